@@ -1,0 +1,121 @@
+"""One verb per stage of the journey. A verb's module is imported only when the verb is called."""
+
+import contextlib
+import difflib
+import importlib
+import io
+import os
+import re
+import sys
+from typing import NamedTuple
+
+from tessera.errors import UserError
+from tessera.version import __version__
+
+
+class Verb(NamedTuple):
+    where: str  # module:Dataclass; the dataclass holds the options and has `run()`
+    does: str
+
+
+VERBS = {
+    "render": Verb("tessera.images.verbs:Render", "draw scenes: pictures, masks, depth, scene files, shards"),
+    "compare-renders": Verb("tessera.images.verbs:CompareRenders", "how close are two folders of pictures"),
+    "fit-renderer": Verb(
+        "tessera.images.fit:FitRenderer", "fit the renderer's free constants to real renders"
+    ),
+    "bench render": Verb(
+        "tessera.images.bench:BenchRender", "pictures per second and memory of the renderer"
+    ),
+    "demo": Verb("tessera.demo:Demo", "a first look, from nothing to pictures on disk"),
+}
+
+
+def main(words: list[str] | None = None) -> None:
+    """Entry point of the `tessera` command."""
+    words = sys.argv[1:] if words is None else words
+    try:
+        sys.exit(dispatch(words) or 0)
+    except UserError as error:
+        print(f"tessera: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("tessera: stopped.", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output left early, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def dispatch(words: list[str]) -> int | None:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    if words[0] in ("-V", "--version"):
+        print(f"tessera {__version__}")
+        return 0
+    name, rest = split_verb(words)
+    return parse(name, rest).run()
+
+
+def split_verb(words: list[str]) -> tuple[str, list[str]]:
+    """The longest verb the words begin with, and what follows it."""
+    for length in (2, 1):
+        name = " ".join(words[:length])
+        if len(words) >= length and name in VERBS:
+            return name, words[length:]
+    family = [name for name in VERBS if name.startswith(words[0] + " ")]
+    if family and (len(words) == 1 or words[1] in ("-h", "--help")):
+        print(overview(family))
+        sys.exit(0)
+    wrong = " ".join(words[:2]) if family else words[0]
+    near = difflib.get_close_matches(wrong, family or VERBS, n=1, cutoff=0.5)
+    hint = f"did you mean `{near[0]}`?" if near else "see `tessera --help`."
+    raise UserError(f"There is no verb `{wrong}`; {hint}")
+
+
+def parse(name: str, words: list[str]):
+    """The verb's options as its dataclass, or one sentence about the word that does not fit."""
+    import tyro
+
+    module, attribute = VERBS[name].where.split(":")
+    options = getattr(importlib.import_module(module), attribute)
+    asked_for_help = any(word in ("-h", "--help") for word in words)
+    complaint = io.StringIO()
+    with contextlib.nullcontext() if asked_for_help else contextlib.redirect_stderr(complaint):
+        try:
+            return tyro.cli(
+                options,
+                args=words,
+                prog=f"tessera {name}",
+                description=options.__doc__,
+                config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
+            )
+        except SystemExit as leaving:
+            if leaving.code == 0:
+                raise
+    raise UserError(f"{one_sentence(complaint.getvalue())} See `tessera {name} --help`.")
+
+
+def one_sentence(box: str) -> str:
+    """The parser's boxed message as one line of plain words."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
+    lines = [re.sub(r"^[│|]\s?|\s*[│|]$", "", line).strip() for line in plain.splitlines()]
+    kept = [line for line in lines if line and not re.match(r"^[╭╰├┌└─╮╯]", line)]
+    kept = [line for line in kept if not line.startswith(("For full helptext", "in tessera", "To see full"))]
+    sentence = " ".join(" ".join(kept).split())
+    return sentence if sentence.endswith((".", "?", "!")) else sentence + "."
+
+
+def overview(names: list[str] | None = None) -> str:
+    shown = names or list(VERBS)
+    width = max(len(name) for name in shown)
+    rows = [f"  {name:<{width}}  {VERBS[name].does}" for name in shown]
+    head = "Tessera tells whether a conditional diffusion model composes, shows why, and makes it compose."
+    return "\n".join(
+        [head, "", "usage: tessera VERB [options]", "", *rows, "", "`tessera VERB --help` explains each."]
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Talking to a person (stderr) and to a program (stdout), never mixed."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+stderr = Console(stderr=True)
+
+
+def say(message: str) -> None:
+    """A line for the person watching."""
+    stderr.print(message, highlight=False)
+
+
+def print_json(record: dict[str, Any]) -> None:
+    """Exactly one JSON object on stdout."""
+    sys.stdout.write(json.dumps(record, indent=1, allow_nan=False) + "\n")
+
+
+@contextmanager
+def progress(what: str, total: float | None) -> Iterator[Any]:
+    """A bar on stderr; yields `advance(steps=1, note="")`."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=stderr, transient=True) as bar:
+        task = bar.add_task(what, total=total, note="")
+
+        def advance(steps: float = 1, note: str | None = None) -> None:
+            bar.update(task, advance=steps, **({} if note is None else {"note": note}))
+
+        yield advance

@@ -1,0 +1,36 @@
+"""Where tensors live: `auto` takes the best device of this machine."""
+
+from typing import Literal
+
+from tessera.errors import UserError
+
+DeviceName = Literal["auto", "cpu", "cuda", "mps"]
+
+
+def pick_device(name: str = "auto"):
+    """The torch device called `name`; `auto` prefers CUDA, then Apple silicon, then the CPU."""
+    import torch
+
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        name = next(kind for kind, here in available.items() if here)
+    if not available[name]:
+        raise UserError(f"This machine has no {name} device; try --device cpu.")
+    return torch.device(name)
+
+
+def synchronize(device) -> None:
+    """Wait for queued work, so that a clock read afterwards is honest."""
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def peak_memory(device) -> int | None:
+    """Largest number of bytes this process held on `device`, where that is known."""
+    import torch
+
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

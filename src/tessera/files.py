@@ -1,0 +1,59 @@
+"""Files appear whole or not at all: write beside the target, then rename over it."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tessera.errors import UserError
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success it becomes `path`, on failure it is removed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield temporary
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(f"Could not write {path}: {error.strerror or error}.") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    with atomic(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """The parsed file, or one sentence that says why not."""
+    try:
+        return json.loads(Path(path).read_text())
+    except OSError as error:
+        raise UserError(f"Could not read {path}: {error.strerror or error}.") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid JSON: {error}.") from error
+
+
+def make_folder(path: Path) -> Path:
+    """Create `path` and check that we may write there."""
+    path = Path(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(f"Could not write into {path}: {error.strerror or error}.") from error
+    return path
+
+
+def sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,48 @@
+"""Where a number comes from: versions, hardware, date and commit, stored beside every result."""
+
+import datetime
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from tessera.version import __version__
+
+
+def commit() -> str | None:
+    """Short hash of the checkout this package lives in (with `+` when files differ), if there is one."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(here), *words], capture_output=True, text=True, check=True, timeout=5
+        ).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def device_name(device) -> str:
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type} ({platform.machine()}, {torch.get_num_threads()} threads)"
+
+
+def provenance(device=None) -> dict[str, Any]:
+    """The facts every published number carries."""
+    import numpy
+    import torch
+
+    return {
+        "tessera": __version__,
+        "commit": commit(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "device": device_name(device) if device is not None else None,
+    }

@@ -1,0 +1,1 @@
+"""What is in the picture, before any pixel."""

@@ -1,0 +1,52 @@
+"""The stage as the camera sees it: world points become places in the picture, and back.
+
+World lengths are Blender units, z up. Places are (x, y) in [0, 1] from the top left of the frame.
+"""
+
+import torch
+from torch import Tensor
+
+CAMERA = (7.481132, -6.507640, 5.343665)  # always looks at the world origin
+FOCAL = 35 / 32  # focal length over frame width
+ASPECT = 4 / 3  # frame width over height
+RIGHT = (0.656311, 0.754490)  # the ground directions of the camera without jitter, used by the margin rule
+BEHIND = (-0.754490, 0.656311)
+
+
+def camera_axes(camera: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Right, up and backward unit vectors, each (..., 3), of a camera at (..., 3) that looks at the origin."""
+    backward = camera / camera.norm(dim=-1, keepdim=True)
+    right = torch.stack([-backward[..., 1], backward[..., 0], torch.zeros_like(backward[..., 0])], dim=-1)
+    right = right / right.norm(dim=-1, keepdim=True)
+    return right, torch.linalg.cross(backward, right), backward
+
+
+def project(points: Tensor, camera: Tensor, aspect: float = ASPECT) -> tuple[Tensor, Tensor]:
+    """World points (B, N, 3) seen by cameras (B, 3): places (B, N, 2) and depth along the view axis (B, N)."""
+    right, up, backward = camera_axes(camera)
+    offset = points - camera[:, None]  # (B, N, 3)
+    depth = -(offset * backward[:, None]).sum(-1)
+    x = 0.5 + FOCAL * (offset * right[:, None]).sum(-1) / depth
+    y = 0.5 - FOCAL * aspect * (offset * up[:, None]).sum(-1) / depth
+    return torch.stack([x, y], dim=-1), depth
+
+
+def ray_directions(places: Tensor, camera: Tensor, aspect: float = ASPECT) -> Tensor:
+    """Unit directions (B, N, 3) of the rays through places (B, N, 2)."""
+    right, up, backward = camera_axes(camera)
+    x = (places[..., 0:1] - 0.5) / FOCAL
+    y = (0.5 - places[..., 1:2]) / (FOCAL * aspect)
+    direction = x * right[:, None] + y * up[:, None] - backward[:, None]
+    return direction / direction.norm(dim=-1, keepdim=True)
+
+
+def ground_point(places: Tensor, camera: Tensor, height: Tensor | float, aspect: float = ASPECT) -> Tensor:
+    """Inverse of `project` for things whose centre is `height` above the floor: world (x, y), (B, N, 2).
+
+    A place at or above the horizon has no such point and comes back as NaN.
+    """
+    direction = ray_directions(places, camera, aspect)
+    drop = torch.as_tensor(height, dtype=direction.dtype, device=direction.device) - camera[:, None, 2]
+    distance = drop / direction[..., 2]  # (B, N)
+    point = camera[:, None, :2] + distance[..., None] * direction[..., :2]
+    return torch.where(distance[..., None] > 0, point, torch.nan)

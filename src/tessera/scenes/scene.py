@@ -1,0 +1,59 @@
+"""A scene before any pixel: plain data that can be printed, compared, saved and drawn by any renderer."""
+
+from dataclasses import dataclass, field
+
+from tessera.errors import UserError
+from tessera.scenes.camera import CAMERA
+from tessera.scenes.vocabulary import COLORS, MATERIALS, SHAPES, SIZES
+
+Point = tuple[float, float, float]
+
+# Lamps without jitter. Area lamps look at the origin; the sun never moves and is no part of a scene.
+KEY = (6.446710, -2.905175, 4.258398)
+FILL = (-4.671124, -4.013597, 3.011225)
+BACK = (-1.168501, 2.646024, 5.815737)
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One object on the floor. `size` is its half extent; `rotation` is a yaw in radians."""
+
+    shape: str
+    color: str
+    material: str
+    size: float
+    xy: tuple[float, float]
+    rotation: float = 0.0
+
+    def __post_init__(self):
+        for word, known in ((self.shape, SHAPES), (self.color, tuple(COLORS)), (self.material, MATERIALS)):
+            if word not in known:
+                raise UserError(f"`{word}` is not one of {', '.join(known)}.")
+        if not self.size > 0:
+            raise UserError(f"A thing's size must be positive, not {self.size}.")
+
+    @property
+    def center(self) -> Point:
+        """Things rest on the floor, so the centre is as high as the half extent."""
+        return (*self.xy, self.size)
+
+    @property
+    def size_name(self) -> str:
+        return min(SIZES, key=lambda name: abs(SIZES[name] - self.size))
+
+
+@dataclass(frozen=True)
+class Lights:
+    key: Point = KEY
+    fill: Point = FILL
+    back: Point = BACK
+
+
+@dataclass(frozen=True)
+class Scene:
+    things: tuple[Thing, ...] = ()
+    camera: Point = CAMERA
+    lights: Lights = field(default_factory=Lights)
+
+    def __len__(self) -> int:
+        return len(self.things)
