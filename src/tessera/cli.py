@@ -19,14 +19,10 @@ class Verb(NamedTuple):
 
 
 VERBS = {
-    "render": Verb("tessera.images.verbs:Render", "draw scenes: pictures, masks, depth, scene files, shards"),
+    "render": Verb("tessera.images.verbs:Render", "draw scenes: pictures, masks, depth, shards"),
     "compare-renders": Verb("tessera.images.verbs:CompareRenders", "how close are two folders of pictures"),
-    "fit-renderer": Verb(
-        "tessera.images.fit:FitRenderer", "fit the renderer's free constants to real renders"
-    ),
-    "bench render": Verb(
-        "tessera.images.bench:BenchRender", "pictures per second and memory of the renderer"
-    ),
+    "fit-renderer": Verb("tessera.images.fit:FitRenderer", "fit the renderer to real renders"),
+    "bench render": Verb("tessera.images.bench:BenchRender", "speed and memory of the renderer"),
     "demo": Verb("tessera.demo:Demo", "a first look, from nothing to pictures on disk"),
 }
 

@@ -36,6 +36,8 @@ def progress(what: str, total: float | None) -> Iterator[Any]:
         task = bar.add_task(what, total=total, note="")
 
         def advance(steps: float = 1, note: str | None = None) -> None:
-            bar.update(task, advance=steps, **({} if note is None else {"note": note}))
+            bar.advance(task, steps)
+            if note is not None:
+                bar.update(task, note=note)
 
         yield advance

@@ -14,7 +14,7 @@ BEHIND = (-0.754490, 0.656311)
 
 
 def camera_axes(camera: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Right, up and backward unit vectors, each (..., 3), of a camera at (..., 3) that looks at the origin."""
+    """Right, up and backward unit vectors (..., 3) of a camera at (..., 3) that looks at the origin."""
     backward = camera / camera.norm(dim=-1, keepdim=True)
     right = torch.stack([-backward[..., 1], backward[..., 0], torch.zeros_like(backward[..., 0])], dim=-1)
     right = right / right.norm(dim=-1, keepdim=True)
@@ -22,7 +22,7 @@ def camera_axes(camera: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def project(points: Tensor, camera: Tensor, aspect: float = ASPECT) -> tuple[Tensor, Tensor]:
-    """World points (B, N, 3) seen by cameras (B, 3): places (B, N, 2) and depth along the view axis (B, N)."""
+    """World points (B, N, 3) seen by cameras (B, 3): places (B, N, 2) and view-axis depth (B, N)."""
     right, up, backward = camera_axes(camera)
     offset = points - camera[:, None]  # (B, N, 3)
     depth = -(offset * backward[:, None]).sum(-1)
