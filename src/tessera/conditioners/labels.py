@@ -1,0 +1,69 @@
+"""Which things of a scene the network is told about: all, one, a random number, or all but one."""
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from tessera.errors import UserError
+from tessera.scenes.batch import SceneBatch
+from tessera.scenes.camera import project
+from tessera.scenes.random import uniform
+
+Label = Literal["all", "one", "random", "drop"]
+LABELS: tuple[str, ...] = get_args(Label)
+
+# Streams of chance, kept apart from those that draw scenes and noise.
+ORDER_LANE, NUMBER_LANE, SLOT_LANE = "label order", "label number", "label slot"
+
+
+def check_label(label: str) -> None:
+    if label not in LABELS:
+        raise UserError(f"Things can be labelled {', '.join(LABELS)}, not `{label}`.")
+
+
+def labelled(present: Tensor, label: str, index: Tensor, seed: int) -> Tensor:
+    """The things (B, N) told to the network, given which are present.
+
+    `random` tells of 1 to n things, each number equally likely; `drop` leaves one out, so nothing is told
+    of a lone thing.
+    """
+    check_label(label)
+    if label == "all":
+        return present
+    count = present.sum(-1)  # (B,)
+    number = {"one": count.clamp(max=1), "drop": (count - 1).clamp(min=0)}.get(label)
+    if number is None:
+        draw = uniform(seed, index, NUMBER_LANE, 1)[:, 0].to(present.device)
+        number = torch.minimum((draw * count).long() + 1, count)
+    return shuffled_rank(present, index, seed) < number[:, None]
+
+
+def shuffled_rank(present: Tensor, index: Tensor, seed: int) -> Tensor:
+    """Each present thing's turn, 0 to n - 1, in a random order; absent things come last. (B, N) long."""
+    chance = uniform(seed, index, ORDER_LANE, present.shape[1]).to(present.device)
+    return torch.where(present, chance, 2.0).argsort(dim=-1, stable=True).argsort(-1)
+
+
+def sample_index(scenes: SceneBatch, index: Tensor | None) -> Tensor:
+    return torch.arange(len(scenes), device=scenes.device) if index is None else index
+
+
+def places_of(scenes: SceneBatch) -> tuple[Tensor, Tensor]:
+    """Projected centres (B, N, 2), and which of them are present and inside the frame (B, N)."""
+    places, _ = project(scenes.center, scenes.camera)
+    inside = ((places >= 0) & (places <= 1)).all(-1)
+    return places, scenes.present & inside
+
+
+def check_place(place) -> tuple[float, float]:
+    """(x, y) as floats, or one sentence."""
+    try:
+        x, y = (float(number) for number in place)
+    except (TypeError, ValueError):
+        raise UserError(f"A place is a pair (x, y), not {place!r}.") from None
+    if not (0 <= x <= 1 and 0 <= y <= 1):
+        raise UserError(
+            f"The place ({x:g}, {y:g}) lies outside the picture: both numbers must be within 0 and 1."
+        )
+    return x, y

@@ -1,0 +1,167 @@
+"""A list of (present, x, y) slots, in random order: what the grid tells, without its geometry."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from tessera.conditioners.cells import cell_of, every_cell, one_per_row
+from tessera.conditioners.contract import Cell, Place
+from tessera.conditioners.labels import (
+    SLOT_LANE,
+    Label,
+    check_label,
+    check_place,
+    labelled,
+    places_of,
+    sample_index,
+    shuffled_rank,
+)
+from tessera.errors import UserError
+from tessera.scenes.batch import SceneBatch
+from tessera.scenes.random import uniform
+
+
+@dataclass(frozen=True)
+class LocationList:
+    """Slots of (present, x, y); an empty slot is all zero.
+
+    With fill `anywhere` things land in random slots, so that training uses every slot and a failure with many
+    places cannot be blamed on untouched weights; with `first` they fill the list from its start.
+    """
+
+    slots: int = 12
+    label: Label = "all"
+    fill: Literal["anywhere", "first"] = "anywhere"
+    cells: int = 16
+    map_channels = 3
+
+    def __post_init__(self):
+        check_label(self.label)
+        if self.slots < 1:
+            raise UserError(f"A list needs at least one slot, not {self.slots}.")
+        if self.fill not in ("anywhere", "first"):
+            raise UserError(f"A list is filled `anywhere` or `first`, not `{self.fill}`.")
+
+    @property
+    def dim(self) -> int:
+        return 3 * self.slots
+
+    @property
+    def capacity(self) -> int:
+        return self.slots
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {
+            "kind": "list",
+            "slots": self.slots,
+            "label": self.label,
+            "fill": self.fill,
+            "cells": self.cells,
+        }
+
+    def encode(self, scenes: SceneBatch, index: Tensor | None = None, seed: int = 0) -> Tensor:
+        index = sample_index(scenes, index)
+        places, visible = places_of(scenes)
+        told = labelled(visible, self.label, index, seed)
+        if told.shape[1] > self.slots and (told.sum(-1) > self.slots).any():
+            raise UserError(f"A scene has more things than the list's {self.slots} slots.")
+        slot = self._turns(told, index, seed)  # (B, N)
+        entries = torch.cat([torch.ones_like(places[..., :1]), places], -1) * told[..., None]
+        table = torch.zeros(len(scenes), self.slots + 1, 3, device=scenes.device)  # last: for the untold
+        slot = torch.where(told, slot, self.slots)[..., None].expand(-1, -1, 3)
+        return table.scatter(1, slot, entries)[:, : self.slots].flatten(1)
+
+    def _turns(self, told: Tensor, index: Tensor, seed: int) -> Tensor:
+        """The slot of each told thing."""
+        rank = shuffled_rank(told, index, seed).clamp(max=self.slots - 1)
+        if self.fill == "first":
+            return rank
+        order = uniform(seed, index, SLOT_LANE, self.slots).to(told.device).argsort(-1)  # (B, slots)
+        return order.gather(1, rank)
+
+    def at(self, wanted: Sequence[Place], device=None) -> Tensor:
+        """The k-th place asked for goes into the k-th slot."""
+        cond = torch.zeros(1, self.dim, device=device)
+        for place in wanted:
+            cond = self.adding(cond, place)
+        return cond
+
+    def adding(self, cond: Tensor, wanted: Place) -> Tensor:
+        table = self._table(cond)
+        empty = table[..., 0] < 0.5  # (B, slots)
+        if not empty.any(-1).all():
+            raise UserError(f"The list holds at most {self.slots} places.")
+        first = empty.float().argmax(-1)
+        entry = torch.tensor([1.0, *check_place(wanted)], device=cond.device, dtype=cond.dtype)
+        return table.index_put((torch.arange(len(cond), device=cond.device), first), entry).flatten(1)
+
+    def conditions(self, cond: Tensor) -> list[list[Place]]:
+        return [[(x, y) for here, x, y in row if here > 0.5] for row in self._table(cond).tolist()]
+
+    def without(self, cond: Tensor, k: int | Place) -> Tensor:
+        gone = self._kth_slot(cond, k) if isinstance(k, int) else self._slot_at(cond, check_place(k))
+        if not gone.any(-1).all():
+            raise UserError(f"There is no condition {k} to take out.")
+        return (self._table(cond) * ~gone[..., None]).flatten(1)
+
+    def _kth_slot(self, cond: Tensor, k: int) -> Tensor:
+        here = self._table(cond)[..., 0] > 0.5  # (B, slots)
+        return here & (here.cumsum(-1) == k + 1)
+
+    def _slot_at(self, cond: Tensor, place: Place) -> Tensor:
+        table = self._table(cond)
+        same = (table[..., 1:] - torch.tensor(place, device=cond.device)).abs().amax(-1) < 1e-5
+        match = same & (table[..., 0] > 0.5)
+        return match & (match.cumsum(-1) == 1)
+
+    def near(self, cond: Tensor, cell: Cell | Tensor, radius: int) -> Tensor:
+        kept = self._within(cond, one_per_row(cell, len(cond), cond.device), radius)
+        return (self._table(cond) * kept[..., None]).flatten(1)
+
+    def near_every_cell(self, cond: Tensor, radius: int) -> Tensor:
+        cell = every_cell(self.cells, cond.device).repeat(len(cond), 1)
+        near = self.near(cond.repeat_interleave(self.cells**2, 0), cell, radius)
+        return near.unflatten(0, (len(cond), -1))
+
+    def active(self, cond: Tensor, radius: int) -> Tensor:
+        near = self.near_every_cell(cond, radius).unflatten(-1, (self.slots, 3))
+        return (near[..., 0] > 0.5).any(-1).unflatten(1, (self.cells, self.cells))
+
+    def patch_dim(self, radius: int) -> int:
+        return self.dim
+
+    def in_patch(self, cond: Tensor, cell: Tensor, radius: int) -> Tensor:
+        """The near slots with x and y counted from the patch's centre, in half patches: within [-1, 1].
+
+        A list filled from its start is closed up again, as the patch's own list would be.
+        """
+        table = self._table(self.near(cond, cell, radius))
+        centre = (cell.flip(-1) + 0.5) / self.cells  # (B, 2) as x, y
+        offset = (table[..., 1:] - centre[:, None]) * self.cells / (radius + 0.5)
+        table = torch.cat([table[..., :1], offset * table[..., :1]], -1)
+        if self.fill == "first":
+            order = (table[..., 0] < 0.5).long().argsort(dim=-1, stable=True)
+            table = table.gather(1, order[..., None].expand_as(table))
+        return table.flatten(1)
+
+    def as_map(self, cond: Tensor) -> Tensor:
+        """Count, and the mean offset of the things from the cell's centre (in half cells), per cell."""
+        table = self._table(cond)
+        cell = cell_of(table[..., 1:], self.cells)  # (B, slots, 2)
+        offset = (table[..., 1:] * self.cells - cell.flip(-1) - 0.5) * 2
+        values = torch.cat([table[..., :1], offset * table[..., :1]], -1)
+        flat = (cell[..., 0] * self.cells + cell[..., 1])[..., None].expand_as(values)
+        drawn = torch.zeros(len(cond), self.cells**2, 3, device=cond.device, dtype=cond.dtype)
+        return drawn.scatter_add(1, flat, values).transpose(1, 2).unflatten(2, (self.cells, self.cells))
+
+    def _within(self, cond: Tensor, cell: Tensor, radius: int) -> Tensor:
+        """Which slots (B, slots) lie in the patch around each row's cell (B, 2)."""
+        own = cell_of(self._table(cond)[..., 1:], self.cells)
+        return ((own - cell[:, None]).abs() <= radius).all(-1)
+
+    def _table(self, cond: Tensor) -> Tensor:
+        return cond.unflatten(-1, (self.slots, 3))

@@ -1,0 +1,216 @@
+"""Conditioners: what they tell, what they hide, and that removing and adding undo each other."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tessera.conditioners import ColorCounts, LocationGrid, LocationList, Nothing, conditioner_from, labelled
+from tessera.conditioners.cells import every_cell
+from tessera.errors import UserError
+from tessera.scenes.batch import SceneBatch
+from tessera.scenes.camera import project
+from tessera.scenes.scene import Scene, Thing
+from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
+
+unit = st.floats(0, 1, width=32)
+places = st.lists(st.tuples(unit, unit), min_size=1, max_size=12)
+colors = st.lists(st.sampled_from(COLOR_NAMES), min_size=1, max_size=12)
+SPATIAL = [LocationGrid(), LocationList(), LocationList(fill="first"), LocationGrid(cells=8)]
+
+
+def scene(*spots, color="red"):
+    return Scene(tuple(Thing("cube", color, "metal", 0.35, xy) for xy in spots))
+
+
+def three_things(rows=256):
+    return SceneBatch.stack([scene((0.0, 0.0), (2.0, 1.0), (-2.0, -1.5))] * rows)
+
+
+def as_bag(rows):
+    return [sorted((round(x, 5), round(y, 5)) for x, y in row) for row in rows]
+
+
+@pytest.mark.parametrize("tell", SPATIAL, ids=str)
+@given(wanted=places, data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_removing_a_condition_then_adding_it_back_changes_nothing(tell, wanted, data):
+    cond = tell.at(wanted)
+    k = data.draw(st.integers(0, len(wanted) - 1))
+    gone = tell.conditions(cond)[0][k]
+    without = tell.without(cond, k)
+    assert len(tell.conditions(without)[0]) == len(wanted) - 1
+    assert as_bag(tell.conditions(tell.adding(without, gone))) == as_bag(tell.conditions(cond))
+
+
+@given(wanted=colors, data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_removing_a_colour_then_adding_it_back_changes_nothing(wanted, data):
+    tell = ColorCounts()
+    cond = tell.at(wanted)
+    k = data.draw(st.integers(0, len(wanted) - 1))
+    assert torch.equal(tell.adding(tell.without(cond, k), tell.conditions(cond)[0][k]), cond)
+
+
+@given(wanted=places, seed=st.randoms())
+@settings(max_examples=40, deadline=None)
+def test_order_does_not_matter_for_the_grid(wanted, seed):
+    shuffled = list(wanted)
+    seed.shuffle(shuffled)
+    assert torch.equal(LocationGrid().at(wanted), LocationGrid().at(shuffled))
+
+
+@pytest.mark.parametrize("tell", SPATIAL, ids=str)
+@given(wanted=places, row=st.integers(0, 7), column=st.integers(0, 7))
+@settings(max_examples=25, deadline=None)
+def test_near_with_full_radius_is_everything(tell, wanted, row, column):
+    cond = tell.at(wanted)
+    assert torch.equal(tell.near(cond, (row, column), tell.cells - 1), cond)
+
+
+@pytest.mark.parametrize("tell", SPATIAL, ids=str)
+@given(wanted=places, radius=st.integers(0, 3))
+@settings(max_examples=15, deadline=None)
+def test_near_for_all_cells_agrees_with_near_for_one_cell(tell, wanted, radius):
+    cond = tell.at(wanted)
+    everywhere = tell.near_every_cell(cond, radius)
+    one_by_one = [tell.near(cond, tuple(cell), radius) for cell in every_cell(tell.cells).tolist()]
+    assert torch.equal(everywhere, torch.stack(one_by_one, 1))
+    active = torch.tensor([len(tell.conditions(c)[0]) > 0 for c in one_by_one])
+    assert torch.equal(tell.active(cond, radius).flatten(), active)
+
+
+@pytest.mark.parametrize("tell", SPATIAL[:3], ids=str)
+@given(wanted=places, row=st.integers(0, 15), column=st.integers(0, 15), radius=st.integers(0, 3))
+@settings(max_examples=40, deadline=None)
+def test_a_patch_is_told_exactly_the_conditions_near_it(tell, wanted, row, column, radius):
+    cond, cell = tell.at(wanted), torch.tensor([[row, column]])
+    near = tell.near(cond, cell, radius)
+    assert torch.equal(tell.in_patch(cond, cell, radius), tell.in_patch(near, cell, radius))
+    inside = [max(abs(int(y * 16 * (1 - 1e-9)) - row), abs(int(x * 16 * (1 - 1e-9)) - column)) <= radius
+              for x, y in tell.conditions(cond)[0]]  # fmt: skip
+    assert len(tell.conditions(near)[0]) == sum(inside)
+
+
+def test_the_sub_grid_of_a_patch_is_cut_out_of_the_grid():
+    tell = LocationGrid()
+    cond = torch.arange(256.0)[None]
+    assert torch.equal(
+        tell.in_patch(cond, torch.tensor([[5, 7]]), 2)[0].reshape(5, 5), cond.reshape(16, 16)[3:8, 5:10]
+    )
+    corner = tell.in_patch(cond, torch.tensor([[0, 15]]), 1)[0].reshape(3, 3)
+    assert torch.equal(corner, torch.tensor([[0.0, 0, 0], [14, 15, 0], [30, 31, 0]]))
+
+
+def test_a_patch_of_a_list_counts_from_its_own_centre():
+    tell = LocationList(slots=2)
+    cond = tell.at(
+        [(0.5 + 1 / 32, 0.5 + 1 / 32), (0.5 + 5 / 32, 0.5 + 1 / 32)]
+    )  # centres of cells (8, 8), (8, 10)
+    told = tell.in_patch(cond, torch.tensor([[8, 8]]), 2)[0]
+    assert told.tolist() == pytest.approx([1, 0, 0, 1, 2 / 2.5, 0])
+
+
+def test_the_grid_counts_projected_centres():
+    batch = three_things(1)
+    centres, _ = project(batch.center, batch.camera)
+    expected = torch.zeros(16, 16)
+    for x, y in centres[0].tolist():
+        expected[int(16 * y), int(16 * x)] += 1
+    assert torch.equal(LocationGrid().encode(batch)[0].reshape(16, 16), expected)
+    assert LocationGrid().at([(0.99, 0.01)])[0].argmax() == 15
+
+
+def test_two_things_in_one_cell_count_two():
+    batch = SceneBatch.stack([scene((1.0, 1.0), (1.01, 1.0))])
+    assert LocationGrid().encode(batch).max() == 2
+
+
+@pytest.mark.parametrize("tell", [LocationGrid(), LocationList(), ColorCounts()], ids=str)
+@pytest.mark.parametrize(
+    ("label", "expected"), [("all", {3}), ("one", {1}), ("drop", {2}), ("random", {1, 2, 3})]
+)
+def test_a_label_tells_of_as_many_things_as_it_says(tell, label, expected):
+    tell = type(tell)(label=label)
+    counts = {len(row) for row in tell.conditions(tell.encode(three_things(), seed=3))}
+    assert counts == expected
+
+
+def test_one_label_chooses_evenly_and_a_random_number_is_even():
+    index = torch.arange(6000)
+    present = torch.tensor([[True, True, False, True]]).expand(6000, 4)
+    one = labelled(present, "one", index, seed=0).float().mean(0)
+    assert torch.allclose(one, torch.tensor([1 / 3, 1 / 3, 0, 1 / 3]), atol=0.03)
+    numbers = labelled(present, "random", index, seed=0).sum(1).bincount(minlength=4) / 6000
+    assert torch.allclose(numbers, torch.tensor([0, 1 / 3, 1 / 3, 1 / 3]), atol=0.03)
+
+
+def test_a_lone_thing_is_dropped_but_never_lost_by_one_or_random():
+    lone = SceneBatch.stack([scene((0.0, 0.0))] * 20)
+    assert LocationGrid(label="drop").encode(lone).sum() == 0
+    assert LocationGrid(label="one").encode(lone).sum() == 20
+    assert LocationGrid(label="random").encode(lone).sum() == 20
+
+
+@pytest.mark.parametrize("tell", [LocationGrid(label="random"), LocationList(label="one")], ids=str)
+def test_what_is_told_depends_on_the_sample_and_not_on_its_batch(tell):
+    whole = tell.encode(three_things(64), torch.arange(64), seed=5)
+    order = torch.randperm(64, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(tell.encode(three_things(64), order, seed=5), whole[order])
+    assert not torch.equal(tell.encode(three_things(64), torch.arange(64), seed=6), whole)
+
+
+def test_a_list_uses_every_slot_or_fills_from_the_first():
+    anywhere = LocationList().encode(three_things(400)).reshape(400, 12, 3)
+    assert (anywhere[..., 0].sum(0) > 50).all()
+    first = LocationList(fill="first").encode(three_things(40)).reshape(40, 12, 3)
+    assert (first[:, :3, 0] == 1).all() and (first[:, 3:] == 0).all()
+    assert len({tuple(row) for row in first[:, 0].tolist()}) == 3  # the order is shuffled
+
+
+def test_the_map_draws_each_condition_in_its_cell():
+    wanted = LOCATIONS[:5]
+    for tell in (LocationGrid(), LocationList()):
+        drawn = tell.as_map(tell.at(wanted))
+        assert drawn.shape == (1, tell.map_channels, 16, 16)
+        cells = {(int(y * 16), int(x * 16)) for x, y in wanted}
+        assert {tuple(c) for c in drawn[0, 0].nonzero().tolist()} == cells
+
+
+def test_without_takes_a_name_as_well_as_a_number():
+    grid, colours = LocationGrid(), ColorCounts()
+    assert torch.equal(
+        grid.without(grid.at(LOCATIONS[:3]), LOCATIONS[1]), grid.at([LOCATIONS[0], LOCATIONS[2]])
+    )
+    assert torch.equal(
+        colours.without(colours.at(["red", "red", "blue"]), "red"), colours.at(["red", "blue"])
+    )
+
+
+@pytest.mark.parametrize("tell", [*SPATIAL, ColorCounts("drop"), Nothing()], ids=str)
+def test_a_config_builds_the_same_conditioner_again(tell):
+    assert conditioner_from(tell.config) == tell
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda: LocationGrid().at([(0.5, 1.2)]),
+        lambda: LocationGrid().at([(float("nan"), 0.2)]),
+        lambda: LocationList().at([(-0.1, 0.2)]),
+        lambda: LocationGrid().at([0.5]),
+        lambda: LocationList().at([(0.5, 0.5)] * 13),
+        lambda: LocationGrid(label="most"),
+        lambda: LocationGrid().without(LocationGrid().at([(0.5, 0.5)]), 1),
+        lambda: LocationGrid().without(LocationGrid().at([(0.5, 0.5)]), -1),
+        lambda: LocationList().without(LocationList().at([(0.5, 0.5)]), (0.1, 0.1)),
+        lambda: ColorCounts().at(["rde"]),
+        lambda: Nothing().at([(0.5, 0.5)]),
+        lambda: conditioner_from({"kind": "gird"}),
+        lambda: conditioner_from({"kind": "grid", "cellz": 3}),
+    ],
+)
+def test_what_cannot_be_told_is_refused_in_one_sentence(mistake):
+    with pytest.raises(UserError) as caught:
+        mistake()
+    assert str(caught.value).count(".") >= 1 or str(caught.value).endswith("?")
