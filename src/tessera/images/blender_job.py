@@ -1,7 +1,7 @@
 """Runs where `bpy` lives: builds the CLEVR stage in Blender and renders the scenes of a job file with Cycles.
 
-Called as `python blender_job.py job.json` by `tessera.images.blender`, in a process of its own, so that it imports
-nothing of Tessera and a crash inside Blender takes nothing else down.
+`tessera.images.blender` calls it as `python blender_job.py job.json`, in a process of its own. It imports nothing
+of Tessera, so that Python needs only bpy, and a crash inside Blender takes nothing else down.
 """
 
 import json
@@ -60,7 +60,7 @@ def new_mesh(name, vertices, faces, smooth=False):
 
 
 def weld(quads):
-    """Corner points (Q, 4, 3) become unique vertices and index quads, so that neighbours share their edges."""
+    """Corner points (Q, 4, 3) become unique vertices and index quads; neighbours then share their edges."""
     points = quads.reshape(-1, 3)
     _, first, index = np.unique(points.round(7), axis=0, return_index=True, return_inverse=True)
     return points[first], index.reshape(-1, 4)
@@ -99,7 +99,9 @@ def cube_mesh():
     faces = []
     for axis in range(3):
         for side in (-1.0, 1.0):
-            box = np.insert(np.stack([a, b], -1), axis, side, axis=-1)  # (I, J, 3) on the surface of a sharp box
+            box = np.insert(
+                np.stack([a, b], -1), axis, side, axis=-1
+            )  # (I, J, 3) on the surface of a sharp box
             faces.append(grid_quads(rounded(box)[0]))
     vertices, quads = weld(outward(np.concatenate(faces)))
     mesh = new_mesh("cube", vertices, quads, smooth=True)
@@ -108,11 +110,11 @@ def cube_mesh():
 
 
 def rounded(box):
-    """Points on a sharp box moved onto the rounded cube, and where they lie on its rounding (0..1 per axis)."""
+    """Points on a sharp box, moved onto the rounded cube."""
     bend = np.clip((np.abs(box) - CUBE_FLAT) / (1 - CUBE_FLAT), 0, None)
     bend /= np.cbrt((bend**3).sum(-1, keepdims=True))
     flat = np.clip(box, -CUBE_FLAT, CUBE_FLAT)
-    return flat + np.sign(box) * bend * (1 - CUBE_FLAT), bend
+    return flat + np.sign(box) * bend * (1 - CUBE_FLAT)
 
 
 def cube_normals(vertices):
@@ -341,10 +343,11 @@ def sun_lamp():
 # --- rendering ----------------------------------------------------------------------------------------------
 
 
-def set_frame(stage, width, height, squeeze):
+def set_frame(stage, size, squeeze):
     """`squeeze`: pixels are wider than high, so that a square picture shows the whole 4:3 frame."""
     render = bpy.context.scene.render
-    render.resolution_x, render.resolution_y, render.resolution_percentage = width, height, 100
+    render.resolution_x, render.resolution_y = size
+    render.resolution_percentage = 100
     render.pixel_aspect_x, render.pixel_aspect_y = squeeze, 1.0
     lens = stage.camera.data
     lens.lens, lens.sensor_width, lens.sensor_fit = 35.0, 32.0, "HORIZONTAL"
@@ -461,7 +464,7 @@ def main(path):
     job = json.loads(Path(path).read_text())
     stage = OfficialStage(Path(job["assets"])) if job["assets"] else OwnStage(job["profile"])
     set_light_paths(job["threads"])
-    set_frame(stage, *job["size"], job["squeeze"])
+    set_frame(stage, job["size"], job["squeeze"])
     for index, scene in enumerate(job["scenes"]):
         render_scene(stage, scene, Path(job["out"]) / f"{index:06d}", job)
         print(f"\ntessera: {index + 1}", flush=True)
