@@ -1,0 +1,1 @@
+"""Noisy pixels become clean ones."""

@@ -1,0 +1,136 @@
+"""What a denoiser is, and how networks trained under other conventions become one.
+
+Everything here speaks of x = clean + sigma * noise. A network that was taught another mixture sees x rescaled to it.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from tessera.denoiser.precondition import like_image, per_picture
+from tessera.errors import UserError
+
+
+@runtime_checkable
+class Denoiser(Protocol):
+    """x: (B, C, H, W) noisy; sigma: () or (B,) noise level; cond: what the conditioner returned, or None."""
+
+    def __call__(self, x: Tensor, sigma: Tensor, cond: Any = None) -> Tensor:
+        """The clean picture, like x."""
+
+
+Predict = Callable[[Tensor, Tensor, Any], Tensor]  # (x in the network's own scale, its time (B,), cond)
+
+
+class Adapted(nn.Module):
+    """Shared by the adapters: keeps the network, and pictures in its own range of values.
+
+    `shift` and `scale` turn our pictures in [-1, 1] into the network's: theirs = shift + scale * ours. A network taught
+    on [0, 1] has shift 0.5 and scale 0.5.
+    """
+
+    def __init__(self, predict: Predict, shift: float = 0.0, scale: float = 1.0):
+        super().__init__()
+        self.predict = predict
+        self.shift, self.scale = shift, scale
+
+    def forward(self, x: Tensor, sigma: Tensor | float, cond: Any = None) -> Tensor:
+        sigma = per_picture(sigma, x) * self.scale  # in the network's range of values
+        return (self.clean(self.shift + self.scale * x, sigma, cond) - self.shift) / self.scale
+
+    def clean(self, x: Tensor, sigma: Tensor, cond: Any) -> Tensor:
+        raise NotImplementedError
+
+
+class Discrete(Adapted):
+    """Networks taught on sqrt(a_t) clean + sqrt(1 - a_t) noise at t = 0..T-1, `alphas` being the falling a_t (T,).
+
+    The time of a noise level is interpolated in ln(sigma); `whole_times` rounds it, for networks that look it up in a
+    table.
+    """
+
+    alphas: Tensor
+    log_sigmas: Tensor
+
+    def __init__(
+        self,
+        predict: Predict,
+        alphas: Tensor,
+        *,
+        whole_times: bool = False,
+        shift: float = 0.0,
+        scale: float = 1.0,
+    ):
+        super().__init__(predict, shift, scale)
+        alphas = alphas.double()
+        if alphas.ndim != 1 or not bool(((alphas > 0) & (alphas < 1)).all() and (alphas.diff() < 0).all()):
+            raise UserError("The signal's shares must be a falling list of numbers between 0 and 1.")
+        self.whole_times = whole_times
+        self.register_buffer("log_sigmas", ((1 - alphas) / alphas).log().float() / 2)
+
+    def time(self, sigma: Tensor) -> Tensor:
+        """Noise level (B,) to the network's time (B,), held inside what it was taught."""
+        wanted = sigma.log().clamp(self.log_sigmas[0], self.log_sigmas[-1]).to(self.log_sigmas.dtype)
+        above = torch.searchsorted(self.log_sigmas, wanted).clamp(1, len(self.log_sigmas) - 1)
+        low, high = self.log_sigmas[above - 1], self.log_sigmas[above]
+        time = above - 1 + (wanted - low) / (high - low)
+        return time.round().long() if self.whole_times else time
+
+    def seen(self, x: Tensor, sigma: Tensor, cond: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """The network's answer to x at the scale it knows, with sqrt(a) and sqrt(1 - a) of the level itself."""
+        signal = like_image((1 + sigma.square()).rsqrt())
+        return self.predict(signal * x, self.time(sigma), cond), signal, like_image(sigma) * signal
+
+
+class FromNoise(Discrete):
+    """The network predicts the noise (DDPM)."""
+
+    def clean(self, x: Tensor, sigma: Tensor, cond: Any) -> Tensor:
+        noise, _, _ = self.seen(x, sigma, cond)
+        return x - like_image(sigma) * noise
+
+
+class FromV(Discrete):
+    """The network predicts v = sqrt(a) noise - sqrt(1 - a) clean (Salimans and Ho 2022)."""
+
+    def clean(self, x: Tensor, sigma: Tensor, cond: Any) -> Tensor:
+        v, signal, spoilt = self.seen(x, sigma, cond)
+        return signal * (signal * x) - spoilt * v
+
+
+class FromVelocity(Adapted):
+    """The network predicts the velocity of a straight path between a picture and noise (flow matching).
+
+    `data_at` is the time at which its path is at the picture: 0 means path (1 - t) clean + t noise and velocity
+    noise - clean, 1 the reverse of both.
+    """
+
+    def __init__(self, predict: Predict, *, data_at: int = 1, shift: float = 0.0, scale: float = 1.0):
+        super().__init__(predict, shift, scale)
+        if data_at not in (0, 1):
+            raise UserError(f"A path is at the picture at time 0 or 1, not {data_at}.")
+        self.data_at = data_at
+
+    def clean(self, x: Tensor, sigma: Tensor, cond: Any) -> Tensor:
+        share = sigma / (1 + sigma)  # of noise on the path
+        here = x * like_image(1 - share)
+        time = share if self.data_at == 0 else 1 - share
+        velocity = self.predict(here, time, cond)
+        towards_data = -velocity if self.data_at == 0 else velocity
+        return here + like_image(share) * towards_data
+
+
+def linear_alphas(steps: int = 1000, first: float = 1e-4, last: float = 0.02) -> Tensor:
+    """The signal's shares a_t of the original DDPM schedule, (steps,)."""
+    return (1 - torch.linspace(first, last, steps, dtype=torch.float64)).cumprod(0)
+
+
+def cosine_alphas(steps: int = 1000, offset: float = 0.008) -> Tensor:
+    """The signal's shares of the cosine schedule (Nichol and Dhariwal 2021), single losses capped at 0.999."""
+    angle = (torch.arange(steps + 1, dtype=torch.float64) / steps + offset) / (1 + offset) * math.pi / 2
+    curve = angle.cos().square()
+    losses = (1 - curve[1:] / curve[:-1]).clamp(max=0.999)
+    return (1 - losses).cumprod(0)

@@ -1,0 +1,212 @@
+"""Operations that keep the size of activations: the building stones of EDM2 (Karras et al. 2024, section 2 and appendix B).
+
+Weights are matrices (outputs, kernel * kernel * inputs), one filter per row, in the memory order of channels_last
+convolutions: the row norm is one contiguous pass and no layer ever copies its weight into another layout.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tessera.errors import UserError
+
+EPS = 1e-4  # added to the root mean square, in every norm
+SILU_SIZE = 0.596  # root mean square of silu(z) for a standard normal z
+
+WeightNorm = Literal["after-update", "in-forward", "projected"]
+
+
+def normalize(x: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
+    """x / (eps + rms), the mean over `dim` (all but the first if not given); eps stands beside the root."""
+    dims = list(range(1, x.ndim)) if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    precise = torch.promote_types(x.dtype, torch.float32)
+    length = torch.linalg.vector_norm(x, dim=dims, keepdim=True, dtype=precise)  # gradient 0 at a zero row
+    count = math.prod(x.shape[d] for d in dims)
+    return x / (EPS + length / math.sqrt(count)).to(x.dtype)
+
+
+def mp_silu(x: Tensor) -> Tensor:
+    """Eq. 81."""
+    return F.silu(x) / SILU_SIZE
+
+
+def mp_sum(a: Tensor, b: Tensor, balance: float = 0.5) -> Tensor:
+    """Weighted sum of uncorrelated a and b without change of size, `balance` being the weight of b. Eq. 88."""
+    size = math.hypot(1 - balance, balance)
+    return a * ((1 - balance) / size) + b * (balance / size)
+
+
+def mp_cat(a: Tensor, b: Tensor, balance: float = 0.5) -> Tensor:
+    """Channels of a, then of b; `balance` sets how much of the result's energy b carries. Eq. 103."""
+    channels_a, channels_b = a.shape[1], b.shape[1]
+    size = math.sqrt((channels_a + channels_b) / ((1 - balance) ** 2 + balance**2))
+    scale_a = size * (1 - balance) / math.sqrt(channels_a)
+    scale_b = size * balance / math.sqrt(channels_b)
+    return torch.cat([a * scale_a, b * scale_b], dim=1)
+
+
+class Fourier(nn.Module):
+    """Random cosine features of a number, of unit size: sqrt(2) cos(f x + phase). Eq. 75."""
+
+    freqs: Tensor
+    phases: Tensor
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.register_buffer("freqs", 2 * math.pi * torch.randn(width))
+        self.register_buffer("phases", 2 * math.pi * torch.rand(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B,) to (B, width), never below float32."""
+        x = x.to(self.freqs.dtype)
+        return math.sqrt(2) * torch.cos(x[:, None] * self.freqs + self.phases)
+
+
+def downsample(x: Tensor, taps: Sequence[float] = (1, 1)) -> Tensor:
+    """Halve the side with a separable filter; the default is the mean of 2 x 2 pixels."""
+    if is_box(taps):
+        return F.avg_pool2d(x, 2)
+    kernel = outer_filter(taps, x)
+    return F.conv2d(x, kernel, groups=x.shape[1], stride=2, padding=(len(taps) - 1) // 2)
+
+
+def upsample(x: Tensor, taps: Sequence[float] = (1, 1)) -> Tensor:
+    """Double the side with a separable filter; the default repeats every pixel."""
+    if is_box(taps):
+        return F.interpolate(x, scale_factor=2, mode="nearest")
+    kernel = 4 * outer_filter(taps, x)
+    return F.conv_transpose2d(x, kernel, groups=x.shape[1], stride=2, padding=(len(taps) - 1) // 2)
+
+
+def is_box(taps: Sequence[float]) -> bool:
+    return len(taps) == 2 and taps[0] == taps[1]
+
+
+def outer_filter(taps: Sequence[float], like: Tensor) -> Tensor:
+    """One (k, k) filter of sum 1 for every channel of `like`: (C, 1, k, k)."""
+    row = torch.tensor(taps, dtype=torch.float32, device=like.device)
+    square = torch.outer(row, row) / row.sum() ** 2
+    return square.to(like.dtype).expand(like.shape[1], 1, -1, -1)
+
+
+class MPConv(nn.Module):
+    """Convolution or linear layer with unit-size filters and no bias (Eq. 66): weight = normalize(w) gain / sqrt(fan_in).
+
+    Rows are stored un-scaled and drawn from N(0, 1). `weight_norm` says who keeps the stored rows at unit size while
+    training; see `set_weight_norm`.
+    """
+
+    def __init__(self, inputs: int, outputs: int, kernel: int = 1):
+        super().__init__()
+        self.inputs, self.outputs, self.kernel = inputs, outputs, kernel
+        self.weight = nn.Parameter(torch.randn(outputs, kernel * kernel * inputs))
+        self.weight_norm: WeightNorm = "after-update"
+
+    def extra_repr(self) -> str:
+        return f"{self.inputs}, {self.outputs}, kernel={self.kernel}"
+
+    def rows(self) -> Tensor:
+        """The stored filters, (outputs, fan_in)."""
+        if self.weight_norm == "in-forward" and self.training:
+            with torch.no_grad():
+                self.weight.copy_(normalize(self.weight))
+        return self.weight
+
+    def scaled(self, gain: Tensor | float = 1.0) -> Tensor:
+        """The filters the layer computes with, (outputs, fan_in), in the precision they are stored in."""
+        return unit_rows([self]) * (gain / math.sqrt(self.weight.shape[1]))
+
+    def forward(self, x: Tensor, gain: Tensor | float = 1.0) -> Tensor:
+        """(B, inputs) or (B, inputs, H, W) to as many outputs, zero padded, in the precision of x."""
+        return apply_filters(x, self.scaled(gain).to(x.dtype), self.kernel)
+
+
+def unit_rows(layers: Sequence[MPConv]) -> Tensor:
+    """Normalised filters of layers of one fan-in, stacked: one pass however many the layers."""
+    rows = torch.cat([layer.rows() for layer in layers]) if len(layers) > 1 else layers[0].rows()
+    trusted = layers[0].weight_norm == "projected" and layers[0].training
+    return rows if trusted else normalize(rows)
+
+
+def apply_filters(x: Tensor, filters: Tensor, kernel: int) -> Tensor:
+    """Filters (outputs, kernel * kernel * inputs) on (B, C) or (B, C, H, W)."""
+    if x.ndim == 2:
+        return F.linear(x, filters)
+    if kernel == 1:  # in channels_last a 1 x 1 convolution is a plain matrix product
+        return F.linear(x.permute(0, 2, 3, 1), filters).permute(0, 3, 1, 2)
+    return F.conv2d(x, as_kernel(filters, kernel), padding=kernel // 2)
+
+
+def as_kernel(filters: Tensor, kernel: int) -> Tensor:
+    """Rows as a convolution kernel (outputs, inputs, k, k): a channels_last view, no copy."""
+    return filters.unflatten(1, (kernel, kernel, -1)).permute(0, 3, 1, 2)
+
+
+def upsampled_conv(x: Tensor, filters: Tensor) -> Tensor:
+    """A 3 x 3 convolution of the pixel-doubled x, at 4/9 of its cost.
+
+    Every output pixel meets only 2 x 2 different inputs, so the nine taps fold into four per output phase; all
+    phases together are one transposed convolution whose 4 x 4 kernel is the 3 x 3 one blurred by a 2 x 2 box.
+    """
+    kernel = as_kernel(filters, 3).flip(2, 3)  # (outputs, inputs, 3, 3); transposed convolution turns it back
+    tall = F.pad(kernel, (0, 0, 0, 1)) + F.pad(kernel, (0, 0, 1, 0))
+    folded = F.pad(tall, (0, 1)) + F.pad(tall, (1, 0))  # (outputs, inputs, 4, 4)
+    return F.conv_transpose2d(x, folded.transpose(0, 1).to(x.dtype), stride=2, padding=1)
+
+
+# -- keeping the stored filters at unit size --------------------------------------------------------------------------
+
+
+def magnitude_layers(model: nn.Module) -> Iterable[MPConv]:
+    return (module for module in model.modules() if isinstance(module, MPConv))
+
+
+def set_weight_norm(model: nn.Module, how: WeightNorm) -> None:
+    """Who keeps the stored filters at unit size while `model` trains. Evaluation always normalises in the forward.
+
+    `after-update`: the loop calls `normalize_weights` after each optimiser step (the paper's text). Right for any
+    stored weights: the forward normalises once more, which gives the gradient its projection.
+    `in-forward`: every training forward overwrites the stored filters first (the reference code).
+    `projected`: as after-update, but the training forward trusts the stored filters and the loop calls
+    `project_gradients` once before the optimiser. Exact: after one normalisation a row's rms is 1 - eps to within
+    eps times the change of its size in one update, so the second divisor rms + eps is 1 to float32 rounding, and its
+    gradient is the projection that `project_gradients` applies. It saves one reduction per weight and forward, and
+    under gradient accumulation all but one projection.
+    """
+    if how not in ("after-update", "in-forward", "projected"):
+        raise UserError(
+            f"There is no weight normalisation `{how}`; choose after-update, in-forward or projected."
+        )
+    for layer in magnitude_layers(model):
+        layer.weight_norm = how
+
+
+def normalize_weights(model: nn.Module) -> None:
+    """Put every stored filter back to unit size (forced weight normalisation, section 2.3)."""
+    normalize_rows_([layer.weight for layer in magnitude_layers(model)])
+
+
+def project_gradients(model: nn.Module) -> None:
+    """Take out of each filter's gradient what would only change the filter's size. Needed by `projected` alone."""
+    weights = [layer.weight for layer in magnitude_layers(model) if layer.weight.grad is not None]
+    project_rows_([weight.grad for weight in weights], weights)
+
+
+@torch.no_grad()
+def normalize_rows_(weights: list[Tensor]) -> None:
+    """In place; lists of plain tensors, so that `torch.compile` can fuse the whole pass."""
+    sizes = [torch.linalg.vector_norm(w, dim=1, keepdim=True) for w in weights]  # (outputs, 1) each
+    for size, weight in zip(sizes, weights, strict=True):
+        weight.div_(EPS + size / math.sqrt(weight.shape[1]))
+
+
+@torch.no_grad()
+def project_rows_(pulls: list[Tensor], weights: list[Tensor]) -> None:
+    """In place: the derivative of w / (eps + rms) at rms = 1 - eps, applied to the gradients `pulls`."""
+    for pull, weight in zip(pulls, weights, strict=True):
+        radial = (weight * pull).mean(dim=1, keepdim=True) / (1 - EPS)
+        pull.addcmul_(weight, radial, value=-1)

@@ -1,0 +1,42 @@
+"""Scalings that let one network serve all noise levels (Karras et al. 2022, table 1)."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Scalings(NamedTuple):
+    """Factors for one noise level per picture; clean = skip * x + out * network(inp * x, noise)."""
+
+    skip: Tensor
+    out: Tensor
+    inp: Tensor
+    noise: Tensor
+
+
+def scalings(sigma: Tensor, sigma_data: float) -> Scalings:
+    total = sigma.square() + sigma_data**2
+    return Scalings(
+        skip=sigma_data**2 / total,
+        out=sigma * sigma_data * total.rsqrt(),
+        inp=total.rsqrt(),
+        noise=sigma.log() / 4,
+    )
+
+
+def loss_weight(sigma: Tensor, sigma_data: float) -> Tensor:
+    """What makes the expected loss of an untrained network 1 at every noise level."""
+    return (sigma.square() + sigma_data**2) / (sigma * sigma_data).square()
+
+
+def per_picture(sigma: Tensor | float, x: Tensor) -> Tensor:
+    """One noise level per picture of x: () or (B,) or (B, 1, 1, 1) becomes (B,), at least float32."""
+    sigma = torch.as_tensor(sigma, device=x.device)
+    sigma = sigma.to(torch.promote_types(x.dtype, torch.float32))
+    return sigma.reshape(-1).expand(x.shape[0])
+
+
+def like_image(values: Tensor) -> Tensor:
+    """(B,) as (B, 1, 1, 1)."""
+    return values[:, None, None, None]

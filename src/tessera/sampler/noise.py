@@ -1,0 +1,28 @@
+"""Where sampling starts, and the noise levels it passes."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tessera.errors import UserError
+
+
+def noise_levels(
+    steps: int = 32, sigma_min: float = 0.002, sigma_max: float = 80.0, rho: float = 7.0
+) -> Tensor:
+    """steps + 1 falling levels from sigma_max to sigma_min and then 0 (Karras et al. 2022, Eq. 5), on the CPU."""
+    if steps < 1:
+        raise UserError(f"Sampling needs at least one step, not {steps}.")
+    if not 0 < sigma_min <= sigma_max:
+        raise UserError(f"Noise levels need 0 < sigma_min <= sigma_max, not {sigma_min} and {sigma_max}.")
+    ramp = torch.arange(steps, dtype=torch.float64) / max(steps - 1, 1)  # one step starts at sigma_max
+    high, low = sigma_max ** (1 / rho), sigma_min ** (1 / rho)
+    levels = (high + ramp * (low - high)) ** rho
+    return torch.cat([levels, levels.new_zeros(1)]).float()
+
+
+def seeded_noise(seeds: Sequence[int] | Tensor, shape: Sequence[int], device=None) -> Tensor:
+    """Unit noise (len(seeds), *shape), each row from its own seed: the same on every device and in every batch."""
+    rows = [torch.randn(*shape, generator=torch.Generator().manual_seed(int(seed))) for seed in seeds]
+    return torch.stack(rows).to(device) if rows else torch.empty(0, *shape, device=device)

@@ -1,0 +1,59 @@
+"""The whole way from seeds and conditions to pictures."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from tessera.denoiser.contract import Denoiser
+from tessera.errors import UserError
+from tessera.sampler.noise import noise_levels, seeded_noise
+from tessera.sampler.solvers import OnStep, heun
+
+
+def sample(
+    denoise: Denoiser,
+    cond: Tensor | None,
+    size: int,
+    seeds: Sequence[int] | Tensor,
+    *,
+    batch: int = 64,
+    channels: int = 3,
+    sigmas: Tensor | None = None,
+    solver: Callable[..., Tensor] = heun,
+    on_step: OnStep | None = None,
+    device=None,
+) -> Tensor:
+    """One picture per seed, (len(seeds), channels, size, size); picture i depends on seed i and cond i alone.
+
+    `cond` is (len(seeds), ...) or (1, ...), or None. `on_step` is called for every batch in turn.
+    """
+    seeds = [int(seed) for seed in seeds]
+    cond = matched(cond, len(seeds))
+    device = device or home(denoise, cond)
+    sigmas = noise_levels() if sigmas is None else sigmas
+    pictures = []
+    for start in range(0, len(seeds), batch):
+        rows = slice(start, start + batch)
+        told = None if cond is None else cond[rows].to(device)
+        x = seeded_noise(seeds[rows], (channels, size, size), device) * sigmas[0].item()
+        pictures.append(solver(partial(denoise, cond=told), x, sigmas, on_step=on_step))
+    return torch.cat(pictures) if pictures else torch.empty(0, channels, size, size, device=device)
+
+
+def matched(cond: Tensor | None, count: int) -> Tensor | None:
+    """One condition per picture."""
+    if cond is None or cond.shape[0] == count:
+        return cond
+    if cond.shape[0] != 1:
+        raise UserError(f"There are {cond.shape[0]} conditions for {count} seeds.")
+    return cond.expand(count, *cond.shape[1:])
+
+
+def home(denoise: Denoiser, cond: Tensor | None) -> torch.device:
+    """Where the network lives, else where the condition does."""
+    if isinstance(denoise, nn.Module):
+        for parameter in denoise.parameters():
+            return parameter.device
+    return cond.device if cond is not None else torch.device("cpu")

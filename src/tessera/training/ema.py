@@ -1,0 +1,146 @@
+"""Running averages of the weights with a power-function profile, and any other length of them after the fact.
+
+EDM2 section 3 and appendix C. The length of an average is told as its relative standard deviation `std`: 0.10 looks
+back about a tenth of the training so far.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tessera.errors import UserError
+
+LONGEST = math.sqrt(1 / 12)  # std of a plain mean over all of training
+
+State = Mapping[str, Tensor]
+
+
+def std_to_exponent(std: float) -> float:
+    """gamma of the profile t^gamma whose relative std is `std` (Eq. 126: the root of a cubic)."""
+    if not 0 < std < LONGEST:
+        raise UserError(f"An average's std lies between 0 and {LONGEST:.4f}, not at {std}.")
+    inverse = std**-2
+    return float(np.roots([1, 7, 16 - inverse, 12 - inverse]).real.max())
+
+
+def exponent_to_std(exponent: float) -> float:
+    """Eq. 125."""
+    return math.sqrt((exponent + 1) / ((exponent + 2) ** 2 * (exponent + 3)))
+
+
+def keep(std: float, images_seen: float, batch: float) -> float:
+    """beta: the share of the old average that survives the step which ends at `images_seen` (Eq. 127)."""
+    return (1 - batch / images_seen) ** (std_to_exponent(std) + 1)
+
+
+def response(std: float, now: int, length: int) -> np.ndarray:
+    """Weight that an average of step `now` gives to each of the steps 0..length-1, summing to 1."""
+    steps = np.arange(length, dtype=np.float64)
+    weights = np.where(steps <= now, steps ** std_to_exponent(std), 0.0)
+    return weights / weights.sum()
+
+
+class Averages:
+    """Averages of a model's parameters, one per `std`; buffers are constants and are not averaged.
+
+    Call `update` after every step. The first update copies the weights, whatever was there before.
+    """
+
+    def __init__(self, model: nn.Module, stds: Sequence[float] = (0.05, 0.10)):
+        for std in stds:
+            std_to_exponent(std)
+        self.names = [name for name, _ in model.named_parameters()]
+        self.live = [parameter.detach() for parameter in model.parameters()]  # follow the model in place
+        self.constants = dict(model.named_buffers())
+        self.stds = tuple(stds)
+        self.means = {std: [value.clone() for value in self.live] for std in self.stds}
+
+    @torch.no_grad()
+    def update(self, images_seen: float, batch: float) -> None:
+        """`images_seen` counts the pictures of the step just made too."""
+        for std, means in self.means.items():
+            torch._foreach_lerp_(means, self.live, 1 - keep(std, images_seen, batch))
+
+    def state(self, std: float) -> dict[str, Tensor]:
+        """The averaged model's state dict; tensors are shared, not copied."""
+        return dict(zip(self.names, self.means[self._known(std)], strict=True)) | self.constants
+
+    @torch.no_grad()
+    def load(self, std: float, state: State) -> None:
+        """Carry on from a saved state."""
+        for name, mean in zip(self.names, self.means[self._known(std)], strict=True):
+            if name not in state or state[name].shape != mean.shape:
+                raise UserError(
+                    f"The saved average does not fit this network: {name} is missing or of another shape."
+                )
+            mean.copy_(state[name])
+
+    def _known(self, std: float) -> float:
+        for known in self.stds:
+            if math.isclose(known, std):
+                return known
+        raise UserError(f"No average of std {std} is tracked, only {', '.join(map(str, self.stds))}.")
+
+
+# -- any other length, after the fact ----------------------------------------------------------------------------------
+
+
+class Snapshot(NamedTuple):
+    """An average as it was when `images_seen` pictures had been seen. `load` gives its tensors when they are needed."""
+
+    images_seen: float
+    std: float
+    load: Callable[[], State]
+
+
+def correlation(images_a: float, std_a: float, images_b: float, std_b: float) -> float:
+    """Inner product of two profiles (Eq. 151)."""
+    a, b = std_to_exponent(std_a), std_to_exponent(std_b)
+    earlier = (images_a / images_b) ** b if images_a < images_b else (images_b / images_a) ** a
+    return (a + 1) * (b + 1) / ((a + b + 1) * max(images_a, images_b)) * earlier
+
+
+def solve_coefficients(
+    stored: Sequence[tuple[float, float]], wanted: Sequence[tuple[float, float]]
+) -> np.ndarray:
+    """How much of each stored average makes the wanted ones: (stored, wanted), columns summing to 1.
+
+    Both are (images_seen, std). Least-squares fit of profiles, float64 (Algorithm 3).
+    """
+    gram = np.array([[correlation(*one, *other) for other in stored] for one in stored])
+    aim = np.array([[correlation(*one, *other) for other in wanted] for one in stored])
+    found = np.linalg.solve(gram, aim)
+    return found / found.sum(axis=0)
+
+
+def reconstruct(
+    snapshots: Iterable[Snapshot], std: float, images_seen: float | None = None
+) -> dict[str, Tensor]:
+    """The average of length `std` at `images_seen` (the last snapshot if not given), from stored ones.
+
+    Summed in float64, returned in float32. Only one snapshot is in memory at a time.
+    """
+    stored = usable(list(snapshots), images_seen)
+    end = max(snapshot.images_seen for snapshot in stored)
+    weights = solve_coefficients([snapshot[:2] for snapshot in stored], [(end, std)])[:, 0]
+    total: dict[str, Tensor] = {}
+    for weight, snapshot in zip(weights, stored, strict=True):
+        for name, value in snapshot.load().items():
+            part = value.double() * weight
+            total[name] = part if name not in total else total[name].add_(part)
+    return {name: value.float() for name, value in total.items()}
+
+
+def usable(snapshots: list[Snapshot], images_seen: float | None) -> list[Snapshot]:
+    """Snapshots that may take part: something had been seen, and nothing later than the moment asked for."""
+    stored = [s for s in snapshots if 0 < s.images_seen <= (images_seen or math.inf)]
+    if not stored:
+        raise UserError("There is no snapshot of a running average to build on.")
+    if images_seen is not None and all(s.images_seen != images_seen for s in stored):
+        near = min(stored, key=lambda s: abs(s.images_seen - images_seen)).images_seen
+        raise UserError(f"No snapshot was taken at {images_seen:.0f} images; the nearest is at {near:.0f}.")
+    return stored
