@@ -1,1 +1,44 @@
-"""What is in the picture, before any pixel."""
+"""What is in the picture, before any pixel.
+
+The public names are imported when first asked for, so that `tessera.scenes.vocabulary` costs no torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tessera.scenes.batch import SceneBatch as SceneBatch
+    from tessera.scenes.clevr import read_scenes as read_scenes
+    from tessera.scenes.clevr import write_scenes as write_scenes
+    from tessera.scenes.folder import ClevrFolder as ClevrFolder
+    from tessera.scenes.placement import place_at as place_at
+    from tessera.scenes.sampling import Scenes as Scenes
+    from tessera.scenes.scene import Lights as Lights
+    from tessera.scenes.scene import Scene as Scene
+    from tessera.scenes.scene import Thing as Thing
+    from tessera.scenes.vocabulary import COLORS as COLORS
+    from tessera.scenes.vocabulary import LOCATIONS as LOCATIONS
+    from tessera.scenes.vocabulary import MATERIALS as MATERIALS
+    from tessera.scenes.vocabulary import SHAPES as SHAPES
+    from tessera.scenes.vocabulary import SIZES as SIZES
+
+WHERE = {
+    "batch": ("SceneBatch",),
+    "folder": ("ClevrFolder",),
+    "clevr": ("read_scenes", "write_scenes"),
+    "placement": ("place_at",),
+    "sampling": ("Scenes",),
+    "scene": ("Lights", "Scene", "Thing"),
+    "vocabulary": ("COLORS", "LOCATIONS", "MATERIALS", "SHAPES", "SIZES"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in WHERE.items():
+        if name in names:
+            return getattr(importlib.import_module(f"tessera.scenes.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [name for names in WHERE.values() for name in names]

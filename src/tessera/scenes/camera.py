@@ -9,8 +9,8 @@ from torch import Tensor
 CAMERA = (7.481132, -6.507640, 5.343665)  # always looks at the world origin
 FOCAL = 35 / 32  # focal length over frame width
 ASPECT = 4 / 3  # frame width over height
-RIGHT = (0.656311, 0.754490)  # the ground directions of the camera without jitter, used by the margin rule
-BEHIND = (-0.754490, 0.656311)
+RIGHT = (0.656311274, 0.754490256)  # ground directions of the camera without jitter, for the margin rule
+BEHIND = (-0.754490316, 0.656311274)
 
 
 def camera_axes(camera: Tensor) -> tuple[Tensor, Tensor, Tensor]:

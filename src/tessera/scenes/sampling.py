@@ -1,7 +1,7 @@
 """Drawing scenes by the rules of the official CLEVR generator, many at a time, reproducibly.
 
-Scene i of stream `seed` is a pure function of (rules, seed, i): every restart of a scene reads its own turn of a
-counter-based stream, so batch size, start index and device change nothing.
+Scene i of stream `seed` is a pure function of (rules, seed, i): every restart of a scene reads its own turn
+of a counter-based stream, so batch size, start index and device change nothing.
 """
 
 import itertools
@@ -136,7 +136,7 @@ def combinations(held_out: Mapping | Iterable[str]) -> list[tuple[str, ...]]:
 
 
 @lru_cache
-def looks(rules: Scenes) -> list[tuple[int, int, int, int]]:
+def looks(rules: Scenes) -> list[tuple[int, ...]]:
     """Allowed (size, shape, colour, material), as indices into the vocabulary.
 
     Drawing one of these uniformly is the same as drawing all attributes freely until the look is allowed.
@@ -146,7 +146,7 @@ def looks(rules: Scenes) -> list[tuple[int, int, int, int]]:
         tuple(names.index(word) for names, word in zip(VOCABULARY.values(), look))
         for look in allowed
         if not any(set(taboo) <= set(look) for taboo in rules.held_out)
-    ]  # type: ignore[misc]
+    ]
 
 
 def thing_counts(rules: Scenes, seed: int, index: Tensor) -> Tensor:
@@ -174,7 +174,7 @@ def fill(rules: Scenes, seed: int, index: Tensor, counts: Tensor) -> tuple[Scene
     while len(pending):
         if turn >= LAST_TURN:
             raise UserError(f"{cannot_fit(rules)} (gave up after {turn} attempts at one scene).")
-        # Hard scenes are few in the end: look at several of their next attempts at once, keep the first good one.
+        # Few scenes are left in the end: look at several next attempts of each, keep the earliest good one.
         width = min(2 * width, max(1, ROWS // len(pending))) if turn else 1
         rows = pending.repeat_interleave(width)  # (U * width,)
         turns = torch.arange(turn, turn + width, device=index.device).repeat(len(pending))
@@ -213,7 +213,8 @@ def random_looks(rules: Scenes, seed: int, index: Tensor, turn: Tensor, slots: i
     number = uniform(seed, index, "look", 2 * slots, turn).reshape(len(index), slots, 2)
     size, shape, color, material = table[(number[..., 0] * len(table)).long()].unbind(-1)
     rotation = number[..., 1] * (2 * math.pi)
-    return dict(shape=shape, color=color, material=material, size=extent[size], rotation=rotation)
+    look = {"shape": shape, "color": color, "material": material}
+    return {**look, "size": extent[size], "rotation": rotation}
 
 
 def place(
@@ -243,7 +244,7 @@ def place(
 def is_free(
     distances: Distances, candidates: Tensor, size: Tensor, placed: Tensor, placed_size: Tensor
 ) -> Tensor:
-    """Which candidates (L, T, 2) for things of `size` (L,) keep away from those `placed` (L, k, 2): (L, T)."""
+    """Which candidates (L, T, 2) for things of `size` (L,) keep away from all `placed` (L, k, 2): (L, T)."""
     dx = candidates[:, :, None, 0] - placed[:, None, :, 0]  # (L, T, k)
     dy = candidates[:, :, None, 1] - placed[:, None, :, 1]
     reach = (placed_size + size[:, None] + distances.apart)[:, None]  # (L, 1, k)
