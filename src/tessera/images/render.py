@@ -1,0 +1,226 @@
+"""`render`: a batch of scenes becomes pictures, instance masks and depth, on any device.
+
+The stage is shaded once per pixel (its shadows are analytic and as wide as the pixel); things, whose edges and
+reflections are sharp, are sampled several times per pixel, but only where they are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from tessera.errors import UserError
+from tessera.images.look import Look, load_look
+from tessera.images.shading import LOBES, Hits, stage_light, thing_light
+from tessera.images.stage import hit_stage
+from tessera.images.vectors import Vec
+from tessera.images.world import Points, World
+from tessera.scenes.batch import SceneBatch
+from tessera.scenes.camera import ASPECT, FOCAL, camera_axes
+from tessera.scenes.scene import Scene
+
+Quality = Literal["true", "fast"]
+SAMPLES = {"true": 4, "fast": 2}  # per pixel and axis, on things
+BOUNCES = {"true": 2, "fast": 1}
+LAYERS = ("rgb", "mask", "depth")
+RAYS_AT_ONCE = {"cpu": 2**17, "cuda": 2**23, "mps": 2**20}
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A picture of width x height pixels that shows a frame of the given aspect."""
+
+    width: int
+    height: int
+    aspect: float
+
+    @staticmethod
+    def of(size: int | tuple[int, int]) -> "Frame":
+        """An int squeezes the 4:3 frame into a square, as the study does; (width, height) keeps pixels square."""
+        width, height = (size, size) if isinstance(size, int) else size
+        if width < 1 or height < 1:
+            raise UserError(f"A picture needs at least one pixel, not {width}x{height}.")
+        return Frame(width, height, ASPECT if isinstance(size, int) else width / height)
+
+    @property
+    def pixels(self) -> int:
+        return self.width * self.height
+
+
+@torch.no_grad()
+def render(
+    scenes: Sequence[Scene] | SceneBatch,
+    size: int | tuple[int, int] = 128,
+    layers: Sequence[str] = ("rgb",),
+    quality: Quality = "true",
+    device=None,
+    look: Look | None = None,
+) -> dict[str, Tensor]:
+    """Draw scenes. rgb (B, 3, H, W) in [-1, 1]; mask (B, H, W), 0 stage and k thing k; depth (B, H, W) along the
+    view axis. Mask and depth are those of the ray through each pixel's centre."""
+    if unknown := set(layers) - set(LAYERS):
+        raise UserError(f"There is no layer `{unknown.pop()}`; choose from {', '.join(LAYERS)}.")
+    if quality not in SAMPLES:
+        raise UserError(f"There is no quality `{quality}`; choose from {', '.join(SAMPLES)}.")
+    batch, frame, look = SceneBatch.stack(scenes, device), Frame.of(size), look or load_look()
+    at_once = max(1, RAYS_AT_ONCE.get(batch.device.type, 2**17) // frame.pixels)
+    parts = [
+        _draw(batch[i : i + at_once], frame, layers, quality, look)
+        for i in range(0, max(len(batch), 1), at_once)
+    ]
+    return {layer: torch.cat([part[layer] for part in parts]) for layer in layers}
+
+
+def _draw(
+    scenes: SceneBatch, frame: Frame, layers: Sequence[str], quality: Quality, look: Look
+) -> dict[str, Tensor]:
+    world, eye = World.of(scenes), Eye.of(scenes, frame)
+    drawn = {}
+    if "rgb" in layers:
+        linear = _picture(world, eye, look, SAMPLES[quality], BOUNCES[quality])
+        drawn["rgb"] = to_display(linear).view(len(scenes), 3, frame.height, frame.width) * 2 - 1
+    if "mask" in layers or "depth" in layers:
+        mask, depth = _layers(world, eye)
+        drawn["mask"] = mask.view(len(scenes), frame.height, frame.width)
+        drawn["depth"] = depth.view(len(scenes), frame.height, frame.width)
+    return {layer: drawn[layer] for layer in layers}
+
+
+@dataclass(frozen=True)
+class Eye:
+    """Camera rays. Their directions have length one along the view axis, so distance along a ray is depth."""
+
+    frame: Frame
+    position: Vec  # (B,)
+    right: Vec
+    up: Vec
+    backward: Vec
+
+    @staticmethod
+    def of(scenes: SceneBatch, frame: Frame) -> "Eye":
+        return Eye(frame, Vec.of(scenes.camera), *(Vec.of(axis) for axis in camera_axes(scenes.camera)))
+
+    def rays(self, scene: Tensor | slice, column: Tensor, row: Tensor) -> Vec:
+        """Directions through picture positions (in pixels, fractions allowed) of the given scenes."""
+        x = (column / self.frame.width - 0.5) / FOCAL
+        y = (0.5 - row / self.frame.height) / (FOCAL * self.frame.aspect)
+        right, up, backward = (
+            axis[scene].map(lambda c: _fit(c, x)) for axis in (self.right, self.up, self.backward)
+        )
+        return Vec(*(x * r + y * u - b for r, u, b in zip(*(_parts(v) for v in (right, up, backward)))))
+
+    def grid(self) -> Vec:
+        """Directions through all pixel centres, (B, P)."""
+        frame, device = self.frame, self.position.x.device
+        pixel = torch.arange(frame.pixels, device=device)
+        column, row = pixel % frame.width + 0.5, torch.div(pixel, frame.width, rounding_mode="floor") + 0.5
+        return self.rays(slice(None), column[None], row[None])
+
+    def window(self, world: World) -> tuple[Tensor, Tensor]:
+        """Pairs (thing, flat pixel) where the sphere around a thing may be seen."""
+        offset = world.center - world.camera
+        depth = -offset.dot(self.backward)
+        reach = world.bound / (depth - world.bound).clamp_min(0.1)
+        frame, device = self.frame, depth.device
+
+        def span(axis: Vec, scale: float, flip: float, count: int) -> Tensor:
+            middle = (0.5 + flip * scale * offset.dot(axis) / depth)[..., None] * count
+            half = (scale * reach)[..., None] * count + 1
+            return ((torch.arange(count, device=device) + 0.5 - middle).abs() < half) & (
+                world.bound[..., None] > 0
+            )
+
+        columns = span(self.right, FOCAL, 1.0, frame.width)  # (N, B, W)
+        rows = span(self.up, FOCAL * frame.aspect, -1.0, frame.height)  # (N, B, H)
+        slot, scene, pixel = torch.nonzero(
+            (rows[..., None] & columns[..., None, :]).flatten(2), as_tuple=True
+        )
+        return slot * len(self.position.x) + scene, scene * frame.pixels + pixel
+
+
+def _fit(values: Tensor, like: Tensor) -> Tensor:
+    return values.reshape(-1, *([1] * (like.dim() - 1)))
+
+
+def _parts(vector: Vec) -> tuple[Tensor, Tensor, Tensor]:
+    return vector.x, vector.y, vector.z
+
+
+def _subpixels(samples: int, device) -> tuple[Tensor, Tensor]:
+    """Offsets (columns, rows) of a regular grid of samples in a pixel, each (S,)."""
+    steps = (torch.arange(samples, device=device) + 0.5) / samples - 0.5
+    return steps.repeat(samples), steps.repeat_interleave(samples)
+
+
+def _meet_things(world: World, eye: Eye, samples: int):
+    """All camera samples that meet a thing first: (thing, pixel, sample) indices, depth, normal and ray."""
+    thing, pixel = eye.window(world)
+    scene, inside = torch.div(pixel, eye.frame.pixels, rounding_mode="floor"), pixel % eye.frame.pixels
+    dx, dy = _subpixels(samples, pixel.device)
+    column = (inside % eye.frame.width + 0.5)[:, None] + dx  # (K, S)
+    row = (torch.div(inside, eye.frame.width, rounding_mode="floor") + 0.5)[:, None] + dy
+    ray = eye.rays(scene, column, row)
+    origin = eye.position[scene].map(lambda c: c[:, None].expand_as(ray.x))
+    depth, normal = world.meet(thing, origin, ray)
+    touched, place = torch.unique(pixel, return_inverse=True)
+    nearest = torch.full((len(touched), len(dx)), torch.inf, device=depth.device)
+    nearest.scatter_reduce_(0, place[:, None].expand_as(depth), depth, "amin")
+    pair, sample = torch.nonzero((depth == nearest[place]) & depth.isfinite(), as_tuple=True)
+    seen = (pair, sample)
+    return thing[pair], pixel[pair], sample, depth[seen], normal[seen], ray[seen]
+
+
+def _picture(world: World, eye: Eye, look: Look, samples: int, bounces: int) -> Tensor:
+    """Scene-linear pictures (B, 3, P)."""
+    blur = 0.5 * 11.0 / (FOCAL * min(eye.frame.width, eye.frame.height * eye.frame.aspect))
+    stage = _stage_picture(world, eye, look, blur)
+    scenes, pixels = stage.x.shape
+    thing, pixel, sample, depth, normal, ray = _meet_things(world, eye, samples)
+    scene = torch.div(pixel, pixels, rounding_mode="floor")
+    phase = (pixel % 2 + 2 * (torch.div(pixel, eye.frame.width, rounding_mode="floor") % 2)) * samples**2
+    hits = Hits(
+        thing,
+        eye.position[scene].along(ray, depth),
+        normal,
+        scene,
+        -ray.unit(),
+        (sample + phase) % len(LOBES),
+    )
+    light = thing_light(world, look, hits, blur, bounces)
+    covered = torch.zeros_like(stage.x).flatten().index_add_(0, pixel, torch.ones_like(depth))
+    share = 1 / samples**2
+    channels = [
+        (floor.flatten() * (1 - share * covered)).index_add_(0, pixel, value, alpha=share)
+        for floor, value in zip(_parts(stage), _parts(light))
+    ]
+    return torch.stack(channels).view(3, scenes, pixels).transpose(0, 1)
+
+
+def _stage_picture(world: World, eye: Eye, look: Look, blur: float) -> Vec:
+    rays = eye.grid()
+    origin = eye.position.map(lambda c: c[:, None])
+    distance, s = hit_stage(origin, rays)
+    lit = stage_light(world, look, Points(origin.along(rays, distance.nan_to_num(posinf=50.0))), s, blur)
+    return lit.map(lambda c: torch.where(distance.isfinite(), c, 0.0))
+
+
+def _layers(world: World, eye: Eye) -> tuple[Tensor, Tensor]:
+    """Instance ids and depth of the rays through pixel centres, each (B, P)."""
+    origin = eye.position.map(lambda c: c[:, None])
+    depth, _ = hit_stage(origin, eye.grid())
+    mask = torch.zeros(depth.shape, dtype=torch.long, device=depth.device)
+    thing, pixel, _, near, _, _ = _meet_things(world, eye, 1)
+    slot = torch.div(thing, world.size.shape[1], rounding_mode="floor")
+    mask.view(-1)[pixel] = slot + 1
+    depth.view(-1)[pixel] = near
+    return mask, depth
+
+
+def to_display(linear: Tensor) -> Tensor:
+    """Scene-linear light to sRGB in [0, 1], clipped as the official renders are."""
+    linear = linear.clamp(0, 1)
+    return torch.where(
+        linear <= 0.0031308, 12.92 * linear, 1.055 * linear.clamp_min(1e-8) ** (1 / 2.4) - 0.055
+    )

@@ -1,0 +1,262 @@
+"""How much light leaves a point towards the eye: the grey stage, rubber and metal under four lamps.
+
+All values are scene-linear radiance. Directions point away from the surface.
+"""
+
+import math
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from tessera.images.look import Look
+from tessera.images.stage import ALBEDO, hit_stage, stage_normal
+from tessera.images.vectors import Vec, reflect
+from tessera.images.world import Points, World
+
+ROUGH, SHARP = 0.2, 0.01  # the two GGX lobes of metal
+ROUGH_SHARE = 0.4
+STRETCH = 0.75  # the grain of metal: lobes are narrower around the z axis, wider across
+RUBBER_GLOSS = 0.35  # Beckmann
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Points on things: M of them."""
+
+    thing: Tensor  # (M,) flat index into (N, B)
+    point: Vec
+    normal: Vec
+    scene: Tensor  # (M,)
+    eye: Vec  # unit, towards where the light goes
+    lobe: Tensor  # (M,) long, which entry of the lobe table a metal reflection uses
+
+    def __getitem__(self, rows: Tensor) -> "Hits":
+        return Hits(*(getattr(self, f.name)[rows] for f in fields(self)))
+
+    def __len__(self) -> int:
+        return len(self.thing)
+
+
+def stage_light(world: World, look: Look, points: Points, s: Tensor, blur: float) -> Vec:
+    """Radiance of the stage at `points` with curve parameter `s`: lamps with soft shadows, and indirect light."""
+    normal = stage_normal(s)
+    total = [torch.zeros_like(points.position.x) for _ in range(3)]
+    for lamp in world.lamps:
+        way = lamp.way(points)
+        towards, strength = lamp.light(way, points)
+        irradiance = strength * normal.dot(towards).clamp_min(0) * world.visibility(lamp, points, blur=blur)
+        for channel, power in zip(total, lamp.power):
+            channel.add_(irradiance, alpha=power * ALBEDO / math.pi)
+    a, b, c = look.stage_ambient
+    ambient = (c * s + b) * s + a
+    dimmed, tint = _near_things(world, look, points)
+    return Vec(*(direct + ambient * dimmed + glow for direct, glow in zip(total, tint)))
+
+
+def _near_things(world: World, look: Look, points: Points) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """What things take from the ambient light around them, and the coloured light they give back."""
+    here, around = points.position, around_things(world)
+    taken, glow = torch.zeros_like(here.x), [torch.zeros_like(here.x) for _ in range(3)]
+    for n in range(world.size.shape[0]):
+        x, y, size = (points.spread(c[n]) for c in (world.center.x, world.center.y, world.size))
+        present = points.spread((world.bound[n] > 0).float())
+        squared = ((here.x - x).square() + (here.y - y).square()) / (look.contact * size).square()
+        closeness = present / (1 + squared).square()
+        taken.add_(closeness)
+        for channel, color, light in zip(
+            glow, (c[n] for c in _parts(world.color)), (c[n] for c in _parts(around))
+        ):
+            channel.addcmul_(closeness, points.spread(color * light * look.bleed))
+    return (1 - look.shade * taken).clamp_min(0), tuple(glow)
+
+
+def _parts(vector: Vec) -> tuple[Tensor, Tensor, Tensor]:
+    return vector.x, vector.y, vector.z
+
+
+def around_things(world: World) -> Vec:
+    """Radiance of the bare floor where each thing stands, (N, B): what lights it from below."""
+    foot = Points(
+        Vec(world.center.x, world.center.y, torch.zeros_like(world.size)).map(lambda c: c.transpose(0, 1))
+    )
+    total = [torch.zeros_like(world.size) for _ in range(3)]
+    for lamp in world.lamps:
+        towards, strength = lamp.light(lamp.way(foot), foot)
+        for channel, power in zip(total, lamp.power):
+            channel.add_((strength * towards.z).transpose(0, 1), alpha=power * ALBEDO / math.pi)
+    return Vec(*total)
+
+
+def thing_light(world: World, look: Look, hits: Hits, blur: float, bounces: int) -> Vec:
+    """Radiance leaving points on things towards the eye."""
+    points = Points(hits.point, hits.scene)
+    slot = torch.div(hits.thing, world.size.shape[1], rounding_mode="floor")
+    color = world.color.map(lambda c: c.flatten()[hits.thing])
+    metal = world.metal.flatten()[hits.thing]
+    around = around_things(world).map(lambda c: c.flatten()[hits.thing])
+    cosine = hits.normal.dot(hits.eye).clamp(1e-3, 1.0)
+    grain = Vec(-hits.normal.y, hits.normal.x, torch.zeros_like(cosine)).unit()  # tangent around the z axis
+    gloss = 0.8 * fresnel(cosine, 1.2)
+    matt = [torch.zeros_like(cosine) for _ in range(3)]
+    shine = [torch.zeros_like(cosine) for _ in range(3)]
+    for lamp in world.lamps:
+        way = lamp.way(points)
+        towards, strength = lamp.light(way, points)
+        facing = hits.normal.dot(towards).clamp_min(0)
+        light = strength * world.visibility(lamp, points, own=slot, blur=blur) * (facing > 0)
+        half = (towards + hits.eye).unit()
+        spread = lamp.radius * way.squared().rsqrt() / 2
+        glare = torch.where(
+            metal,
+            metal_lobes(hits.normal, grain, half, cosine, facing, spread),
+            gloss * beckmann(hits.normal.dot(half), cosine, facing, hits.eye.dot(half)),
+        )
+        for channel, mirror, power in zip(matt, shine, lamp.power):
+            channel.add_(light * facing, alpha=power)
+            mirror.add_(light * glare, alpha=power)
+    below, above = (1 - hits.normal.z) / 2, (1 + hits.normal.z) / 2
+    rubber = []
+    for direct, mirror, tint, floor in zip(matt, shine, _parts(color), _parts(around)):
+        indirect = look.floor_bounce * floor * below + look.sky * above
+        seen = look.sheen * fresnel(cosine, 1.4) * (floor * below + look.sky)
+        rubber.append((1 - gloss) * tint * (direct / math.pi + indirect) + mirror + seen)
+    mirrored = _mirrored(world, look, hits, metal, grain, around, blur, bounces)
+    return Vec(
+        *(
+            torch.where(metal, tint * (mirror + image), plain)
+            for tint, mirror, image, plain in zip(_parts(color), shine, _parts(mirrored), rubber)
+        )
+    )
+
+
+def _mirrored(
+    world, look: Look, hits: Hits, metal: Tensor, grain: Vec, around: Vec, blur: float, bounces: int
+) -> Vec:
+    """What metal points show of their surroundings (zero elsewhere)."""
+    image = around * look.metal_glow
+    rows = torch.nonzero(metal).squeeze(-1)
+    if bounces == 0 or not len(rows):
+        return image
+    shiny = hits[rows]
+    direction, weight = bounce(shiny, grain[rows])
+    light = trace(world, look, shiny, direction, blur, bounces - 1)
+    for into, value in zip(_parts(image), _parts(light)):
+        into[rows] = value * weight
+    return image
+
+
+def trace(world: World, look: Look, start: Hits, direction: Vec, blur: float, bounces: int) -> Vec:
+    """Light arriving at `start` from `direction`: another thing, the stage, or the dark beyond it."""
+    thing, ray = _in_the_way(world, start, direction)
+    distance, normal = world.meet(thing, start.point[ray], direction[ray])
+    nearest = torch.full_like(start.point.x, torch.inf).scatter_reduce_(0, ray, distance, "amin")
+    first = torch.nonzero((distance == nearest[ray]) & distance.isfinite()).squeeze(-1)
+    hit = ray[first]
+    floor, s = hit_stage(start.point, direction)
+    open_ = torch.nonzero(nearest.isinf() & floor.isfinite()).squeeze(-1)
+    ground = Points(start.point[open_].along(direction[open_], floor[open_]), start.scene[open_])
+    light = Vec(*(torch.zeros_like(nearest) for _ in range(3)))
+    _put(light, open_, stage_light(world, look, ground, s[open_], blur))
+    if len(hit):
+        met = Hits(
+            thing[first],
+            start.point[hit].along(direction[hit], distance[first]),
+            normal[first],
+            start.scene[hit],
+            -direction[hit],
+            start.lobe[hit],
+        )
+        _put(light, hit, thing_light(world, look, met, blur, bounces))
+    return light
+
+
+def _put(into: Vec, rows: Tensor, values: Vec) -> None:
+    for channel, value in zip(_parts(into), _parts(values)):
+        channel[rows] = value
+
+
+def _in_the_way(world: World, start: Hits, direction: Vec) -> tuple[Tensor, Tensor]:
+    """Pairs (thing, ray) where the ray passes through the sphere around another thing."""
+    offset = world.center.map(lambda c: c[:, start.scene]) - start.point  # (N, M)
+    ahead = offset.dot(direction).clamp_min(0)
+    bound = world.bound[:, start.scene]
+    near = ((offset - direction * ahead).squared() < bound.square()) & (bound > 0)
+    slot, ray = torch.nonzero(near, as_tuple=True)
+    thing = slot * world.size.shape[1] + start.scene[ray]
+    other = thing != start.thing[ray]
+    return thing[other], ray[other]
+
+
+def fresnel(cosine: Tensor, index: float) -> Tensor:
+    """Share of light reflected by a smooth dielectric, exact, unpolarised."""
+    g = torch.sqrt(index * index - 1 + cosine * cosine)
+    a = (g - cosine) / (g + cosine)
+    b = (cosine * (g + cosine) - 1) / (cosine * (g - cosine) + 1)
+    return 0.5 * a * a * (1 + b * b)
+
+
+def beckmann(height: Tensor, to_eye: Tensor, to_light: Tensor, across_half: Tensor) -> Tensor:
+    """Beckmann lobe times the cosine at the light, over pi-free radiance units (D G / 4 n.o)."""
+    h2 = height.clamp_min(1e-3).square()
+    d = torch.exp((h2 - 1) / (h2 * RUBBER_GLOSS**2)) / (math.pi * RUBBER_GLOSS**2 * h2 * h2)
+    shadow = (2 * height * torch.minimum(to_eye, to_light) / across_half.clamp_min(1e-3)).clamp(0, 1)
+    return d * shadow / (4 * to_eye)
+
+
+def metal_lobes(
+    normal: Vec, grain: Vec, half: Vec, to_eye: Tensor, to_light: Tensor, spread: Tensor
+) -> Tensor:
+    """Both GGX lobes of metal for a lamp that fills `spread` radians around `half`."""
+    height, along = normal.dot(half), grain.dot(half)
+    square_across = (1 - height.square() - along.square()).clamp_min(0)
+    total = torch.zeros_like(height)
+    for alpha, share in ((ROUGH, ROUGH_SHARE), (SHARP, 1 - ROUGH_SHARE)):
+        ax = torch.sqrt((alpha * STRETCH) ** 2 + spread.square())
+        ay = torch.sqrt((alpha / STRETCH) ** 2 + spread.square())
+        stretch = along.square() / ax.square() + square_across / ay.square() + height.square()
+        d = 1 / (math.pi * ax * ay * stretch.square())
+        total = total + share * d * smith(to_eye, alpha) * smith(to_light, alpha) / (4 * to_eye)
+    return total
+
+
+def smith(cosine: Tensor, alpha: float) -> Tensor:
+    """Share of GGX facets visible from an angle."""
+    tangent = (1 - cosine.square()).clamp_min(0) / cosine.square().clamp_min(1e-6)
+    return 2 / (1 + torch.sqrt(1 + alpha * alpha * tangent))
+
+
+def _lobe_table(entries: int = 16) -> list[tuple[float, float]]:
+    """Facet slopes (along the grain, across it) for the metal reflections of `entries` samples: the sharp lobe's share
+    of them is a plain mirror, the others are spread evenly over the rough lobe."""
+    rough = round(entries * ROUGH_SHARE)
+    slopes = [(0.0, 0.0)] * entries
+    for i in range(rough):
+        where = math.floor((i + 0.5) * entries / rough)
+        radius = math.sqrt((i + 0.5) / rough / (1 - (i + 0.5) / rough))
+        angle = 2 * math.pi * 0.618034 * i
+        slopes[where] = (
+            ROUGH * STRETCH * radius * math.cos(angle),
+            ROUGH / STRETCH * radius * math.sin(angle),
+        )
+    return slopes
+
+
+LOBES = _lobe_table()
+
+
+def bounce(hits: Hits, grain: Vec) -> tuple[Vec, Tensor]:
+    """The mirrored direction of each metal point, its facet tilted as the lobe table says, and its weight."""
+    table = torch.tensor(LOBES, device=hits.scene.device, dtype=hits.point.x.dtype)
+    slope = table[hits.lobe]
+    across_grain = hits.normal.cross(grain)
+    facet = (hits.normal + grain * slope[:, 0] + across_grain * slope[:, 1]).unit()
+    direction = -reflect(hits.eye, facet)
+    out = direction.dot(hits.normal)
+    direction = direction + hits.normal * (
+        2 * (-out).clamp_min(0)
+    )  # a facet never sends light into its own thing
+    weight = torch.where(
+        slope.abs().sum(-1) > 0, smith(out.abs().clamp_min(1e-3), ROUGH), torch.ones_like(out)
+    )
+    return direction, weight

@@ -1,0 +1,68 @@
+"""Three-vectors kept as separate x, y and z tensors, so that every operation is one pass over contiguous data."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Vec:
+    x: Tensor
+    y: Tensor
+    z: Tensor
+
+    @staticmethod
+    def of(stacked: Tensor) -> "Vec":
+        """From a tensor (..., 3)."""
+        return Vec(*stacked.unbind(-1))
+
+    def __add__(self, other: "Vec") -> "Vec":
+        return Vec(self.x + other.x, self.y + other.y, self.z + other.z)
+
+    def __sub__(self, other: "Vec") -> "Vec":
+        return Vec(self.x - other.x, self.y - other.y, self.z - other.z)
+
+    def __mul__(self, scale) -> "Vec":
+        return Vec(self.x * scale, self.y * scale, self.z * scale)
+
+    def __neg__(self) -> "Vec":
+        return Vec(-self.x, -self.y, -self.z)
+
+    def __getitem__(self, index) -> "Vec":
+        return Vec(self.x[index], self.y[index], self.z[index])
+
+    def map(self, change) -> "Vec":
+        return Vec(change(self.x), change(self.y), change(self.z))
+
+    def dot(self, other: "Vec") -> Tensor:
+        return self.x * other.x + self.y * other.y + self.z * other.z
+
+    def cross(self, other: "Vec") -> "Vec":
+        return Vec(
+            self.y * other.z - self.z * other.y,
+            self.z * other.x - self.x * other.z,
+            self.x * other.y - self.y * other.x,
+        )
+
+    def squared(self) -> Tensor:
+        return self.dot(self)
+
+    def unit(self) -> "Vec":
+        return self * self.squared().clamp_min(1e-20).rsqrt()
+
+    def along(self, direction: "Vec", distance: Tensor) -> "Vec":
+        """The point `distance` from here in `direction`."""
+        return Vec(
+            torch.addcmul(self.x, direction.x, distance),
+            torch.addcmul(self.y, direction.y, distance),
+            torch.addcmul(self.z, direction.z, distance),
+        )
+
+    def stacked(self) -> Tensor:
+        return torch.stack([self.x, self.y, self.z], dim=-1)
+
+
+def reflect(direction: Vec, normal: Vec) -> Vec:
+    """`direction` mirrored at a surface with unit `normal`."""
+    return direction - normal * (2 * direction.dot(normal))
