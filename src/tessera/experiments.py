@@ -1,0 +1,368 @@
+"""The experiments of the study and the sizes they can be run at: one table each, to be compared by eye."""
+
+import dataclasses
+import difflib
+import re
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from tessera.errors import UserError
+
+Ki, Mi = 2**10, 2**20
+UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": Ki, "mi": Mi, "gi": 2**30}
+COUNT = "count"  # marks settings that may be written 4Mi or 500k
+
+TellKind = Literal["grid", "list", "color", "nothing"]
+Label = Literal["all", "one", "random", "drop"]
+DenoiserKind = Literal["edm2", "patchwise", "localconv"]
+
+
+@dataclass(frozen=True)
+class TellSettings:
+    """What the network is told about a scene."""
+
+    kind: Annotated[TellKind, "counts on a grid, a list of places, counts of colours, or nothing"] = "grid"
+    label: Annotated[Label, "which things are told: all, one, a random number, or all but one (drop)"] = "all"
+    cells: Annotated[int, "cells along one side of the picture"] = 16
+    slots: Annotated[int, "places a list can hold"] = 12
+    fill: Annotated[Literal["anywhere", "first"], "slots a list uses: random ones, or from the first on"] = (
+        "anywhere"
+    )
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """The scenes and how they are drawn."""
+
+    objects: Annotated[tuple[int, int], "fewest and most things in a training scene, such as 1-3"] = (1, 3)
+    size: Annotated[int, "side of the picture in pixels"] = 64
+    quality: Annotated[str, "quality of the renderer for training pictures"] = "train"
+    seed: Annotated[int, "which endless stream of scenes"] = 0
+
+
+@dataclass(frozen=True)
+class DenoiserSettings:
+    """The network."""
+
+    kind: Annotated[DenoiserKind, "global EDM2, EDM2 on patches, or a local convolutional network"] = "edm2"
+    width: Annotated[int, "channels of the first level"] = 48
+    mult: Annotated[tuple[int, ...], "width of each level, in multiples of the first, such as 1,2,2"] = (
+        1,
+        2,
+        2,
+    )
+    blocks: Annotated[int, "residual blocks per level"] = 2
+    attention: Annotated[
+        tuple[int, ...], "resolutions (of the whole picture) with attention, such as 16,8"
+    ] = (16,)
+    head_width: Annotated[int, "channels per attention head"] = 48
+    coords: Annotated[bool, "give the network the x and y of every pixel"] = True
+    radius: Annotated[int, "cells a local network sees on each side of a cell"] = 2
+    dropout: Annotated[float, "share of activations dropped in training"] = 0.0
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """Optimiser, noise levels, averages, and how the work is done."""
+
+    total: Annotated[int, "images to train on, such as 4Mi", COUNT] = 4 * Mi
+    batch: Annotated[int, "images per step, over all processes", COUNT] = 512
+    micro: Annotated[int, "images per forward pass and process; 0 takes the whole batch at once"] = 0
+    lr: Annotated[float, "largest learning rate"] = 0.01
+    decay: Annotated[float, "steps after which the rate falls as one over the square root; 0 keeps it"] = 2000
+    rampup: Annotated[int, "images over which the rate rises from 0", COUNT] = 100_000
+    beta1: Annotated[float, "Adam's memory of the gradient"] = 0.9
+    beta2: Annotated[float, "Adam's memory of the squared gradient"] = 0.99
+    p_mean: Annotated[float, "mean of ln sigma in training"] = -0.8
+    p_std: Annotated[float, "spread of ln sigma in training"] = 1.6
+    ema: Annotated[tuple[float, ...], "relative lengths of the running averages kept, such as 0.05,0.10"] = (
+        0.05,
+        0.10,
+    )
+    snapshot: Annotated[int, "images between snapshots of the averages, with a sample sheet", COUNT] = Mi // 2
+    checkpoint: Annotated[int, "images between full states to resume from", COUNT] = Mi // 2
+    seed: Annotated[int, "chance of weights, noise and labels"] = 0
+    precision: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        "of activations; auto is bfloat16 on CUDA, else float32",
+    ] = "auto"
+    compile: Annotated[Literal["auto", "on", "off"], "torch.compile; auto compiles on CUDA only"] = "auto"
+    weight_norm: Annotated[
+        Literal["after-update", "in-forward", "projected"], "who keeps the filters at unit size"
+    ] = "projected"
+    stockpile: Annotated[int, "images rendered together, ahead of training", COUNT] = 4096
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything a run depends on. Its plain form is the run folder's config.json."""
+
+    experiment: str = "exp1"
+    preset: str = "small"
+    tell: TellSettings = field(default_factory=TellSettings)
+    data: DataSettings = field(default_factory=DataSettings)
+    denoiser: DenoiserSettings = field(default_factory=DenoiserSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+
+    @property
+    def run_name(self) -> str:
+        low, high = self.data.objects
+        span = f"M{high}" if low == 1 else f"N{low}-{high}"
+        return f"{self.experiment}-{span}-{self.preset}"
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON holds it: tuples become lists."""
+        return listed(dataclasses.asdict(self))
+
+
+class Experiment(dict):
+    """A row of the table: changes to the settings that make this experiment, and what it is about."""
+
+    def __init__(self, about: str, **changes: dict[str, Any]):
+        super().__init__(changes)
+        self.about = about
+
+
+# Numbering of the later revision; the earlier one calls exp2L "Experiment 3".
+EXPERIMENTS: dict[str, Experiment] = {
+    "exp1": Experiment(
+        "all things told on a grid",
+        tell={"kind": "grid", "label": "all"},
+        denoiser={"kind": "edm2"},
+    ),
+    "exp2": Experiment(
+        "one thing, at random, told on a grid",
+        tell={"kind": "grid", "label": "one"},
+        denoiser={"kind": "edm2"},
+    ),
+    "exp2-random": Experiment(
+        "a random number of things told on a grid",
+        tell={"kind": "grid", "label": "random"},
+        denoiser={"kind": "edm2"},
+    ),
+    "exp2-drop": Experiment(
+        "all things but one told on a grid",
+        tell={"kind": "grid", "label": "drop"},
+        denoiser={"kind": "edm2"},
+    ),
+    "exp3": Experiment(
+        "all things told as a list of places",
+        tell={"kind": "list", "label": "all"},
+        denoiser={"kind": "edm2"},
+    ),
+    "exp2L": Experiment(
+        "exp2 made local: patches told only what lies in them",
+        tell={"kind": "grid", "label": "one"},
+        denoiser={"kind": "patchwise"},
+    ),
+    "exp3L": Experiment(
+        "exp3 made local",
+        tell={"kind": "list", "label": "all"},
+        denoiser={"kind": "patchwise"},
+    ),
+    "color": Experiment(
+        "how many things of each colour",
+        tell={"kind": "color", "label": "all"},
+        denoiser={"kind": "edm2"},
+    ),
+}
+
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "tiny": {
+        "data": {"size": 32},
+        "denoiser": {
+            "width": 32,
+            "mult": (1, 2),
+            "blocks": 1,
+            "attention": (),
+            "head_width": 32,
+            "coords": True,
+        },
+        "training": {
+            "total": 24 * Ki,
+            "batch": 64,
+            "lr": 0.02,
+            "decay": 100,
+            "rampup": 1024,
+            "snapshot": 8 * Ki,
+            "checkpoint": 4 * Ki,
+            "stockpile": 256,
+        },
+    },
+    "small": {
+        "data": {"size": 64},
+        "denoiser": {
+            "width": 48,
+            "mult": (1, 2, 2),
+            "blocks": 2,
+            "attention": (16,),
+            "head_width": 48,
+            "coords": True,
+        },
+        "training": {
+            "total": 4 * Mi,
+            "batch": 512,
+            "lr": 0.012,
+            "decay": 2000,
+            "rampup": 100_000,
+            "snapshot": Mi // 2,
+            "checkpoint": Mi // 2,
+            "stockpile": 8192,
+        },
+    },
+    "paper": {  # 124,330,021 weights with the 256 numbers of the grid
+        "data": {"size": 128},
+        "denoiser": {
+            "width": 128,
+            "mult": (1, 2, 3, 4),
+            "blocks": 3,
+            "attention": (32, 16),
+            "head_width": 64,
+            "coords": False,
+        },
+        "training": {
+            "total": 128 * Mi,
+            "batch": 2048,
+            "micro": 256,
+            "lr": 0.012,
+            "decay": 35_000,
+            "rampup": 10_000_000,
+            "snapshot": 8 * Mi,
+            "checkpoint": 4 * Mi,
+            "stockpile": 4096,
+        },
+    },
+}
+
+
+def settings_for(
+    experiment: str, preset: str = "small", changes: Mapping[str, Any] | None = None
+) -> Settings:
+    """The settings of a row at a size, with `changes` such as {"denoiser": {"width": 96}} on top."""
+    row = look_up(experiment, EXPERIMENTS, "experiment")
+    size = look_up(preset, PRESETS, "preset")
+    settings = Settings(experiment=experiment, preset=preset)
+    for layer in (size, row, changes or {}):
+        settings = changed(settings, layer)
+    return checked(settings)
+
+
+def settings_from(config: Mapping[str, Any]) -> Settings:
+    """Settings as read back from config.json."""
+    known = {"experiment", "preset"}
+    named = {name: config[name] for name in known & config.keys()}
+    groups = {name: values for name, values in config.items() if name not in known}
+    return checked(changed(Settings(**named), groups))
+
+
+def changed(settings: Settings, changes: Mapping[str, Mapping[str, Any]]) -> Settings:
+    """A copy with some settings of some groups replaced."""
+    groups = {}
+    for name, values in changes.items():
+        look_up(name, group_names(), "group of settings")
+        group = getattr(settings, name)
+        for key in values:
+            look_up(key, {f.name: f for f in dataclasses.fields(group)}, f"{name} setting")
+        groups[name] = dataclasses.replace(group, **{key: tupled(value) for key, value in values.items()})
+    return dataclasses.replace(settings, **groups)
+
+
+def checked(settings: Settings) -> Settings:
+    """The same settings, if they make sense together."""
+    data, training, denoiser, tell = settings.data, settings.training, settings.denoiser, settings.tell
+    low, high = data.objects
+    if not 0 <= low <= high:
+        raise UserError(f"Training scenes cannot hold from {low} to {high} things.")
+    if data.size < 8:
+        raise UserError(f"A picture needs at least 8 pixels along a side, not {data.size}.")
+    if min(training.batch, training.total, training.snapshot, training.checkpoint) < 1:
+        raise UserError("Batch, total, snapshot and checkpoint must each be at least one image.")
+    if training.micro < 0 or training.lr <= 0:
+        raise UserError("The learning rate must be positive and --training.micro not negative.")
+    if denoiser.kind != "edm2" and tell.kind not in ("grid", "list"):
+        raise UserError(
+            f"A local network needs conditions that lie somewhere, and `{tell.kind}` ones do not."
+        )
+    if denoiser.kind == "patchwise" and data.size % tell.cells:
+        raise UserError(f"{tell.cells} cells do not divide a picture of {data.size} pixels.")
+    if not all(0 < std < 0.288 for std in training.ema):
+        raise UserError("The length of a running average must lie between 0 and 0.288.")
+    return settings
+
+
+def first_difference(old: Settings, new: Settings, ignoring: set[str]) -> tuple[str, Any, Any] | None:
+    """The first setting, as `group.name`, in which two runs differ, with both values."""
+    if old.experiment != new.experiment:
+        return "experiment", old.experiment, new.experiment
+    for group in group_names():
+        before, after = getattr(old, group), getattr(new, group)
+        for f in dataclasses.fields(before):
+            name, was, now = f"{group}.{f.name}", getattr(before, f.name), getattr(after, f.name)
+            if was != now and name not in ignoring:
+                return name, was, now
+    return None
+
+
+def group_names() -> dict[str, type]:
+    """The groups of settings and their classes."""
+    hints = get_type_hints(Settings)
+    return {
+        name: kind
+        for name, kind in hints.items()
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind)
+    }
+
+
+def look_up(name: str, table: Mapping[str, Any], what: str) -> Any:
+    """The entry called `name`, or one sentence that suggests the nearest."""
+    if name in table:
+        return table[name]
+    near = difflib.get_close_matches(name, table, n=1, cutoff=0.4)
+    hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(table)}."
+    raise UserError(f"There is no {what} `{name}`; {hint}")
+
+
+def parse_count(text: str | int) -> int:
+    """4Mi, 500k or 1048576 as a number of images."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?)?", str(text).strip().lower())
+    if not match:
+        raise UserError(f"`{text}` is no number of images; write for example 65536, 500k or 4Mi.")
+    return round(float(match[1]) * UNITS[match[2] or ""])
+
+
+def format_count(count: int) -> str:
+    """1048576 as 1Mi, 1500 as 1500."""
+    for unit, size in (("Gi", 2**30), ("Mi", Mi), ("Ki", Ki)):
+        if count and count % size == 0:
+            return f"{count // size}{unit}"
+    return str(count)
+
+
+def parse_range(text: str, what: str = "objects") -> tuple[int, int]:
+    """`1-3` or `3` as (fewest, most)."""
+    match = re.fullmatch(r"\s*(\d+)\s*(?:[-:,]\s*(\d+)\s*)?", text)
+    if not match or int(match[2] or match[1]) < int(match[1]):
+        raise UserError(f"`{text}` is no range of {what}; write for example 1-3.")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def tupled(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def listed(value: Any) -> Any:
+    """Tuples as lists, all the way down."""
+    if isinstance(value, dict):
+        return {key: listed(item) for key, item in value.items()}
+    return [listed(item) for item in value] if isinstance(value, tuple | list) else value
+
+
+def plain_type(hint: Any) -> Any:
+    """The type below Annotated and Optional."""
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    if get_origin(hint) in (Union, types.UnionType):
+        hint = next(kind for kind in get_args(hint) if kind is not type(None))
+    return hint
