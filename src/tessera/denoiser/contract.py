@@ -1,6 +1,6 @@
 """What a denoiser is, and how networks trained under other conventions become one.
 
-Everything here speaks of x = clean + sigma * noise. A network that was taught another mixture sees x rescaled to it.
+Everything here speaks of x = clean + sigma * noise. A network taught another mixture sees x rescaled to it.
 """
 
 import math
@@ -28,8 +28,8 @@ Predict = Callable[[Tensor, Tensor, Any], Tensor]  # (x in the network's own sca
 class Adapted(nn.Module):
     """Shared by the adapters: keeps the network, and pictures in its own range of values.
 
-    `shift` and `scale` turn our pictures in [-1, 1] into the network's: theirs = shift + scale * ours. A network taught
-    on [0, 1] has shift 0.5 and scale 0.5.
+    `shift` and `scale` turn our pictures in [-1, 1] into the network's: theirs = shift + scale * ours. A
+    network taught on [0, 1] has shift 0.5 and scale 0.5.
     """
 
     def __init__(self, predict: Predict, shift: float = 0.0, scale: float = 1.0):
@@ -46,13 +46,12 @@ class Adapted(nn.Module):
 
 
 class Discrete(Adapted):
-    """Networks taught on sqrt(a_t) clean + sqrt(1 - a_t) noise at t = 0..T-1, `alphas` being the falling a_t (T,).
+    """Networks taught on sqrt(a_t) clean + sqrt(1 - a_t) noise; `alphas` are the falling a_t (T,).
 
-    The time of a noise level is interpolated in ln(sigma); `whole_times` rounds it, for networks that look it up in a
-    table.
+    The time of a noise level is interpolated in ln(sigma); `whole_times` rounds it, for networks that look it
+    up in a table.
     """
 
-    alphas: Tensor
     log_sigmas: Tensor
 
     def __init__(
@@ -80,7 +79,7 @@ class Discrete(Adapted):
         return time.round().long() if self.whole_times else time
 
     def seen(self, x: Tensor, sigma: Tensor, cond: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """The network's answer to x at the scale it knows, with sqrt(a) and sqrt(1 - a) of the level itself."""
+        """The network's answer to x at the scale it knows, then sqrt(a) and sqrt(1 - a) of the level."""
         signal = like_image((1 + sigma.square()).rsqrt())
         return self.predict(signal * x, self.time(sigma), cond), signal, like_image(sigma) * signal
 
@@ -104,8 +103,8 @@ class FromV(Discrete):
 class FromVelocity(Adapted):
     """The network predicts the velocity of a straight path between a picture and noise (flow matching).
 
-    `data_at` is the time at which its path is at the picture: 0 means path (1 - t) clean + t noise and velocity
-    noise - clean, 1 the reverse of both.
+    `data_at` is the time at which its path is at the picture: 0 means path (1 - t) clean + t noise and
+    velocity noise - clean, 1 the reverse of both.
     """
 
     def __init__(self, predict: Predict, *, data_at: int = 1, shift: float = 0.0, scale: float = 1.0):
@@ -129,7 +128,7 @@ def linear_alphas(steps: int = 1000, first: float = 1e-4, last: float = 0.02) ->
 
 
 def cosine_alphas(steps: int = 1000, offset: float = 0.008) -> Tensor:
-    """The signal's shares of the cosine schedule (Nichol and Dhariwal 2021), single losses capped at 0.999."""
+    """The signal's shares of the cosine schedule (Nichol and Dhariwal 2021), losses capped at 0.999."""
     angle = (torch.arange(steps + 1, dtype=torch.float64) / steps + offset) / (1 + offset) * math.pi / 2
     curve = angle.cos().square()
     losses = (1 - curve[1:] / curve[:-1]).clamp(max=0.999)

@@ -1,11 +1,14 @@
-"""EDM2 (Karras et al. 2024, config G): a U-Net that keeps the size of activations and weights, preconditioned.
+"""EDM2 (Karras et al. 2024, config G): a preconditioned U-Net whose activations and weights keep unit size.
 
 Activations are (B, C, H, W) in channels_last memory. Every interior place has a stable name:
 `encoder.64.block0`, `decoder.16.in0`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -34,7 +37,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 class Block(nn.Module):
-    """Residual block; one factor per channel tells it the noise level and the condition. Attends if `heads`."""
+    """Residual block, told noise level and condition by one factor per channel. Attends if `heads` > 0."""
 
     def __init__(
         self,
@@ -92,7 +95,7 @@ class Block(nn.Module):
         return upsample(x, self.taps) if self.resample == "up" else x
 
     def first_conv(self, small: Tensor, x: Tensor) -> Tensor:
-        """res0(mp_silu(x)); if x just repeats the pixels of `small`, the work happens on the small picture."""
+        """res0(mp_silu(x)). Where x only repeats the pixels of `small`, the small picture does."""
         if self.resample == "up" and self.side == "decoder" and is_box(self.taps):
             return upsampled_conv(mp_silu(small), self.res0.scaled())
         return self.res0(mp_silu(x))
@@ -100,6 +103,7 @@ class Block(nn.Module):
     def attend(self, x: Tensor) -> Tensor:
         """Cosine attention: queries, keys and values are unit size per head."""
         batch, channels, height, width = x.shape
+        assert self.qkv is not None and self.proj is not None
         qkv = self.qkv(x).permute(0, 2, 3, 1)  # (B, H, W, 3 C), contiguous in channels_last
         qkv = qkv.reshape(batch, height * width, 3, self.heads, channels // self.heads)
         q, k, v = normalize(qkv, dim=-1).permute(2, 0, 3, 1, 4)  # each (B, heads, H W, C / heads)
@@ -110,9 +114,11 @@ class Block(nn.Module):
 class EDM2(nn.Module):
     """Denoiser D(x; sigma, cond). Condition vectors are (B, cond_dim); None stands for all zeros.
 
-    `attention` lists resolutions; the lowest decoder level attends in any case. `coords` appends the x and y
-    coordinate of every pixel to the input.
+    `attention` lists resolutions; the first block of the decoder attends in any case. `coords` appends the x
+    and y coordinate of every pixel to the input.
     """
+
+    coords: Tensor | None
 
     def __init__(
         self,
@@ -137,14 +143,15 @@ class EDM2(nn.Module):
         logvar_width: int = 128,
         dropout: float = 0,
     ):
+        given = {name: value for name, value in locals().items() if name in constructor_names()}
         super().__init__()
-        here = locals()
-        self.config: dict[str, Any] = {name: plain(here[name]) for name in constructor_names(EDM2)}
+        self.config: dict[str, Any] = {name: plain(value) for name, value in given.items()}
         check_sizes(size, mult, width)
         self.size, self.cond_dim, self.channels, self.sigma_data = size, cond_dim, channels, sigma_data
         self.label_balance, self.concat_balance = label_balance, concat_balance
         self._precision: Precision = "float32"
-        self.checkpointing = False  # trade a second forward of each block for the memory of its inside
+        self.checkpointing = False  # pays a second forward of each block, saves the memory of its inside
+
         widths = [width * m for m in mult]
         noise_width = width * noise_mult if noise_mult else widths[0]
         emb_width = width * emb_mult if emb_mult else max(widths)
@@ -152,55 +159,31 @@ class EDM2(nn.Module):
         self.fourier = Fourier(noise_width)
         self.noise = MPConv(noise_width, emb_width)
         self.cond = MPConv(cond_dim, emb_width) if cond_dim else None
-        options = {
-            "taps": taps,
-            "residual_balance": residual_balance,
-            "attention_balance": attention_balance,
-            "clip": clip,
-            "dropout": dropout,
-        }
 
-        def block(inputs: int, outputs: int, attend: bool = False, **kind) -> Block:
-            heads = outputs // head_width if attend else 0
-            return Block(inputs, outputs, emb_width, heads=heads, **kind, **options)
+        def block(inputs: int, outputs: int, attends: bool = False, **kind: Any) -> Block:
+            return Block(
+                inputs,
+                outputs,
+                emb_width,
+                heads=outputs // head_width if attends else 0,
+                taps=taps,
+                residual_balance=residual_balance,
+                attention_balance=attention_balance,
+                clip=clip,
+                dropout=dropout,
+                **kind,
+            )
 
-        self.encoder = nn.ModuleDict()
-        skips: list[int] = []  # channels of every encoder entry, in order
-        now = channels + 1 + (2 if coords else 0)
-        for level, outputs in enumerate(widths):
-            entries = nn.ModuleDict()
-            side = size >> level
-            if level == 0:
-                entries["conv"], now = MPConv(now, outputs, kernel=3), outputs
-            else:
-                entries["down"] = block(now, now, side="encoder", resample="down")
-            skips.append(now)
-            for i in range(blocks):
-                entries[f"block{i}"] = block(now, outputs, side in attention, side="encoder")
-                now = outputs
-                skips.append(now)
-            self.encoder[str(side)] = entries
-
-        self.decoder = nn.ModuleDict()
-        for level, outputs in reversed(list(enumerate(widths))):
-            entries = nn.ModuleDict()
-            side = size >> level
-            if level == len(widths) - 1:
-                entries["in0"] = block(now, now, attend=True, side="decoder")
-                entries["in1"] = block(now, now, side="decoder")
-            else:
-                entries["up"] = block(now, now, side="decoder", resample="up")
-            for i in range(blocks + 1):
-                entries[f"block{i}"] = block(now + skips.pop(), outputs, side in attention, side="decoder")
-                now = outputs
-            self.decoder[str(side)] = entries
-
-        self.out = MPConv(now, channels, kernel=3)
+        sides = [size >> level for level in range(len(widths))]
+        inputs = channels + 1 + (2 if coords else 0)
+        self.encoder, skips = build_encoder(inputs, sides, widths, blocks, attention, block)
+        self.decoder = build_decoder(skips, sides, widths, blocks, attention, block)
+        self.out = MPConv(widths[0], channels, kernel=3)
         self.out_gain = nn.Parameter(torch.zeros(()))
         self.logvar_fourier = Fourier(logvar_width)
         self.logvar_linear = MPConv(logvar_width, 1)
 
-    # -- what a caller uses ------------------------------------------------------------------------------------
+    # -- what a caller uses ------------------------------------------------------------------------------
 
     def forward(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
         """The clean picture (B, C, H, W) for noisy x, noise level () or (B,) and condition (B, cond_dim)."""
@@ -246,28 +229,26 @@ class EDM2(nn.Module):
         finally:
             self.precision = before
 
-    # -- inside ------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------------
 
     def raw(self, x: Tensor, noise: Tensor, cond: Tensor | None) -> Tensor:
         """F(x; c_noise, cond): the U-Net alone, on an input of unit size."""
-        factors = self.factors(self.embed(noise, cond))
+        factors = iter(self.factors(self.embed(noise, cond)))
         x = self.with_constants(x)
         if self._precision != "float32":
             x = x.to(DTYPES[self._precision])
         x = x.contiguous(memory_format=torch.channels_last)
         skips: list[Tensor] = []
-        for level in self.encoder.values():
-            for name, entry in level.items():
-                x = entry(x) if name == "conv" else self.run(entry, x, next(factors))
-                skips.append(x)
-        for level in self.decoder.values():
-            for name, entry in level.items():
-                if name.startswith("block"):
-                    x = mp_cat(x, skips.pop(), self.concat_balance)
-                x = self.run(entry, x, next(factors))
+        for name, entry in entries(self.encoder):
+            x = entry(x) if name == "conv" else self.run(entry, x, next(factors))
+            skips.append(x)
+        for name, entry in entries(self.decoder):
+            if name.startswith("block"):
+                x = mp_cat(x, skips.pop(), self.concat_balance)
+            x = self.run(entry, x, next(factors))
         return self.out(x, self.out_gain).to(self.out_gain.dtype)
 
-    def run(self, block: nn.Module, x: Tensor, factors: Tensor) -> Tensor:
+    def run(self, block: Block, x: Tensor, factors: Tensor) -> Tensor:
         if self.checkpointing and torch.is_grad_enabled():
             return checkpoint(block, x, factors, use_reentrant=False)
         return block(x, factors)
@@ -278,21 +259,20 @@ class EDM2(nn.Module):
         if self.cond is not None:
             told = torch.zeros_like(emb)
             if cond is not None:
-                told = self.cond(cond.to(emb.dtype) * self.cond_dim**0.5)
+                told = self.cond(cond.to(emb.dtype) * math.sqrt(self.cond_dim))
             emb = mp_sum(emb, told, self.label_balance)
         return mp_silu(emb)
 
-    def factors(self, emb: Tensor) -> Iterator[Tensor]:
+    def factors(self, emb: Tensor) -> tuple[Tensor, ...]:
         """`Block.modulation` of all blocks, in order of use, as one matrix product instead of one each."""
         blocks = self.blocks()
         gains = torch.cat([block.gain.expand(block.outputs) for block in blocks])  # (sum of outputs,)
-        filters = unit_rows([block.emb for block in blocks]) * (gains / emb.shape[1] ** 0.5)[:, None]
-        return iter((F.linear(emb, filters) + 1).split([block.outputs for block in blocks], dim=1))
+        filters = unit_rows([block.emb for block in blocks]) * (gains / math.sqrt(emb.shape[1]))[:, None]
+        return (F.linear(emb, filters) + 1).split([block.outputs for block in blocks], dim=1)
 
     def blocks(self) -> list[Block]:
         """In order of use."""
-        levels = [*self.encoder.values(), *self.decoder.values()]
-        return [entry for level in levels for entry in level.values() if isinstance(entry, Block)]
+        return [entry for name, entry in entries(self.encoder) + entries(self.decoder) if name != "conv"]
 
     def with_constants(self, x: Tensor) -> Tensor:
         """Append a channel of ones (it stands in for biases), and the coordinates if asked for."""
@@ -302,14 +282,70 @@ class EDM2(nn.Module):
         return torch.cat([x, *extra], dim=1)
 
     def check_input(self, x: Tensor, cond: Tensor | None) -> None:
-        expected = (self.channels, self.size, self.size)
-        if x.ndim != 4 or tuple(x.shape[1:]) != expected:
-            raise UserError(
-                f"This network takes pictures (B, {', '.join(map(str, expected))}), not {tuple(x.shape)}."
-            )
-        if self.cond is not None and cond is not None and tuple(cond.shape) != (x.shape[0], self.cond_dim):
-            expected = (x.shape[0], self.cond_dim)
-            raise UserError(f"This network takes conditions {expected}, not {tuple(cond.shape)}.")
+        if x.ndim != 4 or tuple(x.shape[1:]) != (self.channels, self.size, self.size):
+            takes = f"(B, {self.channels}, {self.size}, {self.size})"
+            raise UserError(f"This network takes pictures {takes}, not {tuple(x.shape)}.")
+        wrong = cond is not None and tuple(cond.shape) != (x.shape[0], self.cond_dim)
+        if cond is not None and self.cond is not None and wrong:
+            takes = f"({x.shape[0]}, {self.cond_dim})"
+            raise UserError(f"This network takes conditions {takes}, not {tuple(cond.shape)}.")
+
+
+def build_encoder(
+    inputs: int,
+    sides: list[int],
+    widths: list[int],
+    blocks: int,
+    attention: Sequence[int],
+    block: Callable[..., Block],
+) -> tuple[nn.ModuleDict, list[int]]:
+    """Levels from high to low resolution, and the channels of what each entry leaves for the decoder."""
+    levels, skips, now = nn.ModuleDict(), [widths[0]], widths[0]
+    for side, width in zip(sides, widths, strict=True):
+        level = nn.ModuleDict()
+        if side == sides[0]:
+            level["conv"] = MPConv(inputs, width, kernel=3)
+        else:
+            level["down"] = block(now, now, side="encoder", resample="down")
+            skips.append(now)
+        for i in range(blocks):
+            level[f"block{i}"] = block(now, width, side in attention, side="encoder")
+            skips.append(now := width)
+        levels[str(side)] = level
+    return levels, skips
+
+
+def build_decoder(
+    skips: list[int],
+    sides: list[int],
+    widths: list[int],
+    blocks: int,
+    attention: Sequence[int],
+    block: Callable[..., Block],
+) -> nn.ModuleDict:
+    """Levels from low to high resolution; each `block` takes one of the encoder's skips, latest first."""
+    levels, unused, now = nn.ModuleDict(), list(skips), widths[-1]
+    for side, width in zip(reversed(sides), reversed(widths), strict=True):
+        level = nn.ModuleDict()
+        if side == sides[-1]:
+            level["in0"] = block(now, now, True, side="decoder")
+            level["in1"] = block(now, now, side="decoder")
+        else:
+            level["up"] = block(now, now, side="decoder", resample="up")
+        for i in range(blocks + 1):
+            level[f"block{i}"] = block(now + unused.pop(), width, side in attention, side="decoder")
+            now = width
+        levels[str(side)] = level
+    return levels
+
+
+def entries(levels: nn.ModuleDict) -> list[tuple[str, Any]]:
+    """(name inside its level, module), in order of use."""
+    found: list[tuple[str, Any]] = []
+    for level in levels.values():
+        assert isinstance(level, nn.ModuleDict)
+        found += level.items()
+    return found
 
 
 def spread(factors: Tensor) -> Tensor:
@@ -323,10 +359,9 @@ def coordinates(size: int) -> Tensor:
     return torch.stack(torch.meshgrid(line, line, indexing="xy"))[None]
 
 
-def constructor_names(cls: type) -> list[str]:
-    """Parameters of the constructor, without self."""
-    code = cls.__init__.__code__
-    return list(code.co_varnames[1 : code.co_argcount])
+@cache
+def constructor_names() -> frozenset[str]:
+    return frozenset(inspect.signature(EDM2).parameters)
 
 
 def plain(value: Any) -> Any:
@@ -336,11 +371,7 @@ def plain(value: Any) -> Any:
 
 def check_sizes(size: int, mult: Sequence[int], width: int) -> None:
     if not mult or width < 1 or min(mult) < 1:
-        raise UserError(
-            f"A network needs a positive width and at least one level, not {width} and {tuple(mult)}."
-        )
+        raise UserError(f"A network needs a positive width and some levels, not {width} and {tuple(mult)}.")
     step = 2 ** (len(mult) - 1)
     if size < step or size % step:
-        raise UserError(
-            f"With {len(mult)} levels the picture's side must be a multiple of {step}, not {size}."
-        )
+        raise UserError(f"With {len(mult)} levels a picture's side is a multiple of {step}, not {size}.")

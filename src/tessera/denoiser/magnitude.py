@@ -1,7 +1,7 @@
-"""Operations that keep the size of activations: the building stones of EDM2 (Karras et al. 2024, section 2 and appendix B).
+"""Operations that keep the size of activations: the building stones of EDM2 (Karras et al. 2024, appendix B).
 
-Weights are matrices (outputs, kernel * kernel * inputs), one filter per row, in the memory order of channels_last
-convolutions: the row norm is one contiguous pass and no layer ever copies its weight into another layout.
+Weights are matrices (outputs, kernel * kernel * inputs), one filter per row, in the memory order of
+channels_last convolutions: a row norm is one contiguous pass, and no weight is copied into another layout.
 """
 
 import math
@@ -35,7 +35,7 @@ def mp_silu(x: Tensor) -> Tensor:
 
 
 def mp_sum(a: Tensor, b: Tensor, balance: float = 0.5) -> Tensor:
-    """Weighted sum of uncorrelated a and b without change of size, `balance` being the weight of b. Eq. 88."""
+    """Weighted sum of uncorrelated a and b without change of size; b has weight `balance`. Eq. 88."""
     size = math.hypot(1 - balance, balance)
     return a * ((1 - balance) / size) + b * (balance / size)
 
@@ -94,10 +94,10 @@ def outer_filter(taps: Sequence[float], like: Tensor) -> Tensor:
 
 
 class MPConv(nn.Module):
-    """Convolution or linear layer with unit-size filters and no bias (Eq. 66): weight = normalize(w) gain / sqrt(fan_in).
+    """Convolution or linear layer without bias whose filters are normalize(w) * gain / sqrt(fan_in). Eq. 66.
 
-    Rows are stored un-scaled and drawn from N(0, 1). `weight_norm` says who keeps the stored rows at unit size while
-    training; see `set_weight_norm`.
+    Rows are stored un-scaled and drawn from N(0, 1). `weight_norm` says who keeps the stored rows at unit
+    size while training; see `set_weight_norm`.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 1):
@@ -149,8 +149,8 @@ def as_kernel(filters: Tensor, kernel: int) -> Tensor:
 def upsampled_conv(x: Tensor, filters: Tensor) -> Tensor:
     """A 3 x 3 convolution of the pixel-doubled x, at 4/9 of its cost.
 
-    Every output pixel meets only 2 x 2 different inputs, so the nine taps fold into four per output phase; all
-    phases together are one transposed convolution whose 4 x 4 kernel is the 3 x 3 one blurred by a 2 x 2 box.
+    Every output pixel meets only 2 x 2 different inputs, so the nine taps fold into four per output phase;
+    all phases together are one transposed convolution whose 4 x 4 kernel is the 3 x 3 one blurred by a box.
     """
     kernel = as_kernel(filters, 3).flip(2, 3)  # (outputs, inputs, 3, 3); transposed convolution turns it back
     tall = F.pad(kernel, (0, 0, 0, 1)) + F.pad(kernel, (0, 0, 1, 0))
@@ -158,7 +158,7 @@ def upsampled_conv(x: Tensor, filters: Tensor) -> Tensor:
     return F.conv_transpose2d(x, folded.transpose(0, 1).to(x.dtype), stride=2, padding=1)
 
 
-# -- keeping the stored filters at unit size --------------------------------------------------------------------------
+# -- keeping the stored filters at unit size ------------------------------------------------------------
 
 
 def magnitude_layers(model: nn.Module) -> Iterable[MPConv]:
@@ -166,16 +166,16 @@ def magnitude_layers(model: nn.Module) -> Iterable[MPConv]:
 
 
 def set_weight_norm(model: nn.Module, how: WeightNorm) -> None:
-    """Who keeps the stored filters at unit size while `model` trains. Evaluation always normalises in the forward.
+    """Who keeps the stored filters at unit size while `model` trains. Evaluation normalises in its forward.
 
-    `after-update`: the loop calls `normalize_weights` after each optimiser step (the paper's text). Right for any
-    stored weights: the forward normalises once more, which gives the gradient its projection.
+    `after-update`: the loop calls `normalize_weights` after each optimiser step (the paper's text). Right for
+    any stored weights: the forward normalises once more, which projects the gradient.
     `in-forward`: every training forward overwrites the stored filters first (the reference code).
-    `projected`: as after-update, but the training forward trusts the stored filters and the loop calls
-    `project_gradients` once before the optimiser. Exact: after one normalisation a row's rms is 1 - eps to within
-    eps times the change of its size in one update, so the second divisor rms + eps is 1 to float32 rounding, and its
-    gradient is the projection that `project_gradients` applies. It saves one reduction per weight and forward, and
-    under gradient accumulation all but one projection.
+    `projected`: as after-update, but the training forward trusts the stored filters, and the loop calls
+    `project_gradients` once before the optimiser. Exact: one normalisation brings a row's rms to 1 - eps
+    within eps times the change of its size in one update, so the second divisor rms + eps is 1 to float32
+    rounding, and its gradient is the projection that `project_gradients` applies. It saves one reduction per
+    weight and forward, and under gradient accumulation all projections but one.
     """
     if how not in ("after-update", "in-forward", "projected"):
         raise UserError(
@@ -191,13 +191,13 @@ def normalize_weights(model: nn.Module) -> None:
 
 
 def project_gradients(model: nn.Module) -> None:
-    """Take out of each filter's gradient what would only change the filter's size. Needed by `projected` alone."""
-    weights = [layer.weight for layer in magnitude_layers(model) if layer.weight.grad is not None]
-    project_rows_([weight.grad for weight in weights], weights)
+    """Take out of each filter's gradient what would only change its size. Needed by `projected` alone."""
+    pairs = [(layer.weight.grad, layer.weight) for layer in magnitude_layers(model)]
+    project_rows_([(pull, weight) for pull, weight in pairs if pull is not None])
 
 
 @torch.no_grad()
-def normalize_rows_(weights: list[Tensor]) -> None:
+def normalize_rows_(weights: Sequence[Tensor]) -> None:
     """In place; lists of plain tensors, so that `torch.compile` can fuse the whole pass."""
     sizes = [torch.linalg.vector_norm(w, dim=1, keepdim=True) for w in weights]  # (outputs, 1) each
     for size, weight in zip(sizes, weights, strict=True):
@@ -205,8 +205,8 @@ def normalize_rows_(weights: list[Tensor]) -> None:
 
 
 @torch.no_grad()
-def project_rows_(pulls: list[Tensor], weights: list[Tensor]) -> None:
-    """In place: the derivative of w / (eps + rms) at rms = 1 - eps, applied to the gradients `pulls`."""
-    for pull, weight in zip(pulls, weights, strict=True):
+def project_rows_(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """In place on each gradient of (gradient, weight): derivative of w / (eps + rms) at rms = 1 - eps."""
+    for pull, weight in pairs:
         radial = (weight * pull).mean(dim=1, keepdim=True) / (1 - EPS)
         pull.addcmul_(weight, radial, value=-1)

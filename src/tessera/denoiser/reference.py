@@ -81,7 +81,7 @@ def our_state(state: Mapping[str, Tensor], model: "EDM2") -> dict[str, Tensor]:
 
 
 def our_layout(name: str, value: Tensor, heads: int) -> Tensor:
-    """(out, in, k, k) to (out, k k in); in qkv, the reference's fastest row index (q, k or v) becomes the slowest."""
+    """(out, in, k, k) to (out, k k in); in qkv the fastest row index (q, k or v) becomes the slowest."""
     if value.ndim == 4:
         value = value.permute(0, 2, 3, 1).flatten(1)
     if name.endswith("qkv.weight"):

@@ -8,8 +8,8 @@ from tessera.denoiser.contract import Denoiser
 def guided(denoise: Denoiser, weaker: Denoiser, weight: float) -> Denoiser:
     """Away from `weaker`: weaker + weight * (denoise - weaker); weight 1 never asks the weaker one.
 
-    An unconditional network gives classifier-free guidance, a less trained one autoguidance. To drop the condition
-    of the same network, pass `unconditional(denoise)`.
+    An unconditional network gives classifier-free guidance, a less trained one autoguidance. To drop the
+    condition of the same network, pass `unconditional(denoise)`.
     """
     if weight == 1:
         return denoise

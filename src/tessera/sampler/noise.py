@@ -11,7 +11,7 @@ from tessera.errors import UserError
 def noise_levels(
     steps: int = 32, sigma_min: float = 0.002, sigma_max: float = 80.0, rho: float = 7.0
 ) -> Tensor:
-    """steps + 1 falling levels from sigma_max to sigma_min and then 0 (Karras et al. 2022, Eq. 5), on the CPU."""
+    """steps + 1 levels, falling from sigma_max to sigma_min and then 0 (Karras et al. 2022, Eq. 5)."""
     if steps < 1:
         raise UserError(f"Sampling needs at least one step, not {steps}.")
     if not 0 < sigma_min <= sigma_max:
@@ -23,6 +23,6 @@ def noise_levels(
 
 
 def seeded_noise(seeds: Sequence[int] | Tensor, shape: Sequence[int], device=None) -> Tensor:
-    """Unit noise (len(seeds), *shape), each row from its own seed: the same on every device and in every batch."""
+    """Unit noise (len(seeds), *shape), a row per seed: the same on every device and in every batch."""
     rows = [torch.randn(*shape, generator=torch.Generator().manual_seed(int(seed))) for seed in seeds]
     return torch.stack(rows).to(device) if rows else torch.empty(0, *shape, device=device)

@@ -1,4 +1,4 @@
-"""From noise to picture along the probability flow. A solver is a function; conditions are bound before the call."""
+"""From noise to picture along the probability flow. A solver is a function; bind conditions beforehand."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class Step(NamedTuple):
     x: Tensor  # noisy, (B, C, H, W)
     clean: Tensor  # what the denoiser makes of it
     sigma: float
-    index: int  # 0 is the noisiest
+    number: int  # 0 is the noisiest
 
 
 OnStep = Callable[[Step], None]
@@ -26,14 +26,14 @@ OnStep = Callable[[Step], None]
 class Churn(NamedTuple):
     """Fresh noise during sampling (Karras et al. 2022, Algorithm 2), spread over all steps.
 
-    `draw(index, x)` gives unit noise like x for step `index`; own it to keep samples independent of the batch.
+    `draw(step, x)` gives unit noise like x; own it to keep samples independent of the batch.
     """
 
     amount: float
     low: float = 0.0
     high: float = math.inf
     scale: float = 1.0
-    draw: Callable[[int, Tensor], Tensor] = lambda index, x: torch.randn_like(x)
+    draw: Callable[[int, Tensor], Tensor] = lambda step, x: torch.randn_like(x)
 
 
 @torch.no_grad()
@@ -88,5 +88,5 @@ def stirred(x: Tensor, sigma: float, index: int, steps: int, churn: Churn | None
 
 
 def level(sigma: float, x: Tensor) -> Tensor:
-    """A noise level as the 0-d tensor a denoiser takes. Control flow uses the number itself: no device sync."""
+    """A noise level as the 0-d tensor a denoiser takes; control flow uses the number, so no device sync."""
     return torch.tensor(sigma, dtype=x.dtype, device=x.device)

@@ -1,7 +1,7 @@
 """Running averages of the weights with a power-function profile, and any other length of them after the fact.
 
-EDM2 section 3 and appendix C. The length of an average is told as its relative standard deviation `std`: 0.10 looks
-back about a tenth of the training so far.
+EDM2 section 3 and appendix C. The length of an average is told as its relative standard deviation `std`: 0.10
+looks back about a tenth of the training so far.
 """
 
 import math
@@ -53,11 +53,12 @@ class Averages:
     def __init__(self, model: nn.Module, stds: Sequence[float] = (0.05, 0.10)):
         for std in stds:
             std_to_exponent(std)
-        self.names = [name for name, _ in model.named_parameters()]
-        self.live = [parameter.detach() for parameter in model.parameters()]  # follow the model in place
-        self.constants = dict(model.named_buffers())
+        live = dict(model.named_parameters())
+        self.names: list[str] = list(live)
+        self.live: list[Tensor] = list(live.values())
+        self.constants = {name: value for name, value in model.state_dict().items() if name not in live}
         self.stds = tuple(stds)
-        self.means = {std: [value.clone() for value in self.live] for std in self.stds}
+        self.means = {std: [value.detach().clone() for value in self.live] for std in self.stds}
 
     @torch.no_grad()
     def update(self, images_seen: float, batch: float) -> None:
@@ -74,9 +75,7 @@ class Averages:
         """Carry on from a saved state."""
         for name, mean in zip(self.names, self.means[self._known(std)], strict=True):
             if name not in state or state[name].shape != mean.shape:
-                raise UserError(
-                    f"The saved average does not fit this network: {name} is missing or of another shape."
-                )
+                raise UserError(f"The saved average does not fit: {name} is missing or of another shape.")
             mean.copy_(state[name])
 
     def _known(self, std: float) -> float:
@@ -86,11 +85,11 @@ class Averages:
         raise UserError(f"No average of std {std} is tracked, only {', '.join(map(str, self.stds))}.")
 
 
-# -- any other length, after the fact ----------------------------------------------------------------------------------
+# -- any other length, after the fact ----------------------------------------------------------------
 
 
 class Snapshot(NamedTuple):
-    """An average as it was when `images_seen` pictures had been seen. `load` gives its tensors when they are needed."""
+    """An average as it was after `images_seen` pictures. `load` gives its tensors when they are needed."""
 
     images_seen: float
     std: float

@@ -1,4 +1,4 @@
-"""How wrong the denoiser is, per pixel and channel, weighed by how wrong it expects to be (EDM2 section 3, Eq. 21)."""
+"""How wrong the denoiser is, per pixel and channel, weighed by how wrong it expects to be (EDM2 Eq. 21)."""
 
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ def edm_loss(
     levels: NoiseLevels = NoiseLevels(),  # noqa: B008  (an immutable tuple)
     sigma_data: float = 0.5,
 ) -> Tensor:
-    """Loss of every element, (B, C, H, W), given the draws: `normal` (B,) sets the levels, `noise` is unit noise.
+    """Loss of every element, (B, C, H, W). The draws: `normal` (B,) sets the levels, `noise` is unit noise.
 
     A denoiser without `logvar` is weighed by the noise level alone.
     """
