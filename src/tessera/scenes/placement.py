@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,8 +38,8 @@ def place_at(
 ) -> SceneBatch:
     """Scenes with one thing at each of `places`, (K, 2) for `count` scenes alike or (B, K, 2), in [0, 1].
 
-    Attributes that are not given (one word for all, or one per place) are drawn by `rules`, by default freely and
-    without jitter; looks are redrawn while two things would touch. Scene i depends on seed and start + i only.
+    Attributes that are not given (one word for all, or one per place) are drawn by `rules`, by default freely
+    and without jitter; looks are redrawn while two things would touch. Scene i depends on seed and start + i.
     """
     rules = Scenes(jitter=False) if rules is None else rules
     wanted = checked_places(places, count).to(device)  # (B, K, 2)
@@ -79,9 +80,9 @@ def given_looks(wanted: Tensor, **attributes) -> dict[str, Tensor]:
     return {name: per_place(name, value, wanted) for name, value in attributes.items() if value is not None}
 
 
-def per_place(name: str, value: Words | float | Sequence[float], wanted: Tensor) -> Tensor:
+def per_place(name: str, value: Any, wanted: Tensor) -> Tensor:
     scenes, slots = wanted.shape[:2]
-    values = [value] * slots if isinstance(value, str | float | int) else list(value or ())
+    values = [value] * slots if isinstance(value, str | float | int) else list(value)
     if len(values) != slots:
         raise UserError(f"{slots} places need as many values of {name}, not {len(values)}.")
     numbers = torch.tensor([as_number(name, word) for word in values], device=wanted.device)

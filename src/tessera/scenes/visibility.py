@@ -1,15 +1,336 @@
-"""Does every thing show enough of itself? The generator demands 200 visible pixels at 320x240."""
+"""Does every thing show enough of itself? The generator demands 200 visible pixels at 320x240.
 
-from typing import Literal
+`exact` counts them in the renderer's instance mask. `fast` gets by without a picture: most things are clear from
+rectangles alone, the rest are probed with coarse nets of rays, and only where these leave a doubt is a ray sent
+through every pixel of the thing's rectangle. Only exactly rounded operations decide, so the answer is the same
+on every device.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from tessera.scenes.batch import SceneBatch
+from tessera.scenes.camera import FOCAL
+from tessera.scenes.vocabulary import SHAPES
 
 Visibility = Literal["fast", "exact", "off"]
+
+ENOUGH = 200  # visible pixels of every thing; the floor always shows more with a dozen things or fewer
+WIDTH, HEIGHT = 320, 240
+FOCAL_PIXELS = FOCAL * WIDTH
+CLEAR = 1.1 * ENOUGH  # a lower bound on the area must pass this, since pixels are counted, not area
+NETS = (8, 16)  # rays per side of the coarse nets, tried in turn
+DOUBT = 5  # an estimate within so many rays of the limit is left to the next finer look
+RAYS = 1 << 19  # rays traced together, so that memory stays flat
+MASKS = 32  # pictures rendered together
+
+# The meshes in units of the thing's size. Cube and cylinder are flat up to a core and rounded beyond it: a point
+# is inside if the p-norm of (beyond x / rounding of x, ...) is at most 1.
+SPHERE_RADIUS = 0.9991
+CUBE_CORE, CUBE_ROUNDING = 0.75, 0.25  # p = 3
+RIM_RADIUS, RIM_HEIGHT = 0.089, 0.099  # p = 4; fitted to pixel counts of the generator
+HALVINGS = 5  # of a ray's stretch inside the box around a thing, to find where it comes closest to the core
 
 
 def all_visible(scenes: SceneBatch, how: Visibility) -> Tensor:
     """Whether each scene hides none of its things, (B,)."""
-    return torch.ones(len(scenes), dtype=torch.bool, device=scenes.device)
+    if how == "off":
+        return torch.ones(len(scenes), dtype=torch.bool, device=scenes.device)
+    shown = enough_in_mask(scenes) if how == "exact" else enough_by_rays(scenes)
+    return (shown | ~scenes.present).all(-1)
+
+
+def enough_in_mask(scenes: SceneBatch) -> Tensor:
+    """Which things show enough pixels in a rendered mask, (B, N)."""
+    return mask_pixels(scenes) >= ENOUGH
+
+
+def mask_pixels(scenes: SceneBatch) -> Tensor:
+    """Visible pixels of each thing in the renderer's mask at 320x240, (B, N)."""
+    from tessera.images.render import render  # pictures come after scenes; only this rule looks ahead
+
+    numbers = torch.arange(1, scenes.present.shape[1] + 1, device=scenes.device)  # (N,)
+    counts = [torch.zeros(0, len(numbers), dtype=torch.long, device=scenes.device)]
+    for first in range(0, len(scenes), MASKS):
+        mask = render(scenes[first : first + MASKS], size=(WIDTH, HEIGHT), layers=("mask",))["mask"]
+        counts.append((mask.flatten(1)[:, None] == numbers[:, None]).sum(-1))
+    return torch.cat(counts)
+
+
+class Disagreement(NamedTuple):
+    """How `fast` compares with `exact`, over all things of some scenes."""
+
+    things: int
+    verdicts: int  # things that only one of the two finds visible
+    scenes: int  # scenes that only one of the two accepts
+    mean: float  # pixels, fast less exact
+    rms: float
+    largest: float
+
+
+def disagreement(scenes: SceneBatch) -> Disagreement:
+    """Measure `fast` against `exact`: what each decides, and what their rays count."""
+    exact, here = mask_pixels(scenes), scenes.present
+    error = (ray_pixels(scenes) - exact)[here].double()
+    differs = (enough_by_rays(scenes) != (exact >= ENOUGH)) & here
+    accepts = all_visible(scenes, "fast") != ((exact >= ENOUGH) | ~here).all(-1)
+    rms, largest = error.square().mean().sqrt(), error.abs().max()
+    counts = (int(here.sum()), int(differs.sum()), int(accepts.sum()))
+    return Disagreement(*counts, float(error.mean()), float(rms), float(largest))
+
+
+class View(NamedTuple):
+    """Things as the camera of their scene sees them. Vectors are tuples of components, each (B, N)."""
+
+    axes: tuple[tuple[Tensor, ...], ...]  # the camera's right, up and backward in the thing's own frame
+    eye: tuple[Tensor, ...]  # the camera's position there, the thing being a unit shape at the origin
+    order: Tensor  # (B, N) of two things on one ray, the one with the smaller value is met first
+    left: Tensor  # (B, N) rectangle in pixels
+    right: Tensor
+    top: Tensor
+    bottom: Tensor
+    disc: Tensor  # (B, N) pixels the inscribed ball covers
+
+
+def view(scenes: SceneBatch) -> View:
+    camera = scenes.camera[:, :, None].unbind(1)  # three of (B, 1)
+    offset = tuple(c - p for c, p in zip(camera, scenes.center.unbind(-1)))  # thing to camera, (B, N)
+    axes = camera_axes(camera)
+    turn = yaw(scenes, axes[0])
+    own_axes = tuple(turned(axis, turn) for axis in axes)
+    eye = tuple(part / scenes.size for part in turned(offset, turn))
+    # Of two disjoint discs on one ray, the nearer has the smaller power with respect to the ray's start.
+    order = offset[0] * offset[0] + offset[1] * offset[1] - scenes.size * scenes.size
+    left, right, top, bottom = rectangle(own_axes, eye)
+    return View(own_axes, eye, order, left, right, top, bottom, ball_area(axes, offset, scenes.size))
+
+
+def camera_axes(camera: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], ...]:
+    """Right, up, backward, component by component: sums over a dimension may round differently by batch."""
+    x, y, z = camera
+    ground = (x * x + y * y).sqrt()
+    length = (x * x + y * y + z * z).sqrt()
+    right = (-y / ground, x / ground, torch.zeros_like(x))
+    backward = (x / length, y / length, z / length)
+    up = (-backward[2] * right[1], backward[2] * right[0], ground / length)
+    return right, up, backward
+
+
+def yaw(scenes: SceneBatch, right: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of each thing's turn, (B, N). Round things face the camera, for tight rectangles."""
+    wide = torch.float32 if scenes.device.type == "mps" else torch.float64
+    angle = scenes.rotation.to(wide)  # rounding from float64 hides that cosines differ between devices
+    cube = scenes.shape == SHAPES.index("cube")
+    return (
+        torch.where(cube, angle.cos().float(), right[0]),
+        torch.where(cube, angle.sin().float(), right[1]),
+    )
+
+
+def turned(vector: tuple[Tensor, ...], turn: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """A world vector in the frame of a thing with that yaw."""
+    (x, y, z), (cos, sin) = vector, turn
+    return x * cos + y * sin, y * cos - x * sin, z + torch.zeros_like(cos)
+
+
+def dot(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> Tensor:
+    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
+
+
+def rectangle(axes: tuple[tuple[Tensor, ...], ...], eye: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Left, right, top, bottom of the projected box around each thing, within the frame."""
+    signs = torch.tensor([-1.0, 1.0], device=eye[0].device)
+    corners = tuple(c.flatten() for c in torch.meshgrid(signs, signs, signs, indexing="ij"))  # three of (8,)
+    away = tuple(c - e[..., None] for c, e in zip(corners, eye))  # (B, N, 8)
+    right, up, backward = (dot(tuple(part[..., None] for part in axis), away) for axis in axes)
+    x = WIDTH / 2 - FOCAL_PIXELS * right / backward
+    y = HEIGHT / 2 + FOCAL_PIXELS * up / backward
+    limits = (x.amin(-1), x.amax(-1), y.amin(-1), y.amax(-1))
+    return tuple(edge.clamp(0, most) for edge, most in zip(limits, (WIDTH, WIDTH, HEIGHT, HEIGHT)))
+
+
+def ball_area(axes, offset: tuple[Tensor, ...], size: Tensor) -> Tensor:
+    """Pixels of the ball inside each shape, from the area of its perspective ellipse."""
+    radius = SPHERE_RADIUS * size
+    depth, distance = dot(axes[2], offset), dot(offset, offset)
+    thin = depth * depth - radius * radius
+    return torch.pi * (FOCAL_PIXELS * radius).square() / thin * ((distance - radius * radius) / thin).sqrt()
+
+
+def enough_by_rays(scenes: SceneBatch) -> Tensor:
+    """Which things show enough pixels, (B, N), looking closely only where it is in doubt."""
+    seen = view(scenes)
+    before = overlaps(scenes, seen)  # (B, N, N)
+    enough = scenes.present & (clear_area(seen, before) >= CLEAR)
+    scene, thing = (scenes.present & ~enough).nonzero().unbind(1)
+    for net in NETS:
+        pixels, doubt = net_estimate(scenes, seen, before, scene, thing, net)
+        enough[scene, thing] = pixels >= ENOUGH
+        unsure = ((pixels - ENOUGH).abs() <= doubt).nonzero()[:, 0]
+        scene, thing = scene[unsure], thing[unsure]
+    enough[scene, thing] = count_pixels(scenes, seen, before, scene, thing) >= ENOUGH
+    return enough
+
+
+def ray_pixels(scenes: SceneBatch) -> Tensor:
+    """Visible pixels of each thing, counted ray by ray, (B, N)."""
+    seen = view(scenes)
+    scene, thing = scenes.present.nonzero().unbind(1)
+    counts = torch.zeros_like(scenes.shape)
+    counts[scene, thing] = count_pixels(scenes, seen, overlaps(scenes, seen), scene, thing)
+    return counts
+
+
+def shared_sides(seen: View) -> tuple[Tensor, Tensor]:
+    """Width and height of the overlap of every two rectangles, (B, N, N), negative where there is none."""
+
+    def shared(low: Tensor, high: Tensor) -> Tensor:
+        return torch.minimum(high[:, :, None], high[:, None]) - torch.maximum(low[:, :, None], low[:, None])
+
+    return shared(seen.left, seen.right), shared(seen.top, seen.bottom)
+
+
+def overlaps(scenes: SceneBatch, seen: View) -> Tensor:
+    """[b, n, m]: thing m of scene b stands before thing n and may hide some of it."""
+    wide, high = shared_sides(seen)
+    nearer = seen.order[:, None] < seen.order[:, :, None]
+    both = scenes.present[:, None] & scenes.present[:, :, None]
+    return both & nearer & (wide > 0) & (high > 0)
+
+
+def clear_area(seen: View, before: Tensor) -> Tensor:
+    """At least so many pixels of each thing are visible, (B, N), if it lies inside the frame."""
+    wide, high = shared_sides(seen)
+    hidden = torch.where(before, wide * high, 0.0)
+    inside = (seen.left > 0) & (seen.right < WIDTH) & (seen.top > 0) & (seen.bottom < HEIGHT)
+    area = seen.disc
+    for blocker in hidden.unbind(-1):  # one after the other: the order of a sum is part of its value
+        area = area - blocker
+    return torch.where(inside, area, 0.0)
+
+
+def net_estimate(
+    scenes: SceneBatch, seen: View, before: Tensor, scene: Tensor, thing: Tensor, net: int
+) -> tuple[Tensor, Tensor]:
+    """Visible pixels of the chosen things (Q,), from net x net rays over their rectangles, and the doubt (Q,)."""
+    step = (torch.arange(net, device=scene.device) + 0.5) / net
+    edges = (seen.left, seen.right, seen.top, seen.bottom)
+    left, right, top, bottom = (edge[scene, thing][:, None] for edge in edges)  # (Q, 1)
+    x = (left + (right - left) * step).repeat(1, net)  # (Q, net * net)
+    y = (top + (bottom - top) * step).repeat_interleave(net, dim=1)
+    hits = torch.zeros_like(scene)
+    for rows in torch.arange(len(scene), device=scene.device).split(RAYS // net**2):
+        hits[rows] = visible(scenes, seen, before, scene[rows], thing[rows], x[rows], y[rows]).sum(1)
+    cell = ((right - left) * (bottom - top))[:, 0] / net**2  # pixels per ray
+    return hits * cell, DOUBT * cell
+
+
+def count_pixels(scenes: SceneBatch, seen: View, before: Tensor, scene: Tensor, thing: Tensor) -> Tensor:
+    """Visible pixels of the chosen things: one ray through each pixel centre of their rectangles, (Q,)."""
+    counts = torch.zeros_like(scene)
+    left, top = seen.left[scene, thing].floor(), seen.top[scene, thing].floor()
+    wide = (seen.right[scene, thing] - left).ceil()
+    high = (seen.bottom[scene, thing] - top).ceil()
+    side = torch.maximum(wide, high).long()
+    for rows in side.argsort().split(64):  # rectangles of like size together
+        if not len(rows):
+            break
+        largest = int(side[rows].max())
+        step = torch.arange(largest, device=scene.device)
+        dx, dy = step.repeat(largest), step.repeat_interleave(largest)
+        inside = (dx < wide[rows, None]) & (dy < high[rows, None])
+        x, y = left[rows, None] + dx + 0.5, top[rows, None] + dy + 0.5
+        shown = visible(scenes, seen, before, scene[rows], thing[rows], x, y)
+        counts[rows] = (shown & inside).sum(1)
+    return counts
+
+
+def visible(
+    scenes: SceneBatch, seen: View, before: Tensor, scene: Tensor, thing: Tensor, x: Tensor, y: Tensor
+) -> Tensor:
+    """Which rays through pixels (x, y), each (Q, P), meet their thing first, (Q, P)."""
+    blocked = before[scene, thing]  # (Q, N)
+    query, other = blocked.nonzero().unbind(1)
+    hits = covers(scenes, seen, scene[query], other, x[query], y[query])  # (pairs, P)
+    hidden = torch.zeros_like(x).index_add_(0, query, hits.to(x.dtype))
+    return covers(scenes, seen, scene, thing, x, y) & (hidden == 0)
+
+
+def covers(scenes: SceneBatch, seen: View, scene: Tensor, thing: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Which rays through pixels (x, y) meet the thing, (Q, P)."""
+    kind = scenes.shape[scene, thing]
+    met = torch.zeros_like(x, dtype=torch.bool)
+    for number, name in enumerate(SHAPES):
+        rows = (kind == number).nonzero()[:, 0]
+        at = (scene[rows], thing[rows])
+        axes = [[part[at][:, None] for part in axis] for axis in seen.axes]
+        right, up = (x[rows] - WIDTH / 2) / FOCAL_PIXELS, (HEIGHT / 2 - y[rows]) / FOCAL_PIXELS
+        ray = tuple(right * r + up * u - b for r, u, b in zip(*axes))  # three of (rows, P)
+        met[rows] = MEETS[name](tuple(part[at][:, None] for part in seen.eye), ray)
+    return met
+
+
+def meets_sphere(eye: tuple[Tensor, ...], ray: tuple[Tensor, ...]) -> Tensor:
+    along, rest = dot(eye, ray), dot(eye, eye) - SPHERE_RADIUS**2
+    return along * along >= dot(ray, ray) * rest
+
+
+def meets_cube(eye: tuple[Tensor, ...], ray: tuple[Tensor, ...]) -> Tensor:
+    enter, leave = slab(eye[0], ray[0])
+    for side in (1, 2):
+        near, far = slab(eye[side], ray[side])
+        enter, leave = torch.maximum(enter, near), torch.minimum(leave, far)
+
+    def excess(t: Tensor) -> tuple[Tensor, Tensor]:
+        height, slope = torch.zeros_like(t), torch.zeros_like(t)
+        for e, d in zip(eye, ray):
+            x = e + t * d
+            beyond = (x.abs() - CUBE_CORE).clamp(min=0) / CUBE_ROUNDING
+            height = height + beyond * beyond * beyond
+            slope = slope + beyond * beyond * x.sign() * d
+        return height, slope
+
+    return (enter <= leave) & (lowest(excess, enter, leave) <= 1)
+
+
+def meets_cylinder(eye: tuple[Tensor, ...], ray: tuple[Tensor, ...]) -> Tensor:
+    across = ray[0] * ray[0] + ray[1] * ray[1]
+    along = eye[0] * ray[0] + eye[1] * ray[1]
+    inside = along * along - across * (eye[0] * eye[0] + eye[1] * eye[1] - 1)
+    reach = inside.clamp(min=0).sqrt()
+    near, far = slab(eye[2], ray[2])
+    enter = torch.maximum(near, (-along - reach) / across)
+    leave = torch.minimum(far, (-along + reach) / across)
+
+    def excess(t: Tensor) -> tuple[Tensor, Tensor]:
+        x, y, z = (e + t * d for e, d in zip(eye, ray))
+        radius = (x * x + y * y).sqrt().clamp(min=1e-6)
+        out = (radius - (1 - RIM_RADIUS)).clamp(min=0) / RIM_RADIUS
+        up = (z.abs() - (1 - RIM_HEIGHT)).clamp(min=0) / RIM_HEIGHT
+        out3, up3 = out * out * out, up * up * up
+        slope = out3 * (x * ray[0] + y * ray[1]) / radius / RIM_RADIUS + up3 * z.sign() * ray[2] / RIM_HEIGHT
+        return out3 * out + up3 * up, slope
+
+    return (inside >= 0) & (enter <= leave) & (lowest(excess, enter, leave) <= 1)
+
+
+def slab(eye: Tensor, ray: Tensor) -> tuple[Tensor, Tensor]:
+    """Where a ray enters and leaves the space between the planes at -1 and 1."""
+    speed = torch.where(ray.abs() < 1e-9, 1e-9, ray)
+    middle, half = -eye / speed, 1 / speed.abs()
+    return middle - half, middle + half
+
+
+def lowest(excess: Callable[[Tensor], tuple[Tensor, Tensor]], enter: Tensor, leave: Tensor) -> Tensor:
+    """The least value on [enter, leave] of a convex function that comes with its slope, by halving."""
+    for _ in range(HALVINGS):
+        middle = (enter + leave) / 2
+        falling = excess(middle)[1] < 0
+        enter, leave = torch.where(falling, middle, enter), torch.where(falling, leave, middle)
+    return excess((enter + leave) / 2)[0]
+
+
+MEETS = {"sphere": meets_sphere, "cylinder": meets_cylinder, "cube": meets_cube}
