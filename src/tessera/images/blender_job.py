@@ -1,7 +1,7 @@
 """Runs where `bpy` lives: builds the CLEVR stage in Blender and renders the scenes of a job file with Cycles.
 
-`tessera.images.blender` calls it as `python blender_job.py job.json`, in a process of its own. It imports nothing
-of Tessera, so that Python needs only bpy, and a crash inside Blender takes nothing else down.
+`tessera.images.blender` calls it as `python blender_job.py job.json`, in a process of its own. It imports
+nothing of Tessera: that Python needs only bpy, and a crash inside Blender takes nothing else down.
 """
 
 import json

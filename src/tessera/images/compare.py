@@ -1,0 +1,326 @@
+"""How close are two sets of pictures of the same scenes: PSNR, SSIM, centres and masks."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tessera.errors import UserError
+from tessera.files import read_json
+from tessera.images.pictures import load_mask, load_png, resize, resize_mask
+from tessera.images.shards import MANIFEST, ShardFolder
+from tessera.scenes.camera import ASPECT, project
+
+WINDOW, SIGMA = 11, 1.5  # of the SSIM's Gaussian
+BEST_PSNR = 100.0  # what two identical pictures are given, so that means stay finite
+RESAMPLES = 2000
+PICTURE_ENDINGS = (".png", ".jpg", ".jpeg")
+
+
+# --- two pictures -------------------------------------------------------------------------------------------
+
+
+def psnr(a: Tensor, b: Tensor) -> float:
+    """Peak signal-to-noise ratio in dB of two 8-bit pictures over all channels, at most `BEST_PSNR`."""
+    error = (a.double() - b.double()).square().mean().item()
+    return BEST_PSNR if error == 0 else min(BEST_PSNR, 10 * float(np.log10(255**2 / error)))
+
+
+def ssim(a: Tensor, b: Tensor) -> float:
+    """Structural similarity (Wang et al. 2004) of two 8-bit pictures (3, H, W), mean over R, G, B and places.
+
+    Gaussian window of 11 pixels and sigma 1.5, range 255, K = (0.01, 0.03); places whose window leaves the
+    picture do not count.
+    """
+    if min(a.shape[-2:]) < WINDOW:
+        raise UserError(f"SSIM needs pictures of at least {WINDOW} pixels in each direction.")
+    a, b = a.double(), b.double()
+    mean_a, mean_b = blur(a), blur(b)
+    var_a, var_b = blur(a * a) - mean_a**2, blur(b * b) - mean_b**2
+    covariance = blur(a * b) - mean_a * mean_b
+    c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+    likeness = (2 * mean_a * mean_b + c1) * (2 * covariance + c2)
+    return (likeness / ((mean_a**2 + mean_b**2 + c1) * (var_a + var_b + c2))).mean().item()
+
+
+def blur(picture: Tensor) -> Tensor:
+    """Gaussian average (C, H, W) -> (C, H - 10, W - 10), first down, then across."""
+    steps = torch.arange(WINDOW, dtype=picture.dtype) - WINDOW // 2
+    weights = torch.exp(-steps.square() / (2 * SIGMA**2))
+    weights = weights / weights.sum()
+    down = F.conv2d(picture[:, None], weights.view(1, 1, -1, 1))
+    return F.conv2d(down, weights.view(1, 1, 1, -1))[:, 0]
+
+
+def mask_ious(a: Tensor, b: Tensor, things: int) -> list[float | None]:
+    """Intersection over union of each thing in two masks (H, W); None where neither shows it."""
+
+    def iou(k: int) -> float | None:
+        either = ((a == k) | (b == k)).sum().item()
+        return ((a == k) & (b == k)).sum().item() / either if either else None
+
+    return [iou(k) for k in range(1, things + 1)]
+
+
+def mask_centers(mask: Tensor, things: int) -> list[tuple[float, float] | None]:
+    """Mean (x, y) of each thing's pixels, as shares of the picture; None where it is not seen."""
+    height, width = mask.shape
+
+    def center(k: int) -> tuple[float, float] | None:
+        rows, cols = (mask == k).nonzero(as_tuple=True)
+        if not len(rows):
+            return None
+        return (cols.double().mean().item() + 0.5) / width, (rows.double().mean().item() + 0.5) / height
+
+    return [center(k) for k in range(1, things + 1)]
+
+
+def center_errors(
+    a: Sequence[tuple[float, float] | None], b: Sequence[tuple[float, float] | None], size: tuple[int, int]
+) -> list[float | None]:
+    """Distances in pixels of a picture of `size` between places given as shares of it."""
+    return [
+        float(np.hypot((p[0] - q[0]) * size[0], (p[1] - q[1]) * size[1])) if p and q else None
+        for p, q in zip(a, b)
+    ]
+
+
+# --- folders ------------------------------------------------------------------------------------------------
+
+
+class Gallery(Protocol):
+    """Pictures under names, with what else is known about them."""
+
+    names: list[str]
+
+    def picture(self, name: str) -> Tensor: ...  # 8-bit (3, H, W)
+
+    def mask(self, name: str) -> Tensor | None: ...  # (H, W)
+
+    def centers(self, name: str) -> list[tuple[float, float] | None] | None: ...  # shares of the picture
+
+    def kind(self, name: str) -> str | None: ...
+
+
+class PictureFolder:
+    """A folder of pictures, or one with `images/`, and maybe `masks/` and `scenes.json`."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.images = path / "images" if (path / "images").is_dir() else path
+        self.names = sorted(p.name for p in self.images.iterdir() if p.suffix.lower() in PICTURE_ENDINGS)
+        self.records, self.frame = scene_records(path / "scenes.json")
+
+    def picture(self, name: str) -> Tensor:
+        return load_png(self.images / name)
+
+    def mask(self, name: str) -> Tensor | None:
+        path = self.path / "masks" / Path(name).with_suffix(".png")
+        return load_mask(path) if path.is_file() else None
+
+    def centers(self, name: str) -> list[tuple[float, float] | None] | None:
+        if name not in self.records:
+            return None
+        size = self.frame or self.picture(name).shape[:0:-1]
+        where = f"{self.path}: {name}"
+        return [recorded_center(thing, size, where) for thing in self.records[name]["objects"]]
+
+    def kind(self, name: str) -> str | None:
+        return self.records.get(name, {}).get("kind")
+
+
+def scene_records(path: Path) -> tuple[dict[str, dict[str, Any]], tuple[int, int] | None]:
+    """The scenes of a file by picture name, and the picture size their pixel coordinates refer to."""
+    content = read_json(path) if path.is_file() else {"scenes": []}
+    try:
+        records = {record["image_filename"]: record for record in content["scenes"]}
+        info = content.get("info", {})
+        return records, (info["width"], info["height"]) if "width" in info and "height" in info else None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is no CLEVR scene file with named pictures ({error}).") from error
+
+
+def recorded_center(thing: dict[str, Any], size: Sequence[int], where: str) -> tuple[float, float]:
+    """The unrounded place where the file has it, else the official rounded one."""
+    try:
+        x, y, _ = thing.get("pixel_coords_exact") or thing["pixel_coords"]
+        return x / size[0], y / size[1]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{where} has an object without usable pixel_coords.") from error
+
+
+class ShardGallery:
+    """A shard folder; a picture's name is its number."""
+
+    def __init__(self, path: Path):
+        self.shards = ShardFolder(path)
+        self.names = [f"{i:06d}.png" for i in range(len(self.shards))]
+        self.sample = lru_cache(1)(lambda name: self.shards[int(Path(name).stem)])
+
+    def picture(self, name: str) -> Tensor:
+        return self.sample(name).image
+
+    def mask(self, name: str) -> Tensor | None:
+        return self.sample(name).mask.long()
+
+    def centers(self, name: str) -> list[tuple[float, float] | None] | None:
+        scene = self.sample(name).scene
+        points = torch.tensor([thing.center for thing in scene.things], dtype=torch.float64).reshape(1, -1, 3)
+        aspect = self.shards.settings.get("aspect", ASPECT)
+        places, _ = project(points, torch.tensor([scene.camera], dtype=torch.float64), aspect)
+        return [(x, y) for x, y in places[0].tolist()]
+
+    def kind(self, name: str) -> str | None:
+        return None
+
+
+def open_gallery(path: Path) -> Gallery:
+    path = Path(path)
+    if not path.is_dir():
+        raise UserError(f"There is no folder {path}.")
+    gallery = ShardGallery(path) if (path / MANIFEST).is_file() else PictureFolder(path)
+    if not gallery.names:
+        raise UserError(f"{path} holds no pictures.")
+    return gallery
+
+
+# --- comparing ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """One picture in both folders. Lists have one number per thing; centre errors are in pixels."""
+
+    name: str
+    kind: str | None
+    psnr: float
+    ssim: float
+    center_error: list[float | None] = field(default_factory=list)  # of the scene files' pixel coordinates
+    mask_center_error: list[float | None] = field(default_factory=list)  # of the masks' centroids
+    mask_iou: list[float | None] = field(default_factory=list)
+
+
+MEASURES = ("psnr", "ssim", "center_error", "mask_center_error", "mask_iou")
+
+
+def shared_names(a: Gallery, b: Gallery, where: tuple[Path, Path], subset: bool) -> list[str]:
+    """Names in both folders; a name that is in one only is an error unless a subset is wanted."""
+    for one, other, folder in ((a, b, where[1]), (b, a, where[0])):
+        missing = sorted(set(one.names) - set(other.names))
+        if missing and not subset:
+            raise UserError(f"{folder} lacks {missing[0]}; --subset compares only what both have.")
+    names = [name for name in a.names if name in set(b.names)]
+    if not names:
+        raise UserError(f"{where[0]} and {where[1]} have no picture name in common.")
+    return names
+
+
+def compare(
+    a: Path,
+    b: Path,
+    size: tuple[int, int] | None = None,
+    subset: bool = False,
+    on_picture: Callable[[], Any] = lambda: None,
+) -> list[Likeness]:
+    """Every picture of folder `a` beside the one of the same name in `b`, both reduced to `size` if given."""
+    first, second = open_gallery(a), open_gallery(b)
+    found: list[Likeness] = []
+    expected = size
+    for name in shared_names(first, second, (a, b), subset):
+        pair = first.picture(name), second.picture(name)
+        expected = expected or frame_size(pair[1])
+        pictures = [fitted(picture, size, expected, name, folder) for picture, folder in zip(pair, (a, b))]
+        kind = second.kind(name) or first.kind(name)
+        things = thing_measures(first, second, name, frame_size(pair[1]))
+        found.append(Likeness(name, kind, psnr(*pictures), ssim(*pictures), **things))
+        on_picture()
+    return found
+
+
+def frame_size(picture: Tensor) -> tuple[int, int]:
+    return picture.shape[-1], picture.shape[-2]
+
+
+def fitted(
+    picture: Tensor, size: tuple[int, int] | None, expected: tuple[int, int], name: str, folder: Path
+) -> Tensor:
+    """The picture at the wanted size; without one, all pictures must already have the same."""
+    if size:
+        return resize(picture, size)
+    if frame_size(picture) != expected:
+        has, wants = ("x".join(map(str, numbers)) for numbers in (frame_size(picture), expected))
+        raise UserError(f"{name} in {folder} is {has}, not {wants}; --size reduces all pictures to one size.")
+    return picture
+
+
+def thing_measures(a: Gallery, b: Gallery, name: str, size: tuple[int, int]) -> dict[str, list[float | None]]:
+    """What can be said about each thing, in pixels of the second folder's picture."""
+    measures: dict[str, list[float | None]] = {}
+    here, there = a.centers(name), b.centers(name)
+    if here is not None and there is not None:
+        if len(here) != len(there):
+            raise UserError(f"{name} has {len(here)} objects in one folder and {len(there)} in the other.")
+        measures["center_error"] = center_errors(here, there, size)
+    mine, theirs = a.mask(name), b.mask(name)
+    if mine is not None and theirs is not None:
+        counts = [len(known) for known in (here, there) if known is not None]
+        things = counts[0] if counts else int(max(mine.max(), theirs.max()))
+        measures |= mask_measures(mine, theirs, things, size)
+    return measures
+
+
+def mask_measures(a: Tensor, b: Tensor, things: int, size: tuple[int, int]) -> dict[str, list[float | None]]:
+    """Masks are compared at their own size; where they differ, the first takes the second's."""
+    same = a if a.shape == b.shape else resize_mask(a, (b.shape[1], b.shape[0]))
+    centers = mask_centers(a, things), mask_centers(b, things)
+    return {"mask_iou": mask_ious(same, b, things), "mask_center_error": center_errors(*centers, size)}
+
+
+# --- means with intervals -----------------------------------------------------------------------------------
+
+
+def summary(found: Sequence[Likeness], seed: int = 0) -> dict[str, dict[str, float | int]]:
+    """Each measure's mean with a 95% bootstrap interval; what was never measured is left out."""
+    means = {name: mean_with_interval([values(row, name) for row in found], seed) for name in MEASURES}
+    return {name: mean for name, mean in means.items() if mean is not None}
+
+
+def values(row: Likeness, measure: str) -> list[float]:
+    known = getattr(row, measure)
+    return [value for value in (known if isinstance(known, list) else [known]) if value is not None]
+
+
+def mean_with_interval(pictures: Sequence[Sequence[float]], seed: int) -> dict[str, float | int] | None:
+    """Mean over all values; pictures, whose things are not independent, are resampled as a whole."""
+    kept = [numbers for numbers in pictures if len(numbers)]
+    if not kept:
+        return None
+    sums, counts = (np.array([f(numbers) for numbers in kept], dtype=float) for f in (sum, len))
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(len(kept), size=(RESAMPLES, len(kept)))
+    low, high = np.quantile(sums[rows].sum(1) / counts[rows].sum(1), (0.025, 0.975))
+    return {
+        "mean": float(sums.sum() / counts.sum()),
+        "low": float(low),
+        "high": float(high),
+        "min": min(map(min, kept)),
+        "max": max(map(max, kept)),
+        "n": int(counts.sum()),
+    }
+
+
+def report(found: Sequence[Likeness], seed: int = 0) -> dict[str, Any]:
+    """Means over everything and over each kind of scene, and every picture's own numbers."""
+    kinds = sorted({row.kind for row in found if row.kind})
+    return {
+        "pictures": len(found),
+        "all": summary(found, seed),
+        "kinds": {kind: summary([row for row in found if row.kind == kind], seed) for kind in kinds},
+        "per_picture": [asdict(row) for row in found],
+    }

@@ -1,0 +1,422 @@
+"""`tessera render` draws scenes into files; `tessera compare-renders` says how close two folders are."""
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import tyro
+from rich.table import Table
+from torch import Tensor
+
+from tessera import console
+from tessera.devices import DeviceName, pick_device
+from tessera.errors import UserError
+from tessera.files import sha256, write_json
+from tessera.images.album import Album, picture_name
+from tessera.images.blender import SAMPLES, blender_python, checked_assets, render_with_blender
+from tessera.images.compare import MEASURES, compare, report
+from tessera.images.pictures import RESIZE_FILTER, parse_size, save_png, to_uint8, width_height
+from tessera.images.render import Quality, render
+from tessera.images.shards import ShardFolder, pack, pictures_per_shard, write_shards
+from tessera.images.sheet import contact_sheet
+from tessera.provenance import provenance
+from tessera.scenes.batch import SceneBatch
+from tessera.scenes.camera import ASPECT
+from tessera.scenes.clevr import read_entries
+from tessera.scenes.placement import place_at
+from tessera.scenes.sampling import Scenes, Spacing
+from tessera.scenes.visibility import Visibility
+from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
+from tessera.version import __version__
+
+DRAWN_BY_DEFAULT = 16
+SHEET_MOST = 100  # pictures on a contact sheet
+AT_ONCE = {"cpu": 64, "cuda": 1024, "mps": 256}  # pictures drawn before they are written
+AT_ONCE_IN_BLENDER = 16  # scenes per Blender process
+CHOICES_OF_DRAWN_SCENES = (
+    "objects",
+    "places",
+    "shapes",
+    "colors",
+    "materials",
+    "sizes",
+    "hold_out",
+    "spacing",
+    "visibility",
+    "no_jitter",
+    "seed",
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Scenes in a fixed order, to be taken a stretch at a time."""
+
+    count: int
+    take: Callable[[int, int], SceneBatch]  # (first, how many)
+    names: Sequence[str]  # file names of the pictures
+    settings: dict[str, Any]  # what makes these scenes these, for the record
+
+
+@dataclass(frozen=True)
+class Render:
+    """Draw scenes as pictures with masks and a scene file in the official CLEVR layout."""
+
+    out: Path
+    """Folder for images/, masks/ and scenes.json, or for shards."""
+    count: int | None = None
+    """Number of pictures (default 16, or all scenes of --scenes)."""
+    objects: str = "1-3"
+    """Things per picture: a number or a range."""
+    size: str = "128"
+    """128 squeezes the 4:3 frame to a square; 320x240 has square pixels."""
+    scenes: Path | None = None
+    """Draw the scenes of this CLEVR scene file instead of new ones."""
+    seed: int = 0
+    """Stream of scenes; scene i of a stream is always the same."""
+    start: int = 0
+    """First scene of the stream, or of --scenes."""
+    places: tuple[str, ...] = ()
+    """Put one thing at each of these places of the picture, such as "0.65,0.65 0.25,0.65"."""
+    shapes: tuple[str, ...] = SHAPES
+    """Shapes to draw from."""
+    colors: tuple[str, ...] = COLOR_NAMES
+    """Colours to draw from."""
+    materials: tuple[str, ...] = MATERIALS
+    """Materials to draw from."""
+    sizes: tuple[str, ...] = tuple(SIZES)
+    """Sizes of things to draw from."""
+    hold_out: tuple[str, ...] = ()
+    """Combinations that never occur, such as "red cube" "small metal sphere"."""
+    spacing: Spacing = "official"
+    """How far apart things stand; 11 or 12 hardly fit the official rule."""
+    visibility: Visibility = "exact"
+    """How to ensure that every thing is seen: by counting pixels, by an estimate, or not at all."""
+    no_jitter: bool = False
+    """Leave camera and lamps at their places."""
+    depth: bool = False
+    """Write depth too: 16-bit PNGs, a thousandth of a world unit per level."""
+    sheet: bool = False
+    """Put the first pictures (up to 100) on one contact sheet, sheet.png."""
+    shards: str | None = None
+    """Write safetensors shards of so many pictures (4096) or bytes (256MB); the same command carries on."""
+    quality: Quality = "true"
+    """Closest to Blender, or fastest."""
+    backend: Literal["tessera", "blender"] = "tessera"
+    """Our ray tracer, or Blender's Cycles (needs bpy)."""
+    samples: int = SAMPLES
+    """Samples per pixel of the Blender backend."""
+    assets: Path | None = None
+    """Folder of the official .blend files for the Blender backend; else all is built from numbers."""
+    batch: int | None = None
+    """Pictures drawn at once."""
+    device: DeviceName = "auto"
+    """Where to draw."""
+
+    def run(self) -> None:
+        began = time.perf_counter()
+        painter = self.painter()
+        source = self.source(painter.device)
+        write = self.write_shards if self.shards else self.write_album
+        with console.progress("drawing", source.count) as advance:
+            what = write(source, painter, advance)
+        spent = time.perf_counter() - began
+        width, height = width_height(painter.size)
+        pictures = f"{source.count} picture" + ("s" if source.count > 1 else "")
+        console.say(f"Wrote {pictures} of {width}x{height} to {self.out}: {what} ({spent:.1f} s).")
+
+    def painter(self) -> "Painter":
+        if self.batch is not None and self.batch < 1:
+            raise UserError(f"At least one picture is drawn at once, not {self.batch}.")
+        layers = ("rgb", "mask", "depth") if self.depth else ("rgb", "mask")
+        size = parse_size(self.size)
+        if self.backend == "tessera":
+            return Painter(size, layers, pick_device(self.device), self.batch, self.quality)
+        blender_python()  # complain before anything is written
+        assets = checked_assets(self.assets)
+        return BlenderPainter(
+            size, layers, torch.device("cpu"), self.batch, self.quality, self.samples, assets
+        )
+
+    def source(self, device: torch.device) -> Source:
+        if self.count is not None and self.count < 1:
+            raise UserError(f"The number of pictures must be positive, not {self.count}.")
+        if self.start < 0:
+            raise UserError(f"The first scene has number 0, so --start cannot be {self.start}.")
+        if self.scenes is not None:
+            return self.given_scenes(self.scenes)
+        return self.placed_scenes(device) if self.places else self.drawn_scenes(device)
+
+    def drawn_scenes(self, device: torch.device) -> Source:
+        rules, count = self.rules(parse_objects(self.objects)), self.count or DRAWN_BY_DEFAULT
+
+        def take(first: int, many: int) -> SceneBatch:
+            return rules.draw(many, self.seed, self.start + first, device)
+
+        take(0, 1)  # an impossible request is refused before anything is written
+        return Source(count, take, self.numbered(count), self.stream_settings(rules))
+
+    def placed_scenes(self, device: torch.device) -> Source:
+        places, count = parse_places(self.places), self.count or DRAWN_BY_DEFAULT
+        self.refuse(("objects",), "--places")
+        rules, size = self.rules((len(places), len(places))), parse_size(self.size)
+
+        def take(first: int, many: int) -> SceneBatch:
+            return place_at(
+                places,
+                rules=rules,
+                count=many,
+                seed=self.seed,
+                start=self.start + first,
+                aspect=aspect_of(size),
+                device=device,
+            )
+
+        settings = {**self.stream_settings(rules), "places": places}
+        return Source(count, warned_once(take), self.numbered(count), settings)
+
+    def given_scenes(self, path: Path) -> Source:
+        self.refuse(CHOICES_OF_DRAWN_SCENES, "--scenes")
+        entries = read_entries(path)
+        last = None if self.count is None else self.start + self.count
+        chosen = entries[self.start : last]
+        if not chosen or (self.count is not None and len(chosen) < self.count):
+            raise UserError(f"{path} has {len(entries)} scenes, too few for --start and --count.")
+        batch = SceneBatch.stack([entry.scene for entry in chosen])
+        names = distinct_names([entry.image for entry in chosen], self.start)
+        settings = {"scenes": sha256(path), "start": self.start}
+        return Source(len(chosen), lambda first, many: batch[first : first + many], names, settings)
+
+    def rules(self, objects: tuple[int, int]) -> Scenes:
+        return Scenes(
+            objects=objects,
+            shapes=words(self.shapes),
+            colors=words(self.colors),
+            materials=words(self.materials),
+            sizes=words(self.sizes),
+            held_out=tuple(tuple(combination.split()) for combination in self.hold_out),
+            spacing=self.spacing,
+            visibility=self.visibility,
+            jitter=not self.no_jitter,
+        )
+
+    def refuse(self, options: Sequence[str], because: str) -> None:
+        """An option that would be ignored is an error, not a surprise."""
+        defaults = {f.name: f.default for f in fields(self)}
+        for name in options:
+            if getattr(self, name) != defaults[name]:
+                raise UserError(f"--{name.replace('_', '-')} has no meaning together with {because}.")
+
+    def numbered(self, count: int) -> list[str]:
+        return [picture_name(self.start + i) for i in range(count)]
+
+    def stream_settings(self, rules: Scenes) -> dict[str, Any]:
+        return {"rules": vars(rules), "seed": self.seed, "start": self.start}
+
+    def write_album(self, source: Source, painter: "Painter", advance: Callable) -> str:
+        album = Album(self.out, painter.size, painter.layers)
+        shown: list[Tensor] = []
+        for first in range(0, source.count, painter.at_once):
+            scenes = source.take(first, min(painter.at_once, source.count - first))
+            frame = painter.paint(scenes)
+            album.add(frame, scenes.unstack(), source.names[first : first + len(scenes)])
+            shown.extend(to_uint8(frame["rgb"][: SHEET_MOST - len(shown)]).cpu())
+            advance(len(scenes))
+        album.close()
+        return ", ".join(
+            ["images", "masks", *["depth"] * self.depth, "scenes.json", *self.lay_out(shown, source)]
+        )
+
+    def write_shards(self, source: Source, painter: "Painter", advance: Callable) -> str:
+        width, height = width_height(painter.size)
+        per_picture = (
+            width * height * (4 + 4 * self.depth)
+        )  # three bytes of colour, one of mask, four of depth
+        per_shard = min(source.count, pictures_per_shard(str(self.shards), per_picture))
+
+        def draw(first: int, many: int) -> dict[str, Tensor]:
+            starts = range(first, first + many, painter.at_once)
+            parts = [painter.packed(source.take(i, min(painter.at_once, first + many - i))) for i in starts]
+            return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+        settings = {"tessera": __version__, **painter.settings, **source.settings}
+        record = provenance(painter.device)
+        shards = write_shards(self.out, draw, source.count, per_shard, settings, record, advance)
+        folder = ShardFolder(self.out)
+        shown = [folder[i].image for i in range(min(len(folder), SHEET_MOST))] if self.sheet else []
+        return ", ".join([f"{len(shards)} shards, manifest.json", *self.lay_out(shown, source)])
+
+    def lay_out(self, pictures: Sequence[Tensor], source: Source) -> list[str]:
+        """The contact sheet, when one is asked for."""
+        if not self.sheet:
+            return []
+        labels = [Path(name).stem.rpartition("_")[2] for name in source.names[: len(pictures)]]
+        save_png(self.out / "sheet.png", contact_sheet(pictures, labels))
+        return ["sheet.png"]
+
+
+@dataclass(frozen=True)
+class Painter:
+    """Scenes to layers by our own ray tracer."""
+
+    size: int | tuple[int, int]
+    layers: tuple[str, ...]
+    device: torch.device
+    batch: int | None
+    quality: Quality
+
+    @property
+    def at_once(self) -> int:
+        return self.batch or AT_ONCE[self.device.type]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the look of a picture depends on."""
+        look = {"backend": "tessera", "quality": self.quality}
+        return {
+            "size": width_height(self.size),
+            "aspect": aspect_of(self.size),
+            "layers": self.layers,
+            **look,
+        }
+
+    def paint(self, scenes: SceneBatch) -> dict[str, Tensor]:
+        return render(scenes, self.size, layers=self.layers, quality=self.quality, device=self.device)
+
+    def packed(self, scenes: SceneBatch) -> dict[str, Tensor]:
+        """The rows of a shard."""
+        frame = self.paint(scenes)
+        return pack(to_uint8(frame["rgb"]), frame["mask"], scenes, frame.get("depth"))
+
+
+@dataclass(frozen=True)
+class BlenderPainter(Painter):
+    """Scenes to layers by Cycles, several scenes per process."""
+
+    samples: int = SAMPLES
+    assets: Path | None = None
+
+    @property
+    def at_once(self) -> int:
+        return self.batch or AT_ONCE_IN_BLENDER
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        assets = str(self.assets) if self.assets else None
+        return {**super().settings, "backend": "blender", "samples": self.samples, "assets": assets}
+
+    def paint(self, scenes: SceneBatch) -> dict[str, Tensor]:
+        return render_with_blender(scenes, self.size, self.samples, self.layers, self.assets)
+
+
+def aspect_of(size: int | tuple[int, int]) -> float:
+    """Width over height of the frame that a picture of `size` shows."""
+    return ASPECT if isinstance(size, int) else size[0] / size[1]
+
+
+def parse_objects(spec: str) -> tuple[int, int]:
+    """`4` is (4, 4), `1-3` is (1, 3)."""
+    low, dash, high = spec.partition("-")
+    if not low.isdecimal() or (dash and not high.isdecimal()):
+        raise UserError(f"`{spec}` is no number of things; write 3 or 1-3.")
+    return int(low), int(high if dash else low)
+
+
+def parse_places(groups: Sequence[str]) -> list[list[float]]:
+    """Pairs `x,y`, separated by spaces."""
+    pairs = [pair.split(",") for group in groups for pair in group.split()]
+    try:
+        places = [[float(x), float(y)] for x, y in pairs]
+    except ValueError as error:
+        raise UserError('Places are pairs of numbers in [0, 1], such as "0.65,0.65 0.25,0.65".') from error
+    return places
+
+
+def words(given: Sequence[str]) -> tuple[str, ...]:
+    """Words, whether separated by spaces or commas."""
+    return tuple(word for group in given for word in group.replace(",", " ").split())
+
+
+def distinct_names(images: Sequence[str | None], start: int) -> list[str]:
+    """File names as the scenes give them, without folders and as PNG; numbered ones if those will not do."""
+    names = [Path(image or "").with_suffix(".png").name if image else "" for image in images]
+    if all(names) and len(set(names)) == len(names):
+        return names
+    return [picture_name(start + i) for i in range(len(images))]
+
+
+def warned_once(take: Callable[[int, int], SceneBatch]) -> Callable[[int, int], SceneBatch]:
+    """Warnings about odd places, each said once as a plain line."""
+    said: set[str] = set()
+
+    def quiet_take(first: int, many: int) -> SceneBatch:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            scenes = take(first, many)
+        for message in {str(warning.message) for warning in caught} - said:
+            said.add(message)
+            console.say(f"note: {message}")
+        return scenes
+
+    return quiet_take
+
+
+@dataclass(frozen=True)
+class CompareRenders:
+    """How close two folders of pictures (or shards) of the same scenes are: PSNR, SSIM, centres, masks.
+
+    Pictures are matched by file name. SSIM is the mean over R, G and B. Centre errors are in pixels of the
+    second folder's pictures.
+    """
+
+    a: tyro.conf.Positional[Path]
+    """Folder of pictures, with masks/ and scenes.json if it has them."""
+    b: tyro.conf.Positional[Path]
+    """Folder to compare with, such as real renders."""
+    size: str | None = None
+    """Reduce all pictures to this size first, such as 128x128."""
+    subset: bool = False
+    """Compare what both folders have, although one has more."""
+    seed: int = 0
+    """Seed of the bootstrap intervals."""
+    json: bool = False
+    """Print one JSON object."""
+    out: Path | None = None
+    """Write the JSON object to this file too."""
+
+    def run(self) -> None:
+        size = width_height(parse_size(self.size)) if self.size else None
+        with console.progress("comparing", None) as advance:
+            found = compare(self.a, self.b, size, self.subset, advance)
+        record = {
+            "a": str(self.a),
+            "b": str(self.b),
+            "size": size,
+            "resize": RESIZE_FILTER if size else None,
+            "ssim": "mean over R, G, B; Gaussian window 11, sigma 1.5",
+            "seed": self.seed,
+            **report(found, self.seed),
+            "provenance": provenance(),
+        }
+        if self.out:
+            write_json(self.out, record)
+        if self.json:
+            console.print_json(record)
+        else:
+            console.stderr.print(likeness_table(record))
+
+
+def likeness_table(record: dict[str, Any]) -> Table:
+    """One row per measure, one column for all pictures and one per kind of scene."""
+    columns = {"all": record["all"], **record["kinds"]}
+    table = Table("measure", *columns, title=f"{record['pictures']} pictures, mean with 95% interval")
+    for name in MEASURES:
+        cells = [columns[column].get(name) for column in columns]
+        if any(cells):
+            shown = [f"{c['mean']:.3f} [{c['low']:.3f}, {c['high']:.3f}]" if c else "-" for c in cells]
+            table.add_row(name.replace("_", " "), *shown)
+    return table
