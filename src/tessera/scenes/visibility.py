@@ -1,9 +1,9 @@
 """Does every thing show enough of itself? The generator demands 200 visible pixels at 320x240.
 
-`exact` counts them in the renderer's instance mask. `fast` gets by without a picture: most things are clear from
-rectangles alone, the rest are probed with coarse nets of rays, and only where these leave a doubt is a ray sent
-through every pixel of the thing's rectangle. Only exactly rounded operations decide, so the answer is the same
-on every device.
+`exact` counts them in the renderer's instance mask. `fast` gets by without a picture: most things are clear
+from rectangles alone, the rest are probed with coarse nets of rays, and only where these leave a doubt is a
+ray sent through every pixel of the thing's rectangle. Only exactly rounded operations decide, so the answer
+is the same on every device.
 """
 
 from collections.abc import Callable
@@ -23,12 +23,12 @@ WIDTH, HEIGHT = 320, 240
 FOCAL_PIXELS = FOCAL * WIDTH
 CLEAR = 1.1 * ENOUGH  # a lower bound on the area must pass this, since pixels are counted, not area
 NETS = (8, 16)  # rays per side of the coarse nets, tried in turn
-DOUBT = 5  # an estimate within so many rays of the limit is left to the next finer look
+DOUBT = (5, 20)  # an estimate within so many rays plus so many pixels of the limit needs a finer look
 RAYS = 1 << 19  # rays traced together, so that memory stays flat
 MASKS = 32  # pictures rendered together
 
-# The meshes in units of the thing's size. Cube and cylinder are flat up to a core and rounded beyond it: a point
-# is inside if the p-norm of (beyond x / rounding of x, ...) is at most 1.
+# The meshes in units of the thing's size. Cube and cylinder are flat up to a core and rounded beyond it: a
+# point is inside if the p-norm of (beyond x / rounding of x, ...) is at most 1.
 SPHERE_RADIUS = 0.9991
 CUBE_CORE, CUBE_ROUNDING = 0.75, 0.25  # p = 3
 RIM_RADIUS, RIM_HEIGHT = 0.089, 0.099  # p = 4; fitted to pixel counts of the generator
@@ -85,14 +85,11 @@ def disagreement(scenes: SceneBatch) -> Disagreement:
 class View(NamedTuple):
     """Things as the camera of their scene sees them. Vectors are tuples of components, each (B, N)."""
 
+    shape: Tensor
     axes: tuple[tuple[Tensor, ...], ...]  # the camera's right, up and backward in the thing's own frame
     eye: tuple[Tensor, ...]  # the camera's position there, the thing being a unit shape at the origin
-    order: Tensor  # (B, N) of two things on one ray, the one with the smaller value is met first
-    left: Tensor  # (B, N) rectangle in pixels
-    right: Tensor
-    top: Tensor
-    bottom: Tensor
-    disc: Tensor  # (B, N) pixels the inscribed ball covers
+    box: tuple[Tensor, Tensor, Tensor, Tensor]  # left, right, top, bottom of a rectangle around it, in pixels
+    before: Tensor  # (B, N, N): thing m stands before thing n and may hide some of it
 
 
 def view(scenes: SceneBatch) -> View:
@@ -102,10 +99,12 @@ def view(scenes: SceneBatch) -> View:
     turn = yaw(scenes, axes[0])
     own_axes = tuple(turned(axis, turn) for axis in axes)
     eye = tuple(part / scenes.size for part in turned(offset, turn))
+    box = rectangle(own_axes, eye)
     # Of two disjoint discs on one ray, the nearer has the smaller power with respect to the ray's start.
-    order = offset[0] * offset[0] + offset[1] * offset[1] - scenes.size * scenes.size
-    left, right, top, bottom = rectangle(own_axes, eye)
-    return View(own_axes, eye, order, left, right, top, bottom, ball_area(axes, offset, scenes.size))
+    power = offset[0] * offset[0] + offset[1] * offset[1] - scenes.size * scenes.size
+    nearer = power[:, None] < power[:, :, None]
+    both = scenes.present[:, None] & scenes.present[:, :, None]
+    return View(scenes.shape, own_axes, eye, box, both & nearer & (shared_area(box) > 0))
 
 
 def camera_axes(camera: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], ...]:
@@ -140,7 +139,9 @@ def dot(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> Tensor:
     return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
 
 
-def rectangle(axes: tuple[tuple[Tensor, ...], ...], eye: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def rectangle(
+    axes: tuple[tuple[Tensor, ...], ...], eye: tuple[Tensor, ...]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Left, right, top, bottom of the projected box around each thing, within the frame."""
     signs = torch.tensor([-1.0, 1.0], device=eye[0].device)
     corners = tuple(c.flatten() for c in torch.meshgrid(signs, signs, signs, indexing="ij"))  # three of (8,)
@@ -148,120 +149,104 @@ def rectangle(axes: tuple[tuple[Tensor, ...], ...], eye: tuple[Tensor, ...]) -> 
     right, up, backward = (dot(tuple(part[..., None] for part in axis), away) for axis in axes)
     x = WIDTH / 2 - FOCAL_PIXELS * right / backward
     y = HEIGHT / 2 + FOCAL_PIXELS * up / backward
-    limits = (x.amin(-1), x.amax(-1), y.amin(-1), y.amax(-1))
-    return tuple(edge.clamp(0, most) for edge, most in zip(limits, (WIDTH, WIDTH, HEIGHT, HEIGHT)))
+    x, y = x.clamp(0, WIDTH), y.clamp(0, HEIGHT)
+    return x.amin(-1), x.amax(-1), y.amin(-1), y.amax(-1)
 
 
-def ball_area(axes, offset: tuple[Tensor, ...], size: Tensor) -> Tensor:
-    """Pixels of the ball inside each shape, from the area of its perspective ellipse."""
-    radius = SPHERE_RADIUS * size
-    depth, distance = dot(axes[2], offset), dot(offset, offset)
-    thin = depth * depth - radius * radius
-    return torch.pi * (FOCAL_PIXELS * radius).square() / thin * ((distance - radius * radius) / thin).sqrt()
+def shared_area(box: tuple[Tensor, ...]) -> Tensor:
+    """Pixels that every two rectangles of a scene share, (B, N, N)."""
+
+    def shared(low: Tensor, high: Tensor) -> Tensor:
+        both = torch.minimum(high[:, :, None], high[:, None]) - torch.maximum(low[:, :, None], low[:, None])
+        return both.clamp(min=0)
+
+    return shared(box[0], box[1]) * shared(box[2], box[3])
+
+
+def ball_area(seen: View) -> Tensor:
+    """Pixels of the ball inside each shape, from the area of its perspective ellipse, (B, N)."""
+    depth, distance = dot(seen.axes[2], seen.eye), dot(seen.eye, seen.eye)  # in sizes
+    flat = depth * depth - SPHERE_RADIUS**2
+    stretch = ((distance - SPHERE_RADIUS**2) / flat).sqrt()
+    return torch.pi * (FOCAL_PIXELS * SPHERE_RADIUS) ** 2 / flat * stretch
 
 
 def enough_by_rays(scenes: SceneBatch) -> Tensor:
     """Which things show enough pixels, (B, N), looking closely only where it is in doubt."""
     seen = view(scenes)
-    before = overlaps(scenes, seen)  # (B, N, N)
-    enough = scenes.present & (clear_area(seen, before) >= CLEAR)
+    enough = scenes.present & (clear_area(seen) >= CLEAR)
     scene, thing = (scenes.present & ~enough).nonzero().unbind(1)
     for net in NETS:
-        pixels, doubt = net_estimate(scenes, seen, before, scene, thing, net)
+        pixels, doubt = net_estimate(seen, scene, thing, net)
         enough[scene, thing] = pixels >= ENOUGH
         unsure = ((pixels - ENOUGH).abs() <= doubt).nonzero()[:, 0]
         scene, thing = scene[unsure], thing[unsure]
-    enough[scene, thing] = count_pixels(scenes, seen, before, scene, thing) >= ENOUGH
+    enough[scene, thing] = count_pixels(seen, scene, thing) >= ENOUGH
     return enough
 
 
 def ray_pixels(scenes: SceneBatch) -> Tensor:
     """Visible pixels of each thing, counted ray by ray, (B, N)."""
-    seen = view(scenes)
     scene, thing = scenes.present.nonzero().unbind(1)
     counts = torch.zeros_like(scenes.shape)
-    counts[scene, thing] = count_pixels(scenes, seen, overlaps(scenes, seen), scene, thing)
+    counts[scene, thing] = count_pixels(view(scenes), scene, thing)
     return counts
 
 
-def shared_sides(seen: View) -> tuple[Tensor, Tensor]:
-    """Width and height of the overlap of every two rectangles, (B, N, N), negative where there is none."""
-
-    def shared(low: Tensor, high: Tensor) -> Tensor:
-        return torch.minimum(high[:, :, None], high[:, None]) - torch.maximum(low[:, :, None], low[:, None])
-
-    return shared(seen.left, seen.right), shared(seen.top, seen.bottom)
-
-
-def overlaps(scenes: SceneBatch, seen: View) -> Tensor:
-    """[b, n, m]: thing m of scene b stands before thing n and may hide some of it."""
-    wide, high = shared_sides(seen)
-    nearer = seen.order[:, None] < seen.order[:, :, None]
-    both = scenes.present[:, None] & scenes.present[:, :, None]
-    return both & nearer & (wide > 0) & (high > 0)
-
-
-def clear_area(seen: View, before: Tensor) -> Tensor:
-    """At least so many pixels of each thing are visible, (B, N), if it lies inside the frame."""
-    wide, high = shared_sides(seen)
-    hidden = torch.where(before, wide * high, 0.0)
-    inside = (seen.left > 0) & (seen.right < WIDTH) & (seen.top > 0) & (seen.bottom < HEIGHT)
-    area = seen.disc
+def clear_area(seen: View) -> Tensor:
+    """At least so many pixels of each thing are visible, (B, N); 0 if it may reach beyond the frame."""
+    left, right, top, bottom = seen.box
+    inside = (left > 0) & (right < WIDTH) & (top > 0) & (bottom < HEIGHT)
+    area = ball_area(seen)
+    hidden = torch.where(seen.before, shared_area(seen.box), 0.0)
     for blocker in hidden.unbind(-1):  # one after the other: the order of a sum is part of its value
         area = area - blocker
     return torch.where(inside, area, 0.0)
 
 
-def net_estimate(
-    scenes: SceneBatch, seen: View, before: Tensor, scene: Tensor, thing: Tensor, net: int
-) -> tuple[Tensor, Tensor]:
-    """Visible pixels of the chosen things (Q,), from net x net rays over their rectangles, and the doubt (Q,)."""
+def net_estimate(seen: View, scene: Tensor, thing: Tensor, net: int) -> tuple[Tensor, Tensor]:
+    """Visible pixels of the chosen things, from net x net rays over each rectangle, and the doubt, (Q,)."""
     step = (torch.arange(net, device=scene.device) + 0.5) / net
-    edges = (seen.left, seen.right, seen.top, seen.bottom)
-    left, right, top, bottom = (edge[scene, thing][:, None] for edge in edges)  # (Q, 1)
+    left, right, top, bottom = (edge[scene, thing][:, None] for edge in seen.box)  # (Q, 1)
     x = (left + (right - left) * step).repeat(1, net)  # (Q, net * net)
     y = (top + (bottom - top) * step).repeat_interleave(net, dim=1)
     hits = torch.zeros_like(scene)
     for rows in torch.arange(len(scene), device=scene.device).split(RAYS // net**2):
-        hits[rows] = visible(scenes, seen, before, scene[rows], thing[rows], x[rows], y[rows]).sum(1)
+        hits[rows] = visible(seen, scene[rows], thing[rows], x[rows], y[rows]).sum(1)
     cell = ((right - left) * (bottom - top))[:, 0] / net**2  # pixels per ray
-    return hits * cell, DOUBT * cell
+    return hits * cell, DOUBT[0] * cell + DOUBT[1]
 
 
-def count_pixels(scenes: SceneBatch, seen: View, before: Tensor, scene: Tensor, thing: Tensor) -> Tensor:
+def count_pixels(seen: View, scene: Tensor, thing: Tensor) -> Tensor:
     """Visible pixels of the chosen things: one ray through each pixel centre of their rectangles, (Q,)."""
     counts = torch.zeros_like(scene)
-    left, top = seen.left[scene, thing].floor(), seen.top[scene, thing].floor()
-    wide = (seen.right[scene, thing] - left).ceil()
-    high = (seen.bottom[scene, thing] - top).ceil()
-    side = torch.maximum(wide, high).long()
-    for rows in side.argsort().split(64):  # rectangles of like size together
-        if not len(rows):
-            break
-        largest = int(side[rows].max())
-        step = torch.arange(largest, device=scene.device)
-        dx, dy = step.repeat(largest), step.repeat_interleave(largest)
-        inside = (dx < wide[rows, None]) & (dy < high[rows, None])
-        x, y = left[rows, None] + dx + 0.5, top[rows, None] + dy + 0.5
-        shown = visible(scenes, seen, before, scene[rows], thing[rows], x, y)
-        counts[rows] = (shown & inside).sum(1)
+    left, right, top, bottom = (edge[scene, thing][:, None] for edge in seen.box)  # (Q, 1)
+    left, top = left.floor(), top.floor()
+    side = torch.maximum(right - left, bottom - top).ceil()[:, 0].long()
+    rows = side.argsort()  # rectangles of like size go together, as many as memory allows
+    while len(rows):
+        largest = max(1, int(side[rows[-1]]))
+        at_once = max(1, RAYS // largest**2)
+        now, rows = rows[-at_once:], rows[:-at_once]
+        step = torch.arange(largest, device=scene.device) + 0.5
+        x = (left[now] + step).repeat(1, largest)  # (q, largest * largest)
+        y = (top[now] + step).repeat_interleave(largest, dim=1)
+        inside = (x < right[now]) & (y < bottom[now])
+        counts[now] = (visible(seen, scene[now], thing[now], x, y) & inside).sum(1)
     return counts
 
 
-def visible(
-    scenes: SceneBatch, seen: View, before: Tensor, scene: Tensor, thing: Tensor, x: Tensor, y: Tensor
-) -> Tensor:
+def visible(seen: View, scene: Tensor, thing: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Which rays through pixels (x, y), each (Q, P), meet their thing first, (Q, P)."""
-    blocked = before[scene, thing]  # (Q, N)
-    query, other = blocked.nonzero().unbind(1)
-    hits = covers(scenes, seen, scene[query], other, x[query], y[query])  # (pairs, P)
+    query, other = seen.before[scene, thing].nonzero().unbind(1)
+    hits = covers(seen, scene[query], other, x[query], y[query])  # (pairs, P)
     hidden = torch.zeros_like(x).index_add_(0, query, hits.to(x.dtype))
-    return covers(scenes, seen, scene, thing, x, y) & (hidden == 0)
+    return covers(seen, scene, thing, x, y) & (hidden == 0)
 
 
-def covers(scenes: SceneBatch, seen: View, scene: Tensor, thing: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Which rays through pixels (x, y) meet the thing, (Q, P)."""
-    kind = scenes.shape[scene, thing]
+def covers(seen: View, scene: Tensor, thing: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Which rays through pixels (x, y) meet the thing at all, (Q, P)."""
+    kind = seen.shape[scene, thing]
     met = torch.zeros_like(x, dtype=torch.bool)
     for number, name in enumerate(SHAPES):
         rows = (kind == number).nonzero()[:, 0]
