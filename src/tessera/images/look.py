@@ -10,6 +10,7 @@ class Look:
     """Indirect light, in units of scene-linear radiance unless said otherwise."""
 
     stage_ambient: tuple[float, float, float] = (0.009, 0.004, 0.02)  # powers 0..2 of the stage parameter s
+    wall_fade: float = 0.5  # how much of that is lost on the way up the wall
     floor_bounce: float = 0.8  # share of the floor's light that reaches what looks down at it
     sky: float = 0.012  # light from all other sides, on things
     shade: float = 0.3  # how much of the stage's ambient light a thing standing there takes away

@@ -1,7 +1,7 @@
 """`render`: a batch of scenes becomes pictures, instance masks and depth, on any device.
 
-The stage is shaded once per pixel (its shadows are analytic and as wide as the pixel); things, whose edges and
-reflections are sharp, are sampled several times per pixel, but only where they are.
+The stage is shaded once per pixel (its shadows are analytic and as wide as the pixel); things, whose edges
+and reflections are sharp, are sampled several times per pixel, but only where they are.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from tessera.images.look import Look, load_look
 from tessera.images.shading import LOBES, Hits, stage_light, thing_light
 from tessera.images.stage import hit_stage
 from tessera.images.vectors import Vec
-from tessera.images.world import Points, World
+from tessera.images.world import Lamp, Points, World
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.camera import ASPECT, FOCAL, camera_axes
 from tessera.scenes.scene import Scene
@@ -25,7 +25,8 @@ Quality = Literal["true", "fast"]
 SAMPLES = {"true": 4, "fast": 2}  # per pixel and axis, on things
 BOUNCES = {"true": 2, "fast": 1}
 LAYERS = ("rgb", "mask", "depth")
-RAYS_AT_ONCE = {"cpu": 2**17, "cuda": 2**23, "mps": 2**20}
+RAYS_AT_ONCE = {"cpu": 2**18, "cuda": 2**24, "mps": 2**20}
+VIEW_DISTANCE = 11.0  # from the camera to the middle of the stage: sets how wide a pixel is there
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Frame:
 
     @staticmethod
     def of(size: int | tuple[int, int]) -> "Frame":
-        """An int squeezes the 4:3 frame into a square, as the study does; (width, height) keeps pixels square."""
+        """An int squeezes the 4:3 frame into a square, as the study does; a pair keeps pixels square."""
         width, height = (size, size) if isinstance(size, int) else size
         if width < 1 or height < 1:
             raise UserError(f"A picture needs at least one pixel, not {width}x{height}.")
@@ -58,8 +59,10 @@ def render(
     device=None,
     look: Look | None = None,
 ) -> dict[str, Tensor]:
-    """Draw scenes. rgb (B, 3, H, W) in [-1, 1]; mask (B, H, W), 0 stage and k thing k; depth (B, H, W) along the
-    view axis. Mask and depth are those of the ray through each pixel's centre."""
+    """Draw scenes: rgb (B, 3, H, W) in [-1, 1]; mask (B, H, W), 0 stage and k thing k; depth (B, H, W).
+
+    Mask and depth (distance along the view axis) are those of the ray through each pixel's centre.
+    """
     if unknown := set(layers) - set(LAYERS):
         raise UserError(f"There is no layer `{unknown.pop()}`; choose from {', '.join(LAYERS)}.")
     if quality not in SAMPLES:
@@ -111,33 +114,52 @@ class Eye:
         )
         return Vec(*(x * r + y * u - b for r, u, b in zip(*(_parts(v) for v in (right, up, backward)))))
 
-    def grid(self) -> Vec:
-        """Directions through all pixel centres, (B, P)."""
+    def grid(self, dx: Tensor | float = 0.0, dy: Tensor | float = 0.0) -> Vec:
+        """Directions through all pixels, (B, P), at their centres or moved off them by (dx, dy) pixels."""
         frame, device = self.frame, self.position.x.device
         pixel = torch.arange(frame.pixels, device=device)
         column, row = pixel % frame.width + 0.5, torch.div(pixel, frame.width, rounding_mode="floor") + 0.5
-        return self.rays(slice(None), column[None], row[None])
+        return self.rays(slice(None), column[None] + dx, row[None] + dy)
 
     def window(self, world: World) -> tuple[Tensor, Tensor]:
         """Pairs (thing, flat pixel) where the sphere around a thing may be seen."""
-        offset = world.center - world.camera
+        x, y, depth = self.place(world.center)
+        reach = FOCAL * world.bound / (depth - world.bound).clamp_min(0.1)
+        tall = reach * self.frame.aspect
+        return self.inside(x - reach, x + reach, y - tall, y + tall, world.bound > 0)
+
+    def shadow_window(self, world: World, lamp: Lamp, blur: float) -> tuple[Tensor, Tensor]:
+        """Pairs (thing, flat pixel) where a thing's shadow may fall on the stage."""
+        x, y, depth = self.place(world.shadow_corners(lamp, blur))  # (8, N, B)
+        behind = (depth < 0.5).any(0)  # a shadow that runs under the camera: look everywhere
+        low_x, high_x = (
+            torch.where(behind, wide, edge) for wide, edge in ((0.0, x.amin(0)), (1.0, x.amax(0)))
+        )
+        low_y, high_y = (
+            torch.where(behind, wide, edge) for wide, edge in ((0.0, y.amin(0)), (1.0, y.amax(0)))
+        )
+        return self.inside(low_x, high_x, low_y, high_y, world.bound > 0)
+
+    def place(self, point: Vec) -> tuple[Tensor, Tensor, Tensor]:
+        """Picture places (x, y) in [0, 1] and depth of world points (..., B)."""
+        offset = point - self.position
         depth = -offset.dot(self.backward)
-        reach = world.bound / (depth - world.bound).clamp_min(0.1)
-        frame, device = self.frame, depth.device
+        x = 0.5 + FOCAL * offset.dot(self.right) / depth
+        return x, 0.5 - FOCAL * self.frame.aspect * offset.dot(self.up) / depth, depth
 
-        def span(axis: Vec, scale: float, flip: float, count: int) -> Tensor:
-            middle = (0.5 + flip * scale * offset.dot(axis) / depth)[..., None] * count
-            half = (scale * reach)[..., None] * count + 1
-            return ((torch.arange(count, device=device) + 0.5 - middle).abs() < half) & (
-                world.bound[..., None] > 0
-            )
+    def inside(self, low_x, high_x, low_y, high_y, present: Tensor) -> tuple[Tensor, Tensor]:
+        """Pairs (thing, flat pixel) of the pixels in each thing's rectangle (N, B), one pixel to spare."""
 
-        columns = span(self.right, FOCAL, 1.0, frame.width)  # (N, B, W)
-        rows = span(self.up, FOCAL * frame.aspect, -1.0, frame.height)  # (N, B, H)
+        def span(low: Tensor, high: Tensor, count: int) -> Tensor:
+            middle = torch.arange(count, device=low.device) + 0.5
+            return (middle > low[..., None] * count - 1) & (middle < high[..., None] * count + 1)
+
+        columns = span(low_x, high_x, self.frame.width) & present[..., None]  # (N, B, W)
+        rows = span(low_y, high_y, self.frame.height)  # (N, B, H)
         slot, scene, pixel = torch.nonzero(
             (rows[..., None] & columns[..., None, :]).flatten(2), as_tuple=True
         )
-        return slot * len(self.position.x) + scene, scene * frame.pixels + pixel
+        return slot * present.shape[1] + scene, scene * self.frame.pixels + pixel
 
 
 def _fit(values: Tensor, like: Tensor) -> Tensor:
@@ -174,11 +196,9 @@ def _meet_things(world: World, eye: Eye, samples: int):
 
 def _picture(world: World, eye: Eye, look: Look, samples: int, bounces: int) -> Tensor:
     """Scene-linear pictures (B, 3, P)."""
-    blur = 0.5 * 11.0 / (FOCAL * min(eye.frame.width, eye.frame.height * eye.frame.aspect))
-    stage = _stage_picture(world, eye, look, blur)
-    scenes, pixels = stage.x.shape
+    blur = 0.5 * VIEW_DISTANCE / (FOCAL * min(eye.frame.width, eye.frame.height * eye.frame.aspect))
     thing, pixel, sample, depth, normal, ray = _meet_things(world, eye, samples)
-    scene = torch.div(pixel, pixels, rounding_mode="floor")
+    scene = torch.div(pixel, eye.frame.pixels, rounding_mode="floor")
     phase = (pixel % 2 + 2 * (torch.div(pixel, eye.frame.width, rounding_mode="floor") % 2)) * samples**2
     hits = Hits(
         thing,
@@ -189,20 +209,38 @@ def _picture(world: World, eye: Eye, look: Look, samples: int, bounces: int) -> 
         (sample + phase) % len(LOBES),
     )
     light = thing_light(world, look, hits, blur, bounces)
-    covered = torch.zeros_like(stage.x).flatten().index_add_(0, pixel, torch.ones_like(depth))
-    share = 1 / samples**2
+    covered, dx, dy = _coverage(world, eye, pixel, sample, samples)
+    stage = _stage_picture(world, eye, look, dx, dy, blur)
     channels = [
-        (floor.flatten() * (1 - share * covered)).index_add_(0, pixel, value, alpha=share)
+        (floor * (1 - covered)).flatten().index_add_(0, pixel, value, alpha=1 / samples**2)
         for floor, value in zip(_parts(stage), _parts(light))
     ]
-    return torch.stack(channels).view(3, scenes, pixels).transpose(0, 1)
+    return torch.stack(channels).view(3, *covered.shape).transpose(0, 1)
 
 
-def _stage_picture(world: World, eye: Eye, look: Look, blur: float) -> Vec:
-    rays = eye.grid()
+def _coverage(
+    world: World, eye: Eye, pixel: Tensor, sample: Tensor, samples: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """How much of each pixel things cover, and where (off its centre) the rest of it lies; each (B, P).
+
+    The stage must be looked up in that rest: at a thing's foot the pixel's centre may lie under the thing.
+    """
+    shape = (len(eye.position.x), eye.frame.pixels)
+    offsets = _subpixels(samples, pixel.device)
+    blank = torch.zeros(shape, device=pixel.device).flatten()
+    count = blank.index_add(0, pixel, torch.ones_like(sample, dtype=blank.dtype))
+    left = (samples**2 - count).clamp_min(1)
+    dx, dy = (-blank.index_add(0, pixel, offset[sample]) / left for offset in offsets)
+    return (count / samples**2).view(shape), dx.view(shape), dy.view(shape)
+
+
+def _stage_picture(world: World, eye: Eye, look: Look, dx: Tensor, dy: Tensor, blur: float) -> Vec:
+    rays = eye.grid(dx, dy)
     origin = eye.position.map(lambda c: c[:, None])
     distance, s = hit_stage(origin, rays)
-    lit = stage_light(world, look, Points(origin.along(rays, distance.nan_to_num(posinf=50.0))), s, blur)
+    points = Points(origin.along(rays, distance.nan_to_num(posinf=50.0)))
+    windows = [eye.shadow_window(world, lamp, blur) for lamp in world.lamps]
+    lit = stage_light(world, look, points, s, blur, windows)
     return lit.map(lambda c: torch.where(distance.isfinite(), c, 0.0))
 
 

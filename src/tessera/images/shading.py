@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tessera.images.look import Look
 from tessera.images.stage import ALBEDO, hit_stage, stage_normal
-from tessera.images.vectors import Vec, reflect
+from tessera.images.vectors import Vec, reflect, take
 from tessera.images.world import Points, World
 
 ROUGH, SHARP = 0.2, 0.01  # the two GGX lobes of metal
@@ -31,27 +31,38 @@ class Hits:
     eye: Vec  # unit, towards where the light goes
     lobe: Tensor  # (M,) long, which entry of the lobe table a metal reflection uses
 
-    def __getitem__(self, rows: Tensor) -> "Hits":
-        return Hits(*(getattr(self, f.name)[rows] for f in fields(self)))
+    def take(self, rows: Tensor) -> "Hits":
+        columns = (getattr(self, f.name) for f in fields(self))
+        return Hits(*(c.take(rows) if isinstance(c, Vec) else take(c, rows) for c in columns))
 
     def __len__(self) -> int:
         return len(self.thing)
 
 
-def stage_light(world: World, look: Look, points: Points, s: Tensor, blur: float) -> Vec:
-    """Radiance of the stage at `points` with curve parameter `s`: lamps with soft shadows, and indirect light."""
+def stage_light(world: World, look: Look, points: Points, s: Tensor, blur: float, windows=None) -> Vec:
+    """Radiance of the stage at `points` with curve parameter `s`: lamps, soft shadows and indirect light.
+
+    `windows`, one per lamp, names the pairs (thing, point) that may shadow, where the caller knows them.
+    """
     normal = stage_normal(s)
     total = [torch.zeros_like(points.position.x) for _ in range(3)]
-    for lamp in world.lamps:
+    for lamp, pairs in zip(world.lamps, windows or [None] * len(world.lamps)):
         way = lamp.way(points)
         towards, strength = lamp.light(way, points)
-        irradiance = strength * normal.dot(towards).clamp_min(0) * world.visibility(lamp, points, blur=blur)
+        seen = world.visibility(lamp, points, blur=blur, pairs=pairs)
+        irradiance = strength * normal.dot(towards).clamp_min(0) * seen
         for channel, power in zip(total, lamp.power):
             channel.add_(irradiance, alpha=power * ALBEDO / math.pi)
-    a, b, c = look.stage_ambient
-    ambient = (c * s + b) * s + a
+    ambient = _stage_ambient(look, s)
     dimmed, tint = _near_things(world, look, points)
     return Vec(*(direct + ambient * dimmed + glow for direct, glow in zip(total, tint)))
+
+
+def _stage_ambient(look: Look, s: Tensor) -> Tensor:
+    """Indirect light of the stage: it grows towards the wall (half of the curve) and fades on its way up."""
+    a, b, c = look.stage_ambient
+    low, high = s.clamp_max(0.5), (2 * s - 1).clamp_min(0)
+    return ((c * low + b) * low + a) * (1 - look.wall_fade * high)
 
 
 def _near_things(world: World, look: Look, points: Points) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -92,11 +103,11 @@ def thing_light(world: World, look: Look, hits: Hits, blur: float, bounces: int)
     """Radiance leaving points on things towards the eye."""
     points = Points(hits.point, hits.scene)
     slot = torch.div(hits.thing, world.size.shape[1], rounding_mode="floor")
-    color = world.color.map(lambda c: c.flatten()[hits.thing])
-    metal = world.metal.flatten()[hits.thing]
-    around = around_things(world).map(lambda c: c.flatten()[hits.thing])
+    color = world.color.map(lambda c: take(c.flatten(), hits.thing))
+    metal = take(world.metal.flatten(), hits.thing)
+    around = around_things(world).map(lambda c: take(c.flatten(), hits.thing))
     cosine = hits.normal.dot(hits.eye).clamp(1e-3, 1.0)
-    grain = Vec(-hits.normal.y, hits.normal.x, torch.zeros_like(cosine)).unit()  # tangent around the z axis
+    grain = _grain(world, hits)
     gloss = 0.8 * fresnel(cosine, 1.2)
     matt = [torch.zeros_like(cosine) for _ in range(3)]
     shine = [torch.zeros_like(cosine) for _ in range(3)]
@@ -130,6 +141,13 @@ def thing_light(world: World, look: Look, hits: Hits, blur: float, bounces: int)
     )
 
 
+def _grain(world: World, hits: Hits) -> Vec:
+    """The tangent along which metal was brushed: around the thing's vertical axis."""
+    x, y = (take(c.flatten(), hits.thing) for c in (world.center.x, world.center.y))
+    around = Vec(y - hits.point.y, hits.point.x - x, torch.zeros_like(x))
+    return (around - hits.normal * around.dot(hits.normal)).unit()
+
+
 def _mirrored(
     world, look: Look, hits: Hits, metal: Tensor, grain: Vec, around: Vec, blur: float, bounces: int
 ) -> Vec:
@@ -138,8 +156,8 @@ def _mirrored(
     rows = torch.nonzero(metal).squeeze(-1)
     if bounces == 0 or not len(rows):
         return image
-    shiny = hits[rows]
-    direction, weight = bounce(shiny, grain[rows])
+    shiny = hits.take(rows)
+    direction, weight = bounce(shiny, grain.take(rows))
     light = trace(world, look, shiny, direction, blur, bounces - 1)
     for into, value in zip(_parts(image), _parts(light)):
         into[rows] = value * weight
@@ -149,22 +167,22 @@ def _mirrored(
 def trace(world: World, look: Look, start: Hits, direction: Vec, blur: float, bounces: int) -> Vec:
     """Light arriving at `start` from `direction`: another thing, the stage, or the dark beyond it."""
     thing, ray = _in_the_way(world, start, direction)
-    distance, normal = world.meet(thing, start.point[ray], direction[ray])
+    distance, normal = world.meet(thing, start.point.take(ray), direction.take(ray))
     nearest = torch.full_like(start.point.x, torch.inf).scatter_reduce_(0, ray, distance, "amin")
-    first = torch.nonzero((distance == nearest[ray]) & distance.isfinite()).squeeze(-1)
+    first = torch.nonzero((distance == take(nearest, ray)) & distance.isfinite()).squeeze(-1)
     hit = ray[first]
     floor, s = hit_stage(start.point, direction)
     open_ = torch.nonzero(nearest.isinf() & floor.isfinite()).squeeze(-1)
-    ground = Points(start.point[open_].along(direction[open_], floor[open_]), start.scene[open_])
+    ground = Points(start.point.take(open_).along(direction.take(open_), floor[open_]), start.scene[open_])
     light = Vec(*(torch.zeros_like(nearest) for _ in range(3)))
     _put(light, open_, stage_light(world, look, ground, s[open_], blur))
     if len(hit):
         met = Hits(
             thing[first],
-            start.point[hit].along(direction[hit], distance[first]),
-            normal[first],
+            start.point.take(hit).along(direction.take(hit), distance[first]),
+            normal.take(first),
             start.scene[hit],
-            -direction[hit],
+            -direction.take(hit),
             start.lobe[hit],
         )
         _put(light, hit, thing_light(world, look, met, blur, bounces))
@@ -178,9 +196,9 @@ def _put(into: Vec, rows: Tensor, values: Vec) -> None:
 
 def _in_the_way(world: World, start: Hits, direction: Vec) -> tuple[Tensor, Tensor]:
     """Pairs (thing, ray) where the ray passes through the sphere around another thing."""
-    offset = world.center.map(lambda c: c[:, start.scene]) - start.point  # (N, M)
+    offset = world.center.map(lambda c: c.index_select(1, start.scene)) - start.point  # (N, M)
     ahead = offset.dot(direction).clamp_min(0)
-    bound = world.bound[:, start.scene]
+    bound = world.bound.index_select(1, start.scene)
     near = ((offset - direction * ahead).squared() < bound.square()) & (bound > 0)
     slot, ray = torch.nonzero(near, as_tuple=True)
     thing = slot * world.size.shape[1] + start.scene[ray]
@@ -227,8 +245,10 @@ def smith(cosine: Tensor, alpha: float) -> Tensor:
 
 
 def _lobe_table(entries: int = 16) -> list[tuple[float, float]]:
-    """Facet slopes (along the grain, across it) for the metal reflections of `entries` samples: the sharp lobe's share
-    of them is a plain mirror, the others are spread evenly over the rough lobe."""
+    """Facet slopes (along the grain, across it) for the reflections of `entries` metal samples.
+
+    The sharp lobe's share of them is a plain mirror, the others are spread evenly over the rough lobe.
+    """
     rough = round(entries * ROUGH_SHARE)
     slopes = [(0.0, 0.0)] * entries
     for i in range(rough):

@@ -1,8 +1,8 @@
-"""The three shapes in their own frame (unit half extent, centred, no yaw): where rays meet them, and how narrowly
-a light ray passes them by.
+"""The three shapes in their own frame (unit half extent, centred, no yaw).
 
-Cube and cylinder are convex and rounded. A ray first meets the sharp solid around them; Newton's method on the convex
-rounding function then walks from outside onto the surface, never past it.
+Where do rays meet them, and how narrowly does a light ray pass them by? Cube and cylinder are convex and
+rounded: a ray first meets the sharp solid around them; Newton's method on the convex rounding function then
+walks from outside onto the surface, never past it.
 """
 
 import torch
@@ -90,8 +90,8 @@ def hit_cylinder(origin: Vec, direction: Vec, steps: int = 4) -> tuple[Tensor, V
     return torch.where(met, t, torch.inf), normal
 
 
-# Clearance: a light ray leaves `origin` and arrives at its lamp at `origin + direction`. How far from the surface does
-# it pass, in the shape's own unit, and at which fraction of the way? Negative when it goes through.
+# Clearance: a light ray leaves `origin` and arrives at its lamp at `origin + direction`. How far from the
+# surface does it pass, in the shape's own unit, and at which fraction of the way? Negative: it goes through.
 
 
 def clear_sphere(origin: Vec, direction: Vec) -> tuple[Tensor, Tensor]:

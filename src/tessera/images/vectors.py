@@ -1,4 +1,4 @@
-"""Three-vectors kept as separate x, y and z tensors, so that every operation is one pass over contiguous data."""
+"""Three-vectors kept as separate x, y and z tensors, so that each operation is one contiguous pass."""
 
 from dataclasses import dataclass
 
@@ -32,6 +32,10 @@ class Vec:
     def __getitem__(self, index) -> "Vec":
         return Vec(self.x[index], self.y[index], self.z[index])
 
+    def take(self, rows: Tensor) -> "Vec":
+        """Entries `rows` (M,) of a list (K, ...), or of a table read row by row."""
+        return self.map(lambda column: take(column, rows))
+
     def map(self, change) -> "Vec":
         return Vec(change(self.x), change(self.y), change(self.z))
 
@@ -61,6 +65,11 @@ class Vec:
 
     def stacked(self) -> Tensor:
         return torch.stack([self.x, self.y, self.z], dim=-1)
+
+
+def take(column: Tensor, rows: Tensor) -> Tensor:
+    """`column[rows]` for row numbers (M,), by the faster of torch's two ways."""
+    return column.index_select(0, rows)
 
 
 def reflect(direction: Vec, normal: Vec) -> Vec:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tessera.images.shapes import BOUND, CLEAR, HIT
-from tessera.images.vectors import Vec
+from tessera.images.vectors import Vec, take
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.vocabulary import COLORS, MATERIALS, SHAPES
 
@@ -48,11 +48,11 @@ class Points:
 
     def spread(self, column: Tensor) -> Tensor:
         """Per-scene values (..., B) laid out beside the points."""
-        return column[..., None] if self.scene is None else column[..., self.scene]
+        return column[..., None] if self.scene is None else column.index_select(-1, self.scene)
 
     def scene_of(self, flat: Tensor) -> Tensor:
         if self.scene is not None:
-            return self.scene[flat]
+            return take(self.scene, flat)
         return torch.div(flat, self.position.x.shape[-1], rounding_mode="floor")
 
 
@@ -93,22 +93,22 @@ class World:
 
     def local(self, thing: Tensor, point: Vec) -> Vec:
         """`point` (K, ...) in the frame of things (K,), given as flat indices into (N, B)."""
-        center = self.center.map(lambda c: c.flatten()[thing])
-        return self.local_direction(thing, point - _like(center, point))
+        center = self.center.map(lambda c: _beside(take(c.flatten(), thing), point.x))
+        return self.local_direction(thing, point - center)
 
     def local_direction(self, thing: Tensor, way: Vec) -> Vec:
-        scale = 1 / self.size.flatten()[thing]
-        cos, sin = self.cos.flatten()[thing] * scale, self.sin.flatten()[thing] * scale
-        cos, sin, scale = (_beside(c, way.x) for c in (cos, sin, scale))
+        cos, sin, size = (_beside(take(c.flatten(), thing), way.x) for c in (self.cos, self.sin, self.size))
+        scale = 1 / size
+        cos, sin = cos * scale, sin * scale
         return Vec(cos * way.x + sin * way.y, cos * way.y - sin * way.x, scale * way.z)
 
     def world_direction(self, thing: Tensor, way: Vec) -> Vec:
-        cos, sin = (_beside(c.flatten()[thing], way.x) for c in (self.cos, self.sin))
+        cos, sin = (_beside(take(c.flatten(), thing), way.x) for c in (self.cos, self.sin))
         return Vec(cos * way.x - sin * way.y, sin * way.x + cos * way.y, way.z)
 
     def by_shape(self, thing: Tensor):
         """For each shape: its name and which of the listed things have it."""
-        shapes = self.shape.flatten()[thing]
+        shapes = take(self.shape.flatten(), thing)
         for number, name in enumerate(SHAPES):
             rows = torch.nonzero(shapes == number).squeeze(-1)
             if len(rows):
@@ -119,8 +119,8 @@ class World:
         distance = torch.full_like(direction.x, torch.inf)
         normal = Vec(*(torch.zeros_like(direction.x) for _ in range(3)))
         for name, rows in self.by_shape(thing):
-            some = thing[rows]
-            o, d = self.local(some, origin[rows]), self.local_direction(some, direction[rows])
+            some = take(thing, rows)
+            o, d = self.local(some, origin.take(rows)), self.local_direction(some, direction.take(rows))
             t, n = HIT[name](o, d)
             n = self.world_direction(some, n).unit()
             distance[rows] = t
@@ -128,30 +128,56 @@ class World:
                 into[rows] = value
         return distance, normal
 
-    def visibility(self, lamp: Lamp, points: Points, own: Tensor | None = None, blur: float = 0.0) -> Tensor:
-        """Share of the lamp each point can see past the things; `own` (M,) is the slot a point itself lies on.
+    def visibility(
+        self,
+        lamp: Lamp,
+        points: Points,
+        own: Tensor | None = None,
+        blur: float = 0.0,
+        pairs: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """Share of the lamp each point can see past the things; `own` (M,) is the slot a point lies on.
 
-        Penumbrae are analytic: the lamp's disc as seen at the place where the ray passes a thing, against how far
-        from its surface the ray passes. `blur` widens them to the footprint of a pixel.
+        Penumbrae are analytic: the lamp's disc as seen at the place where the ray passes a thing, against
+        how far from its surface the ray passes. `blur` widens them to the footprint of a pixel.
         """
         way = lamp.way(points)
-        thing, flat = self._candidates(lamp, way, points, own, blur)
+        thing, flat = pairs or self._candidates(lamp, way, points, own, blur)
         seen = torch.ones_like(points.position.x).flatten()
         start, way = (
             points.position.map(torch.flatten),
             way.map(lambda c: c.expand(points.position.x.shape).flatten()),
         )
         for name, rows in self.by_shape(thing):
-            some, at = thing[rows], flat[rows]
-            gap, fraction = CLEAR[name](self.local(some, start[at]), self.local_direction(some, way[at]))
-            size = self.size.flatten()[some]
+            some, at = take(thing, rows), take(flat, rows)
+            gap, fraction = CLEAR[name](
+                self.local(some, start.take(at)), self.local_direction(some, way.take(at))
+            )
+            size = take(self.size.flatten(), some)
             width = torch.hypot(lamp.radius * fraction, torch.full_like(fraction, blur)) / size
             open_ = ((gap / width.clamp_min(1e-4) + 1) / 2).clamp(0, 1)
             seen.scatter_reduce_(0, at, open_ * open_ * (3 - 2 * open_), "prod")
         return seen.view(points.position.x.shape)
 
+    def shadow_corners(self, lamp: Lamp, blur: float) -> Vec:
+        """Eight points on the floor (8, N, B) whose hull holds each thing's shadow, penumbra included."""
+        top = 2 * self.size
+        above = (lamp.position.z - top).clamp_min(0.05)  # a lamp as low as the thing: shadows without end
+        stretch = top / above
+        away_x, away_y = -lamp.position.x * stretch, -lamp.position.y * stretch
+        if not lamp.sun:
+            away_x, away_y = self.center.x * stretch + away_x, self.center.y * stretch + away_y
+        soft = lamp.radius * (stretch if not lamp.sun else top / lamp.position.z) + blur
+        near = 0.95 * self.bound.clamp_min(0) + blur
+        far = near * (1 if lamp.sun else 1 + stretch) + soft
+        ends = ((0.0, 0.0, near), (away_x, away_y, far))
+        xs = [self.center.x + ax + i * r for ax, _, r in ends for i in (-1, 1) for _ in (-1, 1)]
+        ys = [self.center.y + ay + j * r for _, ay, r in ends for _ in (-1, 1) for j in (-1, 1)]
+        flat = torch.zeros_like(self.size)
+        return Vec(torch.stack(xs), torch.stack(ys), torch.stack([flat] * 8))
+
     def _candidates(self, lamp, way: Vec, points: Points, own, blur: float) -> tuple[Tensor, Tensor]:
-        """Pairs (thing, point) whose light ray passes through the sphere around the thing, penumbra included."""
+        """Pairs (thing, point) whose light ray passes through the sphere around the thing or close by."""
         offset = self.center.map(points.spread) - points.position  # (N, ...)
         fraction = (offset.dot(way) / way.squared()).clamp(0, 1)
         miss = (offset - way * fraction).squared()
@@ -183,7 +209,3 @@ def _lamps(scenes: SceneBatch) -> tuple[Lamp, ...]:
 def _beside(column: Tensor, values: Tensor) -> Tensor:
     """A column (K,) shaped to broadcast against (K, ...)."""
     return column.reshape(-1, *([1] * (values.dim() - 1)))
-
-
-def _like(vector: Vec, other: Vec) -> Vec:
-    return vector.map(lambda c: _beside(c, other.x))
