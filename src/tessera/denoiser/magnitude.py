@@ -25,7 +25,7 @@ def normalize(x: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     dims = list(range(1, x.ndim)) if dim is None else [dim] if isinstance(dim, int) else list(dim)
     precise = torch.promote_types(x.dtype, torch.float32)
     length = torch.linalg.vector_norm(x, dim=dims, keepdim=True, dtype=precise)  # gradient 0 at a zero row
-    count = math.prod(x.shape[d] for d in dims)
+    count = math.prod([x.shape[d] for d in dims])
     return x / (EPS + length / math.sqrt(count)).to(x.dtype)
 
 
