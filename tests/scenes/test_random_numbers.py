@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tessera.scenes.random import normal, philox, uniform, words
+from tessera.scenes.random import lane_key, normal, philox, uniform, words
 
 # Known answers published with Random123 for philox4x32-10: counter, key, output.
 KNOWN = [
@@ -30,8 +30,6 @@ def test_philox_gives_the_published_answers(counter, key, answer):
 def test_a_word_is_the_word_of_its_counter():
     index, turn, block = 2**40 + 7, 3, 2
     counter = tuple(torch.tensor([w]) for w in (index & 0xFFFFFFFF, index >> 32, turn, block))
-    from tessera.scenes.random import lane_key
-
     expected = torch.cat(philox(counter, lane_key(5, "some lane")))
     assert torch.equal(words(5, torch.tensor([index]), "some lane", 12, turn)[0, 8:], expected)
 

@@ -107,10 +107,9 @@ def keeps_away(x, y, r, other_x, other_y, other_r, distances) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    "scenes", [Scenes(objects=(0, 6), visibility="off"), Scenes(objects=8, visibility="off")]
-)
-def test_batched_drawing_equals_the_nested_loops(scenes):
+@pytest.mark.parametrize("objects", [(0, 6), 8])
+def test_batched_drawing_equals_the_nested_loops(objects):
+    scenes = Scenes(objects=objects, visibility="off")
     drawn = scenes.draw(24, seed=11, start=100)
     for row in range(24):
         expected = scalar_scene(scenes, 11, 100 + row)
@@ -132,12 +131,8 @@ def test_effort_counts_what_the_nested_loops_would():
 
 def test_jitter_stays_in_its_box_and_can_be_turned_off():
     drawn = Scenes().draw(3000)
-    for name, resting, reach in (
-        ("camera", CAMERA, 0.5),
-        ("key", KEY, 1),
-        ("fill", FILL, 1),
-        ("back", BACK, 1),
-    ):
+    boxes = (("camera", CAMERA, 0.5), ("key", KEY, 1), ("fill", FILL, 1), ("back", BACK, 1))
+    for name, resting, reach in boxes:
         offset = getattr(drawn, name) - torch.tensor(resting)
         assert offset.abs().max() <= reach + 1e-6 and offset.abs().max() > 0.99 * reach
         assert offset.mean(0).abs().max() < 4 * reach / (3 * 3000) ** 0.5
@@ -197,12 +192,10 @@ def test_bad_rules_are_told_in_one_sentence(options, sentence):
         Scenes(**options)
 
 
-@pytest.mark.parametrize(
-    "options", [{"objects": 40}, {"objects": (1, 14)}, {"objects": 40, "spacing": "relaxed"}]
-)
-def test_things_that_cannot_fit_are_refused_not_waited_for(options):
+@pytest.mark.parametrize(("objects", "spacing"), [(40, "official"), ((1, 14), "official"), (40, "relaxed")])
+def test_things_that_cannot_fit_are_refused_not_waited_for(objects, spacing):
     with pytest.raises(UserError, match="do not fit"):
-        Scenes(**options).draw(1)
+        Scenes(objects=objects, spacing=spacing).draw(1)
 
 
 def test_negative_counts_are_refused():

@@ -1,4 +1,4 @@
-"""Drawn scenes against the official rules: counts, attributes, positions and how often a placement is dropped."""
+"""Drawn scenes against the official rules: counts, attributes, positions, how often a placement is dropped."""
 
 import csv
 
@@ -13,7 +13,7 @@ from tessera.scenes.vocabulary import SHAPES
 
 CHANCE = 1e-4  # a right sampler fails one of these tests so often; seeds are fixed, so it does not
 
-# From 200 scenes per count (120 for 9 and 10) drawn by a separate program that follows the generator's source:
+# From 200 scenes per count (120 for 9 and 10), drawn by another program that follows the generator's rules:
 # candidates per scene, placements that ran out of tries, placements that hid a thing, attempts per scene.
 PUBLISHED = {
     1: (200, 1, 0.00, 0.000, 1.00),
@@ -108,7 +108,8 @@ def test_sizes_and_shapes_survive_the_rules_as_often_as_official_ones(official, 
     here = many.present & (many.count == things)[:, None]
     large = [row["size"] == "large" for row in official[things]]
     shapes = [SHAPES.index(row["shape"]) for row in official[things]]
-    for ours, theirs, kinds in ((many.size[here] > 0.5, large, 2), (many.shape[here], shapes, 3)):
+    big, kind = (many.size[here] > 0.5).tolist(), many.shape[here].tolist()
+    for ours, theirs, kinds in ((big, large, 2), (kind, shapes, 3)):
         table = [np.bincount(np.array(values, dtype=int), minlength=kinds) for values in (ours, theirs)]
         assert stats.chi2_contingency(table).pvalue > CHANCE
 
@@ -156,9 +157,7 @@ def test_the_default_range_of_the_generator_has_its_positions(official):
     assert (drawn.size[full] > 0.5).double().mean().item() == pytest.approx(0.43, abs=0.05)
     places = project(drawn.center, drawn.camera)[0]
     for things in range(3, 11):
-        ours, theirs = (
-            places[drawn.present & (drawn.count == things)[:, None]],
-            published_centres(official[things]),
-        )
+        ours = places[drawn.present & (drawn.count == things)[:, None]]
+        theirs = published_centres(official[things])
         for axis in range(2):
             assert stats.ks_2samp(ours[:, axis], theirs[:, axis]).pvalue > CHANCE

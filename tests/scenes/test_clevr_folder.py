@@ -1,0 +1,90 @@
+"""A folder of pictures and scenes as a dataset, in each of the layouts people have."""
+
+import json
+
+import pytest
+import torch
+from PIL import Image
+
+from tessera.errors import UserError
+from tessera.scenes import ClevrFolder, Scenes, write_scenes
+
+SCENES = Scenes(objects=(1, 3)).draw(3, seed=1).unstack()
+
+
+def picture(path, color, size=(48, 36)):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, color).save(path)
+
+
+@pytest.fixture
+def released(tmp_path):
+    """images/<split>/, scenes/CLEVR_<split>_scenes.json, 3:2 pictures, as CLEVR_v1.0."""
+    for split, green in (("train", 0), ("val", 255)):
+        for i in range(3):
+            picture(tmp_path / "images" / split / f"CLEVR_{split}_{i:06d}.png", (i, green, 255), (48, 32))
+        (tmp_path / "scenes").mkdir(exist_ok=True)
+        write_scenes(tmp_path / "scenes" / f"CLEVR_{split}_scenes.json", SCENES, (48, 32), split)
+    return tmp_path
+
+
+def test_a_released_folder_gives_pictures_with_their_scenes(released):
+    folder = ClevrFolder(released, split="val")
+    assert len(folder) == 3
+    image, scene = folder[2]
+    assert image.shape == (3, 32, 48) and scene == SCENES[2]
+    assert image[:, 5, 5].tolist() == pytest.approx([2 / 127.5 - 1, 1, 1])
+    assert [scene for _, scene in folder] == SCENES
+
+
+def test_several_splits_ask_for_a_choice(released):
+    with pytest.raises(UserError, match=r"choose one of CLEVR_train_scenes[.]json, CLEVR_val_scenes[.]json"):
+        ClevrFolder(released)
+    with pytest.raises(UserError, match="no scene file of split `test`"):
+        ClevrFolder(released, split="test")
+
+
+def test_a_folder_of_single_scene_files_works(tmp_path):
+    """What the generator leaves when it is stopped before it has joined its files."""
+    (tmp_path / "scenes").mkdir()
+    write_scenes(tmp_path / "all.json", SCENES, split="new")
+    for i, record in enumerate(json.loads((tmp_path / "all.json").read_text())["scenes"]):
+        (tmp_path / "scenes" / f"CLEVR_new_{i:06d}.json").write_text(json.dumps(record))
+        picture(tmp_path / "images" / f"CLEVR_new_{i:06d}.png", (10 * i, 0, 0))
+    folder = ClevrFolder(tmp_path)
+    assert folder.scenes == SCENES
+    assert float(folder.image(2)[0].mean()) == pytest.approx(20 / 127.5 - 1)
+
+
+def test_real_renders_come_with_scenes_and_masks(clevr_reference):
+    folder = ClevrFolder(clevr_reference)
+    image, scene = folder[9]
+    assert image.shape == (3, 240, 320) and image.min() >= -1 and image.max() <= 1
+    assert set(folder.mask(9).unique().tolist()) == set(range(len(scene) + 1))
+
+
+def test_frames_come_at_any_size(released):
+    folder = ClevrFolder(released, split="train")
+    assert folder.frames(16).shape == (3, 3, 16, 16)
+    assert folder.frames((24, 16), indices=[2]).shape == (1, 3, 16, 24)
+    assert torch.allclose(folder.frames(16)[1, 0], torch.tensor(1 / 127.5 - 1))
+    assert folder.frames(8, indices=[]).shape == (0, 3, 8, 8)
+    with pytest.raises(UserError, match="0x4"):
+        folder.frames((0, 4))
+
+
+def test_missing_and_broken_parts_are_told_in_one_sentence(released, tmp_path):
+    folder = ClevrFolder(released, split="train")
+    with pytest.raises(UserError, match="no folder"):
+        ClevrFolder(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="has no scene file"):
+        ClevrFolder(released / "images")
+    with pytest.raises(UserError, match=r"masks has no file CLEVR_train_000000[.]png"):
+        folder.mask(0)
+    file = released / "images" / "train" / "CLEVR_train_000001.png"
+    file.write_bytes(file.read_bytes()[:60])
+    with pytest.raises(UserError, match=r"CLEVR_train_000001[.]png"):
+        folder.image(1)
+    file.unlink()
+    with pytest.raises(UserError, match=r"has no file CLEVR_train_000001[.]png"):
+        folder.image(1)

@@ -1,0 +1,99 @@
+"""Things at asked places of the picture."""
+
+import warnings
+from dataclasses import fields
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tessera.errors import UserError
+from tessera.scenes import LOCATIONS, Scenes, place_at
+from tessera.scenes.camera import project
+from tessera.scenes.placement import PlaceWarning, reachable, touching
+
+INSIDE = [place for place, fits in zip(LOCATIONS, reachable(LOCATIONS)) if fits]
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.tuples(st.floats(0.05, 0.95), st.floats(0.25, 0.95)), min_size=0, max_size=5),
+    st.integers(0, 2**40),
+    st.booleans(),
+)
+def test_centres_project_to_the_asked_places(places, seed, jitter):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PlaceWarning)
+        scenes = place_at(places, seed=seed, count=3, rules=Scenes(jitter=jitter))
+    assert scenes.present.shape == (3, len(places)) and scenes.present.all()
+    shown = project(scenes.center, scenes.camera)[0]
+    assert torch.allclose(shown, torch.tensor(places).reshape(-1, 2).expand_as(shown), atol=1e-5)
+
+
+def test_the_twelve_places_fit_without_touching():
+    with pytest.warns(PlaceWarning, match=r"Off the square .*\(0.65, 0.25\)") as told:
+        scenes = place_at(LOCATIONS, count=32)
+    assert len(told) == 1
+    assert not touching(scenes.xy, scenes.size).any()
+    assert scenes.size.unique().numel() == 2
+
+
+def test_scene_i_depends_on_its_number_only():
+    whole = place_at(INSIDE, count=6, seed=5)
+    part = place_at(INSIDE, count=2, seed=5, start=3)
+    assert all(torch.equal(getattr(whole[3:5], f.name), getattr(part, f.name)) for f in fields(part))
+    assert not torch.equal(whole.color, place_at(INSIDE, count=6, seed=6).color)
+
+
+def test_attributes_can_be_given_for_all_or_for_each():
+    scene = place_at(
+        [(0.4, 0.5), (0.6, 0.5)], shape="cube", color=["red", "cyan"], size=("small", "large"), rotation=0.5
+    ).unstack()[0]
+    assert [(t.shape, t.color, t.size_name, t.rotation) for t in scene.things] == [
+        ("cube", "red", "small", 0.5),
+        ("cube", "cyan", "large", 0.5),
+    ]
+
+
+def test_rules_choose_the_looks_that_are_not_given():
+    rules = Scenes(shapes=("sphere",), held_out=(("metal",), ("small",)), jitter=False)
+    scenes = place_at(INSIDE[:4], count=20, rules=rules)
+    assert {(t.shape, t.material, t.size_name) for s in scenes.unstack() for t in s.things} == {
+        ("sphere", "rubber", "large")
+    }
+
+
+def test_each_scene_can_have_its_own_places():
+    places = torch.tensor([[[0.4, 0.5]], [[0.6, 0.6]]])
+    scenes = place_at(places)
+    assert torch.allclose(project(scenes.center, scenes.camera)[0], places, atol=1e-5)
+
+
+def test_the_diamond_of_reachable_places_is_the_known_one():
+    inside = [(0.522, 0.245), (0.925, 0.435), (0.455, 0.775), (0.095, 0.401), (0.5, 0.5)]
+    outside = [(0.522, 0.230), (0.945, 0.435), (0.455, 0.790), (0.080, 0.401), (0.65, 0.25)]
+    assert reachable(inside).all() and not reachable(outside).any()
+
+
+def test_things_too_large_for_their_places_are_flagged():
+    with pytest.warns(PlaceWarning, match="Things touch in 2 of 2 scenes"):
+        place_at([(0.5, 0.5), (0.52, 0.5)], count=2)
+
+
+@pytest.mark.parametrize(
+    ("places", "options", "sentence"),
+    [
+        ([(1.2, 0.5)], {}, r"\(1.2, 0.5\) lies outside the picture"),
+        ([(0.5, float("nan"))], {}, "lies outside the picture"),
+        ([(0.5,)], {}, "must be pairs"),
+        ("here", {}, "must be pairs of numbers"),
+        ([(0.5, 0.0)], {"aspect": 0.5}, "above the horizon"),
+        ([(0.5, 0.5)], {"color": "pink"}, "`pink` is no color"),
+        ([(0.5, 0.5)], {"color": ["red", "blue"]}, "1 places need as many values of color"),
+        ([[(0.5, 0.5)]], {"count": 2}, "for 1 scenes, but 2"),
+    ],
+)
+def test_impossible_wishes_are_told_in_one_sentence(places, options, sentence):
+    with pytest.raises(UserError, match=sentence):
+        place_at(places, **options)
