@@ -1,0 +1,84 @@
+"""From seeds to pictures: what a picture may depend on, and what not."""
+
+import pytest
+import torch
+from torch import nn
+
+from tessera.denoiser.edm2 import EDM2
+from tessera.errors import UserError
+from tessera.sampler import euler, noise_levels, sample, seeded_noise
+
+
+@pytest.fixture(scope="module")
+def net():
+    torch.manual_seed(0)
+    net = EDM2(8, cond_dim=3, width=8, mult=(1, 2), blocks=1, attention=(4,), head_width=8).eval()
+    net.out_gain.data.fill_(0.5)
+    return net
+
+
+def test_a_picture_does_not_depend_on_its_batch(net):
+    cond = torch.eye(3)[torch.tensor([0, 1, 2, 0, 1])]
+    together = sample(net, cond, 8, [5, 6, 7, 8, 9], sigmas=noise_levels(4))
+    in_pairs = sample(net, cond, 8, [5, 6, 7, 8, 9], sigmas=noise_levels(4), batch=2)
+    alone = sample(net, cond[3:4], 8, [8], sigmas=noise_levels(4))
+    torch.testing.assert_close(together, in_pairs, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(together[3:4], alone, rtol=1e-4, atol=1e-5)
+    assert together.shape == (5, 3, 8, 8)
+
+
+def test_seeds_make_pictures():
+    noise = seeded_noise([3, 4, 3], (2, 5, 5))
+    assert torch.equal(noise[0], noise[2])
+    assert not torch.equal(noise[0], noise[1])
+    assert torch.equal(seeded_noise(torch.tensor([4]), (2, 5, 5))[0], noise[1])
+
+
+def test_seeded_noise_is_standard_normal():
+    noise = seeded_noise(range(200), (3, 16, 16))
+    assert abs(noise.mean().item()) < 0.01
+    assert noise.std().item() == pytest.approx(1, abs=0.01)
+
+
+def test_one_condition_serves_all_seeds(net):
+    cond = torch.tensor([[1.0, 0.0, 2.0]])
+    one = sample(net, cond, 8, [1, 2], sigmas=noise_levels(3))
+    each = sample(net, cond.expand(2, -1), 8, [1, 2], sigmas=noise_levels(3))
+    assert torch.equal(one, each)
+
+
+def test_solver_and_observer_can_be_chosen(net):
+    seen = []
+    out = sample(net, None, 8, [1, 2, 3], batch=2, sigmas=noise_levels(3), solver=euler, on_step=seen.append)
+    assert len(seen) == 6  # three steps for each of two batches
+    assert out.shape == (3, 3, 8, 8)
+
+
+def test_any_denoiser_will_do():
+    pictures = sample(lambda x, sigma, cond=None: torch.full_like(x, 0.25), None, 4, [1], channels=1)
+    torch.testing.assert_close(pictures, torch.full((1, 1, 4, 4), 0.25), rtol=0, atol=1e-3)
+
+
+def test_no_seeds_make_no_pictures(net):
+    assert sample(net, None, 8, []).shape == (0, 3, 8, 8)
+
+
+def test_sampling_leaves_no_graph_behind(net):
+    assert not sample(net, None, 8, [1], sigmas=noise_levels(2)).requires_grad
+
+
+def test_a_network_decides_where_pictures_are_made():
+    class Far(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros((), device="meta"))
+
+        def forward(self, x, sigma, cond=None):
+            return x
+
+    assert sample(Far(), None, 4, [1], sigmas=noise_levels(1)).device.type == "meta"
+
+
+def test_conditions_and_seeds_must_fit(net):
+    with pytest.raises(UserError, match="2 conditions for 3 seeds"):
+        sample(net, torch.zeros(2, 3), 8, [1, 2, 3])
