@@ -23,6 +23,11 @@ VERBS = {
     "compare-renders": Verb("tessera.images.verbs:CompareRenders", "how close are two folders of pictures"),
     "fit-renderer": Verb("tessera.images.fit:FitRenderer", "fit the renderer to real renders"),
     "bench render": Verb("tessera.images.bench:BenchRender", "speed and memory of the renderer"),
+    "train": Verb("tessera.training.verbs:Train", "train an experiment, or carry it on"),
+    "ema": Verb("tessera.training.verbs:Ema", "a model with a running average of any length"),
+    "sample": Verb("tessera.sampler.verbs:Sample", "make pictures with a run or a model"),
+    "bench train": Verb("tessera.training.bench:BenchTrain", "training speed, memory and utilisation"),
+    "bench denoise": Verb("tessera.training.bench:BenchDenoise", "one denoise call: local against global"),
     "demo": Verb("tessera.demo:Demo", "a first look, from nothing to pictures on disk"),
 }
 

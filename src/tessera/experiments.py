@@ -38,7 +38,7 @@ class DataSettings:
 
     objects: Annotated[tuple[int, int], "fewest and most things in a training scene, such as 1-3"] = (1, 3)
     size: Annotated[int, "side of the picture in pixels"] = 64
-    quality: Annotated[str, "quality of the renderer for training pictures"] = "train"
+    quality: Annotated[Literal["fast", "true"], "quality of the renderer for training pictures"] = "fast"
     seed: Annotated[int, "which endless stream of scenes"] = 0
 
 

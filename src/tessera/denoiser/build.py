@@ -1,0 +1,76 @@
+"""Networks from settings and from plain data."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from tessera.conditioners import Conditioner, SpatialConditioner, conditioner_from
+from tessera.denoiser.edm2 import EDM2
+from tessera.denoiser.localconv import LocalConv
+from tessera.denoiser.patchwise import Patchwise
+from tessera.errors import UserError
+from tessera.experiments import Settings
+
+KINDS: dict[str, Any] = {"edm2": EDM2, "patchwise": Patchwise, "localconv": LocalConv}
+
+
+def tell_for(settings: Settings) -> Conditioner:
+    """The conditioner of a run."""
+    tell, kind = settings.tell, settings.tell.kind
+    options: dict[str, dict[str, Any]] = {
+        "grid": {"label": tell.label, "cells": tell.cells},
+        "list": {"label": tell.label, "cells": tell.cells, "slots": tell.slots, "fill": tell.fill},
+        "color": {"label": tell.label},
+        "nothing": {},
+    }
+    return conditioner_from({"kind": kind, **options[kind]})
+
+
+def build_denoiser(settings: Settings) -> nn.Module:
+    """The untrained network of a run; its weights depend on the training seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.training.seed)
+        return make_network(settings, tell_for(settings))
+
+
+def make_network(settings: Settings, tell: Conditioner) -> nn.Module:
+    wanted, size = settings.denoiser, settings.data.size
+    options: dict[str, Any] = {"coords": wanted.coords}
+    if wanted.kind == "localconv":
+        # Its few 3 x 3 layers work on tiles, so it can be wide and still be faster than the U-Net.
+        options |= {"width": 4 * wanted.width, "depth": wanted.blocks * len(wanted.mult)}
+        return LocalConv(size, spatial(tell), wanted.radius, **options)
+    for name in ("width", "mult", "blocks", "attention", "head_width", "dropout"):
+        options[name] = getattr(wanted, name)
+    if wanted.kind == "patchwise":
+        return Patchwise(size, spatial(tell), wanted.radius, **options)
+    return EDM2(size, cond_dim=tell.dim, **options)
+
+
+def spatial(tell: Conditioner) -> SpatialConditioner:
+    if not isinstance(tell, SpatialConditioner):
+        raise UserError("A local network needs conditions that lie somewhere in the picture.")
+    return tell
+
+
+def denoiser_config(denoiser: nn.Module) -> dict[str, Any]:
+    """Plain data from which `denoiser_from` builds the same network, without its weights."""
+    for kind, cls in KINDS.items():
+        if type(denoiser) is cls:
+            return {"kind": kind, **cast(Mapping, denoiser.config)}
+    raise UserError(f"A {type(denoiser).__name__} cannot be kept in a model folder.")
+
+
+def denoiser_from(config: Mapping[str, Any]) -> nn.Module:
+    options = dict(config)
+    kind = options.pop("kind", None)
+    if kind not in KINDS:
+        raise UserError(f"There is no network `{kind}`; known are {', '.join(KINDS)}.")
+    if "tell" in options:
+        options["tell"] = conditioner_from(options["tell"])
+    try:
+        return KINDS[kind](**options)
+    except TypeError as error:
+        raise UserError(f"The {kind} network does not take these settings: {error}.") from error

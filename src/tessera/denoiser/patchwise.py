@@ -1,0 +1,160 @@
+"""A local conditional score by construction: every cell is denoised by looking at its own patch alone.
+
+The picture is a grid of cells. The patch around a cell, `radius` cells to each side, goes through one EDM2
+that is told the conditions inside the patch and where the cell lies; only the centre cell of the answer is
+kept (appendix E.3).
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tessera.conditioners.cells import every_cell
+from tessera.conditioners.contract import SpatialConditioner
+from tessera.denoiser.edm2 import EDM2, Precision
+from tessera.denoiser.precondition import per_picture
+from tessera.denoiser.views import Views, check_input
+from tessera.errors import UserError
+from tessera.scenes.random import uniform
+
+
+class Patchwise(nn.Module):
+    """Denoiser D(x; sigma, cond) with exactly zero influence from beyond the patch.
+
+    Beyond the picture a patch is zero, in training and in sampling alike. The network recognises the border
+    by the cell position it is told, and by pixels without noise. Radius cells - 1 sees the whole picture from
+    every cell; at half the cells the patch is as large as the picture.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        tell: SpatialConditioner,
+        radius: int = 2,
+        mult: Sequence[int] = (1, 2, 3, 4),
+        attention: Sequence[int] = (16, 8),
+        pixels_at_once: int = 1 << 22,
+        **network: Any,
+    ):
+        super().__init__()
+        if size % tell.cells:
+            raise UserError(f"{tell.cells} cells do not divide a picture of {size} pixels.")
+        if not 0 <= radius < tell.cells:
+            raise UserError(f"A patch reaches from 0 to {tell.cells - 1} cells to each side, not {radius}.")
+        self.size, self.tell, self.radius, self.cells = size, tell, radius, tell.cells
+        self.cell = size // tell.cells  # pixels
+        self.patch = (2 * radius + 1) * self.cell
+        self.side = rounded_up(
+            self.patch, 2 ** (len(mult) - 1)
+        )  # what the U-Net can halve; the rest stays zero
+        self.pixels_at_once = pixels_at_once
+        self.cond_dim, self.channels = tell.dim, network.get("channels", 3)
+        attended = [self.side >> level for level in range(len(mult)) if size >> level in attention]
+        self.network = EDM2(
+            self.side, cond_dim=tell.patch_dim(radius) + 2, mult=mult, attention=attended, **network
+        )
+        self.sigma_data = self.network.sigma_data
+        self.config = {"size": size, "tell": tell.config, "radius": radius, "mult": list(mult)}
+        self.config |= {"attention": list(attention), "pixels_at_once": pixels_at_once, **network}
+
+    def forward(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
+        """The clean picture (B, C, H, W) for noisy x, noise level () or (B,) and condition (B, cond_dim)."""
+        cond = check_input(x, cond, self.channels, self.size, self.cond_dim)
+        patches = self.unfold(x)  # (B * cells^2, C, side, side)
+        told = self.told_everywhere(cond)  # (B * cells^2, patch_dim + 2)
+        sigmas = per_picture(sigma, x).repeat_interleave(self.cells**2)
+        step = max(1, self.pixels_at_once // self.side**2)
+        centres = [
+            self.centre(self.network(*piece))
+            for piece in zip(patches.split(step), sigmas.split(step), told.split(step))
+        ]
+        return self.fold(torch.cat(centres))
+
+    def logvar(self, sigma: Tensor | float) -> Tensor:
+        return self.network.logvar(sigma)
+
+    @property
+    def precision(self) -> Precision:
+        return self.network.precision
+
+    @precision.setter
+    def precision(self, name: Precision) -> None:
+        self.network.precision = name
+
+    # -- between picture and patches --------------------------------------------------------------------
+
+    def unfold(self, x: Tensor) -> Tensor:
+        """Patches of all cells, row by row, zero beyond the picture: (B * cells^2, C, side, side)."""
+        patches = self.padded(x).unfold(2, self.side, self.cell).unfold(3, self.side, self.cell)
+        patches = patches.permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
+        return self.cut(patches)
+
+    def padded(self, x: Tensor) -> Tensor:
+        before, extra = self.radius * self.cell, self.side - self.patch
+        return F.pad(x, (before, before + extra, before, before + extra))
+
+    def cut(self, patches: Tensor) -> Tensor:
+        """Blank what was only added to make the side divisible: it lies beyond the patch."""
+        extra = self.side - self.patch
+        return F.pad(patches[..., : self.patch, : self.patch], (0, extra, 0, extra)) if extra else patches
+
+    def centre(self, patches: Tensor) -> Tensor:
+        keep = slice(self.radius * self.cell, (self.radius + 1) * self.cell)
+        return patches[..., keep, keep]
+
+    def fold(self, centres: Tensor) -> Tensor:
+        """Centre cells (B * cells^2, C, cell, cell) back into pictures (B, C, H, W)."""
+        grid = centres.unflatten(0, (-1, self.cells, self.cells))  # (B, rows, columns, C, cell, cell)
+        return grid.permute(0, 3, 1, 4, 2, 5).reshape(-1, centres.shape[1], self.size, self.size)
+
+    # -- what a patch is told ---------------------------------------------------------------------------
+
+    def told(self, cond: Tensor, cell: Tensor) -> Tensor:
+        """Conditions within the patch of `cell` (B, 2), then the cell's row and column in [-1, 1]."""
+        position = (2 * cell + 1) / self.cells - 1
+        return torch.cat([self.tell.in_patch(cond, cell, self.radius), position.to(cond)], dim=1)
+
+    def told_everywhere(self, cond: Tensor) -> Tensor:
+        cell = every_cell(self.cells, cond.device).repeat(len(cond), 1)
+        return self.told(cond.repeat_interleave(self.cells**2, 0), cell)
+
+    # -- training ---------------------------------------------------------------------------------------
+
+    def training_patches(self, images: Tensor, cond: Tensor, index: Tensor, seed: int = 0) -> Views:
+        """Two patches per picture: one with a condition in it, one without (any, where there is no such)."""
+        active = self.tell.active(cond, self.radius).flatten(1)  # (B, cells^2)
+        chance = uniform(seed, index, "patch", 2).to(images.device)
+        cells = [pick(kind, chance[:, turn]) for turn, kind in enumerate((active, ~active))]
+        views = [self.view(images, cond, number, 2 * index + turn) for turn, number in enumerate(cells)]
+        return Views(*(torch.cat([getattr(view, f.name) for view in views]) for f in fields(Views)))
+
+    def view(self, images: Tensor, cond: Tensor, number: Tensor, index: Tensor) -> Views:
+        """The patch around cell `number` (B,) of each picture."""
+        cell = torch.stack([number // self.cells, number % self.cells], dim=1)
+        here = torch.ones_like(images[:, :1])
+        both = self.cut_out(torch.cat([images, here], dim=1), cell)
+        return Views(both[:, :-1], self.told(cond, cell), index, both[:, -1:])
+
+    def cut_out(self, images: Tensor, cell: Tensor) -> Tensor:
+        """Patch (B, C, side, side) around one cell (B, 2) of each picture."""
+        rows, columns = (
+            cell[:, axis, None] * self.cell + torch.arange(self.side, device=cell.device) for axis in (0, 1)
+        )
+        batch = torch.arange(len(images), device=images.device)[:, None, None]
+        patches = self.padded(images).permute(0, 2, 3, 1)[batch, rows[:, :, None], columns[:, None, :]]
+        return self.cut(patches.permute(0, 3, 1, 2))
+
+
+def pick(allowed: Tensor, chance: Tensor) -> Tensor:
+    """One allowed entry of each row (B, N), all equally likely; any, where none is allowed. (B,) long."""
+    allowed = allowed | ~allowed.any(1, keepdim=True)
+    turn = (chance * allowed.sum(1)).long()
+    return (allowed.cumsum(1) <= turn[:, None]).sum(1)
+
+
+def rounded_up(number: int, step: int) -> int:
+    return -(-number // step) * step

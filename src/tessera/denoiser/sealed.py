@@ -1,0 +1,71 @@
+"""Tensor files that know their own checksum: safetensors whose header carries a digest of all they hold."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tessera.errors import UserError
+from tessera.files import atomic
+
+
+def write_sealed(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> str:
+    """Write tensors and plain facts whole or not at all. Returns the digest."""
+    held = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    told = json.dumps(dict(facts or {}), sort_keys=True, allow_nan=False)
+    seal = digest(held, told)
+    with atomic(path) as temporary:
+        try:
+            save_file(held, temporary, metadata={"facts": told, "sha256": seal})
+        except SafetensorError as error:  # the library's name for a full disk, among others
+            raise UserError(f"Could not write {path}: {error}.") from error
+    return seal
+
+
+def read_sealed(path: Path, device=None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and facts of an undamaged file, or one sentence that says what is wrong with it."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}.") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged or no tensor file: {error}.") from error
+    told = metadata.get("facts", "{}")
+    if metadata.get("sha256") != digest(tensors, told):
+        raise UserError(f"{path} is not what was written: its checksum does not match its content.")
+    return {name: tensor.to(device) for name, tensor in tensors.items()}, json.loads(told)
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """The facts alone, unchecked and without reading the tensors."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return json.loads((file.metadata() or {}).get("facts", "{}"))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged or no tensor file: {error}.") from error
+
+
+def digest(tensors: Mapping[str, Tensor], told: str) -> str:
+    """SHA-256 over the facts and every tensor's name, type, shape and bytes."""
+    seal = hashlib.sha256(told.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        seal.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        seal.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return seal.hexdigest()
+
+
+def halved(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Matrices in half precision; vectors and numbers, of which there are few, stay as they are."""
+    return {
+        name: value.half() if value.ndim >= 2 and value.is_floating_point() else value
+        for name, value in state.items()
+    }

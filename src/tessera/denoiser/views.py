@@ -1,0 +1,57 @@
+"""What goes into a network: checked pictures, and in training either pictures or patches of them."""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from tessera.errors import UserError
+
+
+@dataclass(frozen=True)
+class Views:
+    """V pictures (or patches) to denoise in training; chance belonging to row v is keyed by index[v]."""
+
+    images: Tensor  # (V, C, H, W)
+    cond: Tensor  # (V, dim)
+    index: Tensor  # (V,)
+    inside: Tensor | None = None  # (V, 1, H, W): 1 where there is a picture, 0 beyond its border
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, rows: slice) -> "Views":
+        inside = None if self.inside is None else self.inside[rows]
+        return Views(self.images[rows], self.cond[rows], self.index[rows], inside)
+
+
+@runtime_checkable
+class SeesPatches(Protocol):
+    """A denoiser that trains a smaller network on pieces of the picture."""
+
+    network: nn.Module
+
+    def training_patches(self, images: Tensor, cond: Tensor, index: Tensor, seed: int = 0) -> Views: ...
+
+
+def trained_network(denoiser: nn.Module) -> nn.Module:
+    """The module whose loss is computed in training."""
+    return denoiser.network if isinstance(denoiser, SeesPatches) else denoiser
+
+
+def training_views(denoiser: nn.Module, images: Tensor, cond: Tensor, index: Tensor, seed: int) -> Views:
+    if isinstance(denoiser, SeesPatches):
+        return denoiser.training_patches(images, cond, index, seed)
+    return Views(images, cond, index)
+
+
+def check_input(x: Tensor, cond: Tensor | None, channels: int, size: int, cond_dim: int) -> Tensor:
+    """The condition for pictures x, all zero if there is none; one sentence if either has the wrong shape."""
+    if x.ndim != 4 or tuple(x.shape[1:]) != (channels, size, size):
+        raise UserError(f"This network takes pictures (B, {channels}, {size}, {size}), not {tuple(x.shape)}.")
+    if cond is None:
+        return torch.zeros(len(x), cond_dim, device=x.device, dtype=x.dtype)
+    if tuple(cond.shape) != (len(x), cond_dim):
+        raise UserError(f"This network takes conditions {(len(x), cond_dim)}, not {tuple(cond.shape)}.")
+    return cond.to(x)

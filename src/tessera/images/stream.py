@@ -1,0 +1,71 @@
+"""Training pictures, endless and reproducible: sample i is the same on any machine and in any process."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tessera.conditioners import Conditioner
+from tessera.images.render import Quality, render
+from tessera.scenes import Scenes
+from tessera.scenes.batch import SceneBatch
+from tessera.scenes.sampling import fill, thing_counts
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples of a stream."""
+
+    images: Tensor  # (B, 3, H, W) in [-1, 1]
+    cond: Tensor  # (B, dim), what is told of them
+    index: Tensor  # (B,), their numbers in the stream
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, rows: slice) -> "Batch":
+        return Batch(self.images[rows], self.cond[rows], self.index[rows])
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Scenes drawn, rendered and told, by sample number."""
+
+    scenes: Scenes
+    size: int
+    tell: Conditioner
+    seed: int = 0
+    quality: Quality = "fast"
+
+    def batch(self, start: int, count: int, device=None) -> Batch:
+        """Samples start .. start + count - 1."""
+        return self.samples(torch.arange(start, start + count, device=device))
+
+    def samples(self, index: Tensor) -> Batch:
+        """The samples numbered `index` (B,), made on its device."""
+        scenes = self.scenes_at(index)
+        images = render(scenes, size=self.size, quality=self.quality)["rgb"]
+        return Batch(images, self.tell.encode(scenes, index, self.seed), index)
+
+    def scenes_at(self, index: Tensor) -> SceneBatch:
+        return fill(self.scenes, self.seed, index, thing_counts(self.scenes, self.seed, index))[0]
+
+    def steps(
+        self, start: int, batch: int, stockpile: int = 1, rank: int = 0, world: int = 1, device=None
+    ) -> Iterator[Batch]:
+        """This process's share of every training step, from the step that begins with sample `start`.
+
+        Many steps are made together, since drawing and rendering like large batches. Stockpiles begin at
+        multiples of their own length, so a resumed run makes the very same ones.
+        """
+        share, together = batch // world, max(1, stockpile // batch)
+        first = start // batch
+        while True:
+            begin = first - first % together
+            step = torch.arange(begin, begin + together, device=device)
+            own = step[:, None] * batch + rank * share + torch.arange(share, device=device)  # (steps, share)
+            pile = self.samples(own.flatten())
+            for turn in range(first - begin, together):
+                yield pile[turn * share : (turn + 1) * share]
+            first = begin + together

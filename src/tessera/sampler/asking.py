@@ -1,0 +1,73 @@
+"""What to ask of a model: the study's places and colours for K = 0, 1, 2, ..., or a wish of one's own."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.conditioners import ColorCounts, Conditioner
+from tessera.conditioners.labels import check_place
+from tessera.errors import UserError
+from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One picture to make: what is wanted, and the seed that makes it this picture and no other."""
+
+    name: str  # the folder it goes to, such as k03
+    wanted: tuple[Any, ...]  # places (x, y), or colour names
+    seed: int
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """As asked.json has it."""
+        colors = [want for want in self.wanted if isinstance(want, str)]
+        places = [list(want) for want in self.wanted if not isinstance(want, str)]
+        return {"k": len(self.wanted), "places": places, "colors": colors, "seed": self.seed}
+
+
+def study(tell: Conditioner, ks: list[int], each: int, seed: int) -> list[Ask]:
+    """`each` pictures for every K: its first K places, or colours, in the study's order."""
+    known: tuple[Any, ...] = COLOR_NAMES if isinstance(tell, ColorCounts) else LOCATIONS
+    for k in ks:
+        check_number(tell, k, len(known))
+    return [Ask(f"k{k:02d}", known[:k], picture_seed(seed, k, n)) for k in ks for n in range(each)]
+
+
+def wish(tell: Conditioner, wanted: tuple[Any, ...], each: int, seed: int) -> list[Ask]:
+    """`each` pictures of one wish of the user's own."""
+    check_number(tell, len(wanted), None)
+    return [Ask(f"k{len(wanted):02d}", wanted, picture_seed(seed, len(wanted), n)) for n in range(each)]
+
+
+def check_number(tell: Conditioner, k: int, known: int | None) -> None:
+    if tell.capacity is not None and k > tell.capacity:
+        raise UserError(f"K = {k} is beyond what this model can be told: {tell.capacity} conditions.")
+    if known is not None and k > known:
+        raise UserError(f"The study asks for at most {known} conditions, not {k}; name your own instead.")
+
+
+def picture_seed(seed: int, k: int, n: int) -> int:
+    """Picture n of K has one seed, whichever other pictures are made with it."""
+    return (seed << 32) + (k << 20) + n
+
+
+def parse_ks(text: str) -> list[int]:
+    """`0-12`, `3` or `1,3,6-9` as numbers."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        if not match or int(match[2] or match[1]) < int(match[1]):
+            raise UserError(f"`{text}` is no list of K; write for example 0-12 or 1,3,6.")
+        found += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return found
+
+
+def parse_places(text: str) -> tuple[tuple[float, float], ...]:
+    """`0.65,0.65 0.25,0.65` as places."""
+    return tuple(check_place(word.split(",")) for word in text.replace(";", " ").split())
+
+
+def parse_colors(text: str) -> tuple[str, ...]:
+    """`red,blue` as colour names; the conditioner knows which there are."""
+    return tuple(word for word in text.replace(",", " ").split())

@@ -1,0 +1,161 @@
+"""The verb `sample`: pictures from a run or a model, sheets of them, and a record of what was asked."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+import tyro
+from torch import Tensor
+
+from tessera.conditioners import ColorCounts, Conditioner
+from tessera.console import print_json, progress, say
+from tessera.denoiser.folder import Model, load_model
+from tessera.devices import DeviceName, pick_device
+from tessera.errors import UserError
+from tessera.files import make_folder, write_json
+from tessera.images.pictures import save_png
+from tessera.provenance import provenance
+from tessera.sampler.asking import Ask, parse_colors, parse_ks, parse_places, study, wish
+from tessera.sampler.noise import noise_levels
+from tessera.sampler.sample import sample
+from tessera.sampler.sheets import sample_sheet
+
+SHEET_COLUMNS = 8
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Make pictures with a trained network: for the study's places or colours, or for your own."""
+
+    model: tyro.conf.Positional[str]
+    """A run folder, a model folder, the name of a shipped model, or a hub id."""
+    k: str | None = None
+    """How many conditions to ask for, such as 0-12 or 1,3,6 (default: all the study asks for)."""
+    each: int = 8
+    """Pictures for each K."""
+    out: Path = Path("samples")
+    """Folder for pictures, sheets and asked.json."""
+    places: str | None = None
+    """Places of your own instead, such as "0.65,0.65 0.25,0.65" (x,y in 0..1 from the top left)."""
+    colors: str | None = None
+    """Colours of your own instead, such as red,blue."""
+    steps: int = 32
+    """Noise levels on the way (each but the last takes two calls of the network)."""
+    seed: int = 0
+    """Another seed gives other pictures."""
+    std: float | None = None
+    """Length of the running average, for run folders (default: the shortest one kept)."""
+    images: int | None = None
+    """Snapshot to take, in images seen, for run folders (default: the last)."""
+    batch: int = 64
+    """Pictures made together."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the network; auto is bfloat16 on CUDA and float32 elsewhere."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    json: bool = False
+    """Print the record on stdout."""
+
+    def run(self) -> None:
+        device = pick_device(self.device)
+        model = open_model(self.model, self.std, self.images, device)
+        set_precision(model, self.precision, device)
+        asks = self.asks(model.tell)
+        out = make_folder(self.out)
+        pictures = make_pictures(model, asks, self.steps, self.batch, device)
+        record = {
+            "model": self.model,
+            "settings": model.config.get("settings"),
+            "images_seen": model.config.get("images_seen"),
+            "ema": model.config.get("ema"),
+            "size": model.size,
+            "steps": self.steps,
+            "seed": self.seed,
+            "pictures": save_pictures(out, asks, pictures),
+            "provenance": provenance(device),
+        }
+        write_json(out / "asked.json", record)
+        save_sheets(out, asks, pictures)
+        if self.json:
+            print_json(record)
+        say(f"{len(asks)} pictures, sheets and asked.json are in {out}.")
+
+    def asks(self, tell: Conditioner) -> list[Ask]:
+        if self.each < 1:
+            raise UserError(f"At least one picture must be made for each K, not {self.each}.")
+        if self.places is not None or self.colors is not None:
+            return wish(tell, self.own_wish(tell), self.each, self.seed)
+        all_ks = "0-8" if isinstance(tell, ColorCounts) else "0" if tell.dim == 0 else "0-12"
+        return study(tell, parse_ks(self.k or all_ks), self.each, self.seed)
+
+    def own_wish(self, tell: Conditioner) -> tuple:
+        told_colors = isinstance(tell, ColorCounts)
+        if self.places is not None and self.colors is not None:
+            raise UserError("Give either --places or --colors: a model is told one kind of thing.")
+        if (self.places is not None) == told_colors:
+            raise UserError(f"This model is told {'colours' if told_colors else 'places'}, not the other.")
+        return parse_places(self.places or "") if not told_colors else parse_colors(self.colors or "")
+
+
+def open_model(name: str, std: float | None, images: int | None, device) -> Model:
+    """A run folder's averaged network, or a model folder, shipped name or hub id."""
+    from tessera.training.run import is_run, load_run
+
+    if is_run(Path(name)):
+        return load_run(Path(name), std, images, device)
+    if std is not None or images is not None:
+        raise UserError(
+            "--std and --images choose among the snapshots of a run folder; a model has only one."
+        )
+    return load_model(name, device)
+
+
+def set_precision(model: Model, precision: str, device: torch.device) -> None:
+    if precision == "auto":
+        precision = "bfloat16" if device.type == "cuda" else "float32"
+    model.denoiser.precision = precision  # type: ignore[assignment]
+
+
+def make_pictures(model: Model, asks: list[Ask], steps: int, batch: int, device) -> Tensor:
+    """All pictures asked for, (len(asks), 3, H, W) on the CPU."""
+    sigmas = noise_levels(steps)
+    cond = torch.cat([model.tell.at(ask.wanted) for ask in asks])
+    made = []
+    with progress("sampling", len(asks)) as advance:
+        for start in range(0, len(asks), batch):
+            rows = slice(start, start + batch)
+            seeds = [ask.seed for ask in asks[rows]]
+            pictures = sample(model.denoiser, cond[rows], model.size, seeds, sigmas=sigmas, device=device)
+            made.append(pictures.cpu())
+            advance(len(seeds))
+    return torch.cat(made)
+
+
+def save_pictures(out: Path, asks: list[Ask], pictures: Tensor) -> list[dict]:
+    """One PNG each, in a folder per K. Returns what asked.json says of them."""
+    records: list[dict] = []
+    numbers: dict[str, int] = {}
+    for ask, picture in zip(asks, pictures):
+        number = numbers.setdefault(ask.name, 0)
+        numbers[ask.name] += 1
+        path = make_folder(out / ask.name) / f"{number:04d}.png"
+        save_png(path, picture)
+        records.append({"file": f"{ask.name}/{path.name}", **ask.record})
+    return records
+
+
+def save_sheets(out: Path, asks: list[Ask], pictures: Tensor) -> None:
+    """A sheet per K, and one with the first few pictures of every K, a row each."""
+    rows: dict[str, list[int]] = {}
+    for n, ask in enumerate(asks):
+        rows.setdefault(ask.name, []).append(n)
+    for name, numbers in rows.items():
+        save_png(out / f"sheet-{name}.png", sheet_of(asks, pictures, numbers))
+    first = [n for numbers in rows.values() for n in numbers[:SHEET_COLUMNS]]
+    columns = min(SHEET_COLUMNS, max(len(numbers) for numbers in rows.values()))
+    save_png(out / "sheet.png", sheet_of(asks, pictures, first, columns))
+
+
+def sheet_of(asks: list[Ask], pictures: Tensor, numbers: list[int], columns: int = SHEET_COLUMNS) -> Tensor:
+    return sample_sheet(pictures[numbers], [asks[n].wanted for n in numbers], min(columns, len(numbers)))

@@ -1,0 +1,91 @@
+"""Several processes that train one network, started by PyTorch's own launcher (`torchrun -m tessera`)."""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+
+from tessera.devices import pick_device
+from tessera.errors import UserError
+
+BUCKET = 1 << 26  # bytes summed in one go: large enough to fill the wire, small enough to spare memory
+
+
+@dataclass(frozen=True)
+class Group:
+    """This process among its fellows."""
+
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Files and messages come from one process only."""
+        return self.rank == 0
+
+    def share(self, batch: int) -> int:
+        """Pictures of each step that fall to this process."""
+        if batch % self.world:
+            raise UserError(f"A batch of {batch} cannot be shared evenly by {self.world} processes.")
+        return batch // self.world
+
+    def sum_(self, tensors: Iterable[Tensor]) -> None:
+        """Replace each tensor by its sum over all processes."""
+        if self.world == 1:
+            return
+        for bucket in buckets(list(tensors)):
+            flat = _flatten_dense_tensors(bucket)
+            dist.all_reduce(flat)
+            for tensor, total in zip(bucket, _unflatten_dense_tensors(flat, bucket)):
+                tensor.copy_(total)
+
+    def agree(self, value: bool) -> bool:
+        """True on every process as soon as it is True on one."""
+        if self.world == 1:
+            return value
+        vote = torch.tensor(float(value), device="cuda" if dist.get_backend() == "nccl" else "cpu")
+        dist.all_reduce(vote)
+        return bool(vote > 0)
+
+    def wait(self) -> None:
+        if self.world > 1:
+            dist.barrier()
+
+
+ALONE = Group()
+
+
+def buckets(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Neighbouring tensors in portions of about BUCKET bytes."""
+    portion: list[Tensor] = []
+    for tensor in tensors:
+        portion.append(tensor)
+        if sum(t.numel() * t.element_size() for t in portion) >= BUCKET:
+            yield portion
+            portion = []
+    if portion:
+        yield portion
+
+
+def join(device_name: str = "auto") -> tuple[Group, torch.device]:
+    """The group this process was launched into (alone without a launcher) and the device it shall use."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    device = pick_device(device_name)
+    if world == 1:
+        return ALONE, device
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    return Group(dist.get_rank(), dist.get_world_size()), device
+
+
+def leave() -> None:
+    """Part cleanly, so that no process waits for one that is gone."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,194 @@
+"""The training loop, as a generator: the caller owns logging, snapshots and stopping.
+
+All chance of a step (scenes, labels, patches, noise levels, noise) is keyed by sample number, so a resumed
+run repeats an uninterrupted one, and any number of processes see the same samples.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from tessera.denoiser.magnitude import normalize_weights, project_gradients, set_weight_norm
+from tessera.denoiser.views import Views, trained_network, training_views
+from tessera.errors import UserError
+from tessera.experiments import TrainingSettings
+from tessera.images.stream import Batch, Stream
+from tessera.scenes.random import normal
+from tessera.training.distributed import ALONE, Group
+from tessera.training.ema import Averages
+from tessera.training.loss import NoiseLevels, loss_at, objective
+from tessera.training.schedule import learning_rate
+
+
+class Step(NamedTuple):
+    """What the caller sees of each step. `loss` stays on the device until it is looked at."""
+
+    images_seen: int  # this step's included
+    loss: Tensor  # (), mean over pixels and channels
+    lr: float
+
+
+class Learner:
+    """A network in training: weights, optimiser, running averages, and how many pictures it has seen."""
+
+    def __init__(
+        self, denoiser: nn.Module, settings: TrainingSettings, device=None, group: Group = ALONE
+    ) -> None:
+        self.settings, self.group = settings, group
+        self.device = torch.device(device or "cpu")
+        self.denoiser = denoiser.to(self.device).train()
+        self.denoiser.precision = chosen_precision(settings, self.device)  # type: ignore[assignment]
+        self.network = trained_network(denoiser)
+        set_weight_norm(denoiser, settings.weight_norm)
+        normalize_weights(denoiser)
+        self.optimizer = torch.optim.Adam(
+            denoiser.parameters(),
+            lr=settings.lr,
+            betas=(settings.beta1, settings.beta2),
+            fused=self.device.type == "cuda",
+        )
+        self.averages = Averages(denoiser, settings.ema)
+        self.images_seen = 0
+        self.loss_of: Callable[..., Tensor] = self._loss_of
+        self.normal: Callable[..., Tensor] = normal
+        if chosen_compile(settings, self.device):
+            self.loss_of = torch.compile(self._loss_of, dynamic=False)
+            self.normal = torch.compile(normal, dynamic=False)
+
+    # -- one step ------------------------------------------------------------------------------------------
+
+    def step(self, batch: Batch) -> Step:
+        """Learn from this process's share of one step."""
+        views = training_views(self.denoiser, batch.images, batch.cond, batch.index, self.settings.seed)
+        loss = self.gradients(views)
+        lr = self.update()
+        return Step(self.images_seen, loss, lr)
+
+    def gradients(self, views: Views) -> Tensor:
+        """Fill `.grad` with the gradient of the whole step. Returns the mean loss per element, ()."""
+        self.optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.device)
+        count = len(views) * self.group.world
+        micro = self.settings.micro or len(views)
+        for first in range(0, len(views), micro):
+            part = views[first : first + micro]
+            loss = self.loss_of(part.images, part.cond, *self.chance(part), part.inside, count)
+            loss.backward()
+            total += loss.detach()
+        grads = [p.grad for p in self.denoiser.parameters() if p.grad is not None]
+        self.group.sum_([*grads, total])
+        return total / views.images[0].numel()
+
+    def chance(self, views: Views) -> tuple[Tensor, Tensor]:
+        """Noise levels (V,) and unit noise like the pictures."""
+        seed, shape = self.settings.seed, views.images.shape
+        levels = NoiseLevels(self.settings.p_mean, self.settings.p_std)
+        sigma = levels(self.normal(seed, views.index, "noise level", 1)[:, 0])
+        return sigma, self.normal(seed, views.index, "noise", shape[1:].numel()).reshape(shape)
+
+    def _loss_of(
+        self, images: Tensor, cond: Tensor, sigma: Tensor, noise: Tensor, inside: Tensor | None, count: int
+    ) -> Tensor:
+        """The number to differentiate. Beyond a picture's border there is neither noise nor loss."""
+        if inside is not None:
+            noise = noise * inside
+        loss = loss_at(self.network, images, cond, sigma, noise)
+        return objective(loss if inside is None else loss * inside, count)
+
+    def update(self) -> float:
+        """Move the weights along the gradient and the averages after them. Returns the learning rate."""
+        settings = self.settings
+        lr = learning_rate(
+            self.images_seen,
+            batch=settings.batch,
+            reference=settings.lr,
+            decay_batches=settings.decay,
+            rampup_images=settings.rampup,
+        )
+        if settings.weight_norm == "projected":
+            project_gradients(self.denoiser)
+        self.optimizer.param_groups[0]["lr"] = lr
+        self.optimizer.step()
+        if settings.weight_norm != "in-forward":
+            normalize_weights(self.denoiser)
+        self.images_seen += settings.batch
+        self.averages.update(self.images_seen, settings.batch)
+        return lr
+
+    # -- looking at it, keeping it -------------------------------------------------------------------------
+
+    def averaged(self, std: float | None = None) -> nn.Module:
+        """A copy with averaged weights (the shortest average if not said), ready to sample."""
+        copy = deepcopy(self.denoiser).eval().requires_grad_(False)
+        copy.load_state_dict(self.averages.state(min(self.settings.ema) if std is None else std))
+        return copy
+
+    def finite(self) -> bool:
+        """Whether no weight is NaN or infinite."""
+        return all(bool(torch.isfinite(p).all()) for p in self.denoiser.parameters())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything needed to carry on, but for `images_seen`."""
+        held = {f"model.{name}": value for name, value in self.denoiser.state_dict().items()}
+        for name, parameter in self.denoiser.named_parameters():
+            for part, value in self.optimizer.state[parameter].items():
+                held[f"adam.{part}.{name}"] = value
+        for std, means in self.averages.means.items():
+            held |= {f"ema.{std}.{name}": mean for name, mean in zip(self.averages.names, means)}
+        return held
+
+    def load(self, tensors: Mapping[str, Tensor], images_seen: int) -> None:
+        """Carry on from `tensors`, as if never interrupted."""
+        groups = split_names(tensors)
+        try:
+            self.denoiser.load_state_dict(groups["model"])
+            for name, parameter in self.denoiser.named_parameters():
+                self.optimizer.state[parameter] = self._adam_state(groups, name, parameter)
+            for std in self.averages.stds:
+                self.averages.load(std, {name: tensors[f"ema.{std}.{name}"] for name in self.averages.names})
+        except (KeyError, RuntimeError) as error:
+            raise UserError(f"The saved state does not fit this network: {error}.") from error
+        self.images_seen = images_seen
+
+    def _adam_state(self, groups: Mapping[str, Any], name: str, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """Adam counts its steps where its kernel wants them: fused ones on the device."""
+        fused = self.optimizer.param_groups[0]["fused"]
+        home = {"step": self.device if fused else torch.device("cpu")}
+        parts = ("step", "exp_avg", "exp_avg_sq")
+        return {
+            part: groups["adam"][f"{part}.{name}"].clone().to(home.get(part, parameter.device))
+            for part in parts
+        }
+
+
+def split_names(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Tensors by the first word of their names."""
+    groups: dict[str, dict[str, Tensor]] = {}
+    for full, tensor in tensors.items():
+        group, name = full.split(".", 1)
+        groups.setdefault(group, {})[name] = tensor
+    return groups
+
+
+def train(learner: Learner, stream: Stream) -> Iterator[Step]:
+    """Steps until the total is reached, from wherever the learner stands."""
+    settings, group = learner.settings, learner.group
+    group.share(settings.batch)
+    batches = stream.steps(
+        learner.images_seen, settings.batch, settings.stockpile, group.rank, group.world, learner.device
+    )
+    while learner.images_seen < settings.total:
+        yield learner.step(next(batches))
+
+
+def chosen_precision(settings: TrainingSettings, device: torch.device) -> str:
+    if settings.precision != "auto":
+        return settings.precision
+    return "bfloat16" if device.type == "cuda" else "float32"
+
+
+def chosen_compile(settings: TrainingSettings, device: torch.device) -> bool:
+    return settings.compile == "on" or (settings.compile == "auto" and device.type == "cuda")

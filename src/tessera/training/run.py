@@ -1,0 +1,364 @@
+"""A run is one folder: config.json, log.jsonl, snapshots/, samples/, results/. The same command carries on.
+
+A full state (weights, optimiser, averages) is written whole or not at all and carries its own checksum; the
+newest undamaged one counts. Averages are kept in half precision at every snapshot, so that any other length
+can be had afterwards.
+"""
+
+import fcntl
+import json
+import math
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tessera.console import say
+from tessera.denoiser.build import build_denoiser, tell_for
+from tessera.denoiser.folder import Model, denoiser_config, fill_in
+from tessera.denoiser.sealed import halved, read_sealed, write_sealed
+from tessera.errors import UserError
+from tessera.experiments import Settings, first_difference, format_count, settings_from
+from tessera.files import atomic, make_folder, read_json, write_json
+from tessera.images.stream import Stream
+from tessera.scenes import Scenes
+from tessera.training.distributed import ALONE, Group
+from tessera.training.ema import Snapshot, reconstruct
+from tessera.training.loop import Learner, train
+from tessera.version import __version__
+
+STATES_KEPT = 2  # the newest, and one to fall back on
+LOG_STEPS = 20  # steps between two lines of the log, and between two looks for NaN
+FREE = {  # settings that may change when a run is carried on: they leave what is computed as it is
+    f"training.{name}" for name in ("total", "snapshot", "checkpoint", "compile", "stockpile", "micro")
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a call of `train_run` ended."""
+
+    images_seen: int
+    seconds: float
+    finished: bool
+    record: dict[str, Any] = field(default_factory=dict)  # the last line of the log
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, folder: Path):
+        self.folder = Path(folder)
+        self.config, self.log = self.folder / "config.json", self.folder / "log.jsonl"
+        self.snapshots, self.samples = self.folder / "snapshots", self.folder / "samples"
+        self.results = self.folder / "results"
+
+    # -- opening -------------------------------------------------------------------------------------------
+
+    def prepare(self, settings: Settings) -> None:
+        """Make the folder, or check that the run in it is this one."""
+        for path in (self.folder, self.snapshots, self.samples, self.results):
+            make_folder(path)
+        if self.config.exists():
+            self.check(settings)
+        write_json(self.config, {"tessera": __version__, **settings.plain()})
+
+    def check(self, settings: Settings) -> None:
+        difference = first_difference(self.settings(), settings, FREE)
+        if difference:
+            name, was, now = difference
+            raise UserError(
+                f"{self.folder} holds another run: its {name} is {shown(was)}, not {shown(now)}; "
+                "choose another --run folder or the same setting."
+            )
+
+    def settings(self) -> Settings:
+        record = read_json(self.config)
+        if not isinstance(record, dict):
+            raise UserError(f"{self.config} is not the config of a run.")
+        return settings_from({key: value for key, value in record.items() if key != "tessera"})
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the folder for this process; the system lets go when the process ends, however it ends."""
+        with open(make_folder(self.folder) / ".lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"Another process is training in {self.folder}.") from None
+            yield
+
+    # -- full states ---------------------------------------------------------------------------------------
+
+    def states(self) -> list[Path]:
+        """Newest first."""
+        return sorted(self.snapshots.glob("state-*.safetensors"), reverse=True)
+
+    def save_state(self, learner: Learner) -> Path:
+        path = self.snapshots / f"state-{learner.images_seen:012d}.safetensors"
+        write_sealed(path, learner.tensors(), {"images_seen": learner.images_seen})
+        for old in self.states()[STATES_KEPT:]:
+            old.unlink()
+        return path
+
+    def resume(self, learner: Learner, tell_person: Callable[[str], None] = say) -> Path | None:
+        """Load the newest undamaged state, saying so when a newer one had to be passed over."""
+        for path in self.states():
+            try:
+                tensors, facts = read_sealed(path)
+                learner.load(tensors, facts["images_seen"])
+                return path
+            except (UserError, KeyError) as error:
+                tell_person(f"Passing over {path.name}, going back to the one before: {error}")
+        return None
+
+    # -- averages ------------------------------------------------------------------------------------------
+
+    def save_averages(self, learner: Learner) -> None:
+        for std in learner.averages.stds:
+            facts = {"images_seen": learner.images_seen, "std": std}
+            path = self.snapshots / f"ema-{learner.images_seen:012d}-{std:.3f}.safetensors"
+            write_sealed(path, halved(learner.averages.state(std)), facts)
+
+    def averages(self) -> list[Snapshot]:
+        """All stored averages, oldest first; damaged ones are passed over when they are read."""
+        found = []
+        for path in sorted(self.snapshots.glob("ema-*.safetensors")):
+            match = re.fullmatch(r"ema-(\d+)-([\d.]+)", path.stem)
+            if match:
+                found.append(Snapshot(int(match[1]), float(match[2]), Reader(path)))
+        return found
+
+    # -- log -----------------------------------------------------------------------------------------------
+
+    def records(self) -> list[dict[str, Any]]:
+        """Lines of the log; a line cut short by a kill is no line."""
+        if not self.log.exists():
+            return []
+        found = []
+        for line in self.log.read_text().splitlines():
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+        return found
+
+    def trim_log(self, images_seen: int) -> None:
+        """Forget what was logged after the state a run resumes from: it will be logged again."""
+        kept = [record for record in self.records() if record["images_seen"] <= images_seen]
+        with atomic(self.log) as temporary:
+            temporary.write_text("".join(json.dumps(record) + "\n" for record in kept))
+
+    def write_record(self, record: dict[str, Any]) -> None:
+        try:
+            with open(self.log, "a") as file:
+                file.write(json.dumps(record, allow_nan=False) + "\n")
+        except OSError as error:
+            raise UserError(f"Could not write {self.log}: {error.strerror or error}.") from error
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads one stored average when called."""
+
+    path: Path
+
+    def __call__(self) -> dict[str, Tensor]:
+        return {name: tensor.float() for name, tensor in read_sealed(self.path)[0].items()}
+
+
+def shown(value: Any) -> str:
+    return f"`{','.join(map(str, value)) if isinstance(value, tuple) else value}`"
+
+
+# -- training in a folder ----------------------------------------------------------------------------------
+
+
+def stream_for(settings: Settings) -> Stream:
+    """The training pictures of a run."""
+    data = settings.data
+    return Stream(Scenes(objects=data.objects), data.size, tell_for(settings), data.seed, data.quality)
+
+
+def train_run(
+    settings: Settings,
+    folder: Path,
+    *,
+    device=None,
+    group: Group = ALONE,
+    minutes: float | None = None,
+    on_record: Callable[[dict[str, Any]], None] | None = None,
+    on_snapshot: Callable[[RunFolder, Learner], None] | None = None,
+    on_step: Callable[[int], None] | None = None,
+    tell_person: Callable[[str], None] = say,
+) -> Outcome:
+    """Train until the total, from the newest state in `folder` on. `minutes` pauses before."""
+    run = RunFolder(folder)
+    learner = Learner(build_denoiser(settings), settings.training, device, group)
+    if group.leads:
+        run.prepare(settings)
+    group.wait()
+    with run.alone() if group.leads else unlocked(), gentle_stop() as asked_to_stop:
+        begun = run.resume(learner, tell_person if group.leads else silent)
+        if begun and group.leads:
+            tell_person(f"Carrying on from {begun.name} ({format_count(learner.images_seen)} images).")
+        if group.leads:
+            run.trim_log(learner.images_seen)
+        group.wait()
+        keeper = Keeper(run, learner, on_record, on_snapshot)
+        deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
+        for step in train(learner, stream_for(settings)):
+            keeper.after(step.loss, step.lr)
+            if on_step:
+                on_step(step.images_seen)
+            if group.agree(asked_to_stop() or time.monotonic() > deadline):
+                break
+        return keeper.finish()
+
+
+class Keeper:
+    """What happens after each step besides training: log, watch for NaN, snapshots, full states."""
+
+    def __init__(self, run: RunFolder, learner: Learner, on_record=None, on_snapshot=None):
+        self.run, self.learner = run, learner
+        self.on_record, self.on_snapshot = on_record, on_snapshot
+        self.start = self.mark = time.monotonic()
+        self.losses: list[Tensor] = []
+        self.record: dict[str, Any] = {}
+        self.saved_at = learner.images_seen
+
+    def after(self, loss: Tensor, lr: float) -> None:
+        settings, seen = self.learner.settings, self.learner.images_seen
+        self.losses.append(loss)
+        done = seen >= settings.total
+        snapshot = done or crossed(seen, settings.batch, settings.snapshot)
+        checkpoint = snapshot or crossed(seen, settings.batch, settings.checkpoint)
+        if checkpoint or seen // settings.batch % LOG_STEPS == 0:
+            self.log(lr)
+        if checkpoint:
+            self.check_finite(torch.stack(self.losses or [loss]).mean())
+        if snapshot and self.learner.group.leads:
+            self.run.save_averages(self.learner)
+            if self.on_snapshot:
+                self.on_snapshot(self.run, self.learner)
+        if checkpoint:
+            self.save()
+
+    def log(self, lr: float) -> None:
+        """One line for the steps since the last one. Looking at the loss waits for the device, so rarely."""
+        mean, now = torch.stack(self.losses).mean(), time.monotonic()
+        self.check_loss(mean)
+        settings, seen = self.learner.settings, self.learner.images_seen
+        speed = len(self.losses) * settings.batch / max(now - self.mark, 1e-9)
+        self.record = {
+            "images_seen": seen,
+            "loss": round(float(mean), 6),
+            "lr": lr,
+            "images_per_second": round(speed, 1),
+            "seconds": round(now - self.start, 2),
+        }
+        self.losses, self.mark = [], now
+        if self.learner.group.leads:
+            self.run.write_record(self.record)
+            if self.on_record:
+                self.on_record(self.record)
+
+    def check_loss(self, mean: Tensor) -> None:
+        if not bool(torch.isfinite(mean)):
+            self.give_up("The loss became NaN or infinite")
+
+    def check_finite(self, mean: Tensor) -> None:
+        """No bad state is ever written."""
+        self.check_loss(mean)
+        if not self.learner.finite():
+            self.give_up("A weight became NaN or infinite")
+
+    def give_up(self, what: str) -> None:
+        good = self.run.states()
+        last = f"the last good state is {good[0]}" if good else "no state had been written yet"
+        raise UserError(f"{what} by image {self.learner.images_seen}; {last}. Try a smaller --training.lr.")
+
+    def save(self) -> None:
+        if self.learner.group.leads and self.saved_at != self.learner.images_seen:
+            self.run.save_state(self.learner)
+        self.saved_at = self.learner.images_seen
+
+    def finish(self) -> Outcome:
+        """Keep where training stopped, whether at the end or before."""
+        if self.saved_at != self.learner.images_seen:
+            self.check_finite(torch.stack(self.losses).mean() if self.losses else torch.zeros(()))
+            self.save()
+        self.learner.group.wait()
+        seen = self.learner.images_seen
+        done = seen >= self.learner.settings.total
+        return Outcome(seen, time.monotonic() - self.start, done, self.record)
+
+
+def crossed(seen: int, batch: int, every: int) -> bool:
+    """Whether the last step passed a multiple of `every`."""
+    return seen // every > (seen - batch) // every
+
+
+@contextmanager
+def gentle_stop() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C or SIGTERM lets the step finish and the state be saved; a second one does not wait."""
+    asked: list[int] = []
+
+    def remember(number, frame):
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    try:
+        before = {kind: signal.signal(kind, remember) for kind in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: signals belong to someone else
+        before = {}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
+@contextmanager
+def unlocked() -> Iterator[None]:
+    yield
+
+
+def silent(message: str) -> None:
+    pass
+
+
+# -- using a run afterwards --------------------------------------------------------------------------------
+
+
+def is_run(path: Path) -> bool:
+    return (Path(path) / "config.json").is_file() and (Path(path) / "snapshots").is_dir()
+
+
+def load_run(folder: Path, std: float | None = None, images_seen: int | None = None, device=None) -> Model:
+    """A run's averaged network: at the last snapshot or at `images_seen`, of any length `std`.
+
+    Without `std` it is the shortest average that was kept, as it is stored.
+    """
+    run = RunFolder(folder)
+    settings = run.settings()
+    snapshots = run.averages()
+    if not snapshots:
+        raise UserError(f"{folder} has no snapshot yet.")
+    moment = images_seen or max(s.images_seen for s in snapshots)
+    std = min(s.std for s in snapshots) if std is None else std
+    stored = [s for s in snapshots if s.images_seen == moment and math.isclose(s.std, std, abs_tol=5e-4)]
+    state = stored[0].load() if stored else reconstruct(snapshots, std, moment)
+    denoiser = build_denoiser(settings)
+    fill_in(denoiser, {name: value.float() for name, value in state.items()}, Path(folder))
+    denoiser = denoiser.to(device).eval().requires_grad_(False)
+    config = {"denoiser": denoiser_config(denoiser), "images_seen": moment, "ema": std}
+    return Model(denoiser, tell_for(settings), {**config, "settings": settings.plain()})

@@ -1,0 +1,184 @@
+"""The verbs `train` and `ema`."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import tyro
+
+from tessera.console import progress, say
+from tessera.denoiser.build import tell_for
+from tessera.denoiser.folder import save_model
+from tessera.devices import DeviceName
+from tessera.errors import UserError
+from tessera.experiments import Settings, format_count, parse_count, parse_range, settings_for
+from tessera.images.pictures import save_png
+from tessera.sampler.asking import study
+from tessera.sampler.noise import noise_levels
+from tessera.sampler.sample import sample
+from tessera.sampler.sheets import sample_sheet
+from tessera.training.distributed import Group, join, leave
+from tessera.training.loop import Learner
+from tessera.training.options import flags_for, given
+from tessera.training.run import Outcome, RunFolder, is_run, load_run, train_run
+
+TellFlags, DataFlags = flags_for("tell"), flags_for("data")
+DenoiserFlags, TrainingFlags = flags_for("denoiser"), flags_for("training")
+SHEET_KS, SHEET_EACH, SHEET_STEPS = (1, 3, 6), 6, 16  # the sheet at snapshots is a quick look
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train one experiment of the study. The same command carries an interrupted run on, exactly."""
+
+    experiment: tyro.conf.Positional[str]
+    """One of exp1, exp2, exp2-random, exp2-drop, exp3, exp2L, exp3L, color."""
+    objects: str | None = None
+    """Fewest and most things in a training scene (default: 1-3)."""
+    preset: str = "small"
+    """Size of the whole: tiny (32 px, minutes on a CPU), small (64 px, minutes on a GPU), paper (128 px)."""
+    total: str | None = None
+    """Images to train on, such as 4Mi (default: the preset's)."""
+    folder: Annotated[Path | None, tyro.conf.arg(name="run", metavar="DIR")] = None
+    """Run folder (default: runs/EXPERIMENT-M-PRESET)."""
+    minutes: float | None = None
+    """Pause after this many minutes, ready to be carried on."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    tensorboard: Literal["auto", "on", "off"] = "auto"
+    """Write TensorBoard events too; auto does so where TensorBoard is installed."""
+    tell: TellFlags = field(default_factory=TellFlags)  # type: ignore[valid-type]
+    data: DataFlags = field(default_factory=DataFlags)  # type: ignore[valid-type]
+    denoiser: DenoiserFlags = field(default_factory=DenoiserFlags)  # type: ignore[valid-type]
+    training: TrainingFlags = field(default_factory=TrainingFlags)  # type: ignore[valid-type]
+
+    def run(self) -> int | None:
+        settings = self.settings()
+        folder = self.folder or Path("runs") / settings.run_name
+        group, device = join(self.device)
+        try:
+            with Watch(settings, folder, group, self.tensorboard) as watch:
+                outcome = train_run(
+                    settings,
+                    folder,
+                    device=device,
+                    group=group,
+                    minutes=self.minutes,
+                    on_step=watch.step,
+                    on_record=watch.record,
+                    on_snapshot=save_sheet,
+                    tell_person=watch.say,
+                )
+        finally:
+            leave()
+        if group.leads:
+            say(ending(outcome, folder))
+        return None if outcome.finished or self.minutes is not None else 130
+
+    def settings(self) -> Settings:
+        """Preset, experiment, then what was given on the command line."""
+        changes = {
+            group: given(group, getattr(self, group)) for group in ("tell", "data", "denoiser", "training")
+        }
+        if self.objects is not None:
+            changes["data"]["objects"] = parse_range(self.objects)
+        if self.total is not None:
+            changes["training"]["total"] = parse_count(self.total)
+        return settings_for(self.experiment, self.preset, changes)
+
+
+class Watch:
+    """What a person sees of a run: a bar on stderr, and TensorBoard."""
+
+    def __init__(self, settings: Settings, folder: Path, group: Group, tensorboard: str):
+        self.settings, self.group = settings, group
+        self.stack = ExitStack()
+        self.board = open_board(folder, tensorboard) if group.leads else None
+        self.shown = 0
+
+    def __enter__(self) -> "Watch":
+        name = self.settings.run_name
+        self.advance = self.stack.enter_context(progress(name, self.settings.training.total))
+        return self
+
+    def __exit__(self, *problem) -> None:
+        self.stack.close()
+        if self.board is not None:
+            self.board.close()
+
+    def step(self, images_seen: int) -> None:
+        if self.group.leads:
+            self.advance(images_seen - self.shown)
+            self.shown = images_seen
+
+    def record(self, record: dict[str, Any]) -> None:
+        self.advance(0, note=f"{record['images_per_second']:,.0f} images/s, loss {record['loss']:.4f}")
+        if self.board is not None:
+            for name in ("loss", "lr", "images_per_second"):
+                self.board.add_scalar(name, record[name], record["images_seen"])
+
+    def say(self, message: str) -> None:
+        if self.group.leads:
+            say(message)
+
+
+def open_board(folder: Path, wanted: str) -> Any:
+    """A TensorBoard writer into the run folder, or None."""
+    if wanted == "off" or (wanted == "auto" and find_spec("tensorboard") is None):
+        return None
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError("TensorBoard is not installed: pip install 'tessera[track]'.") from None
+    return SummaryWriter(folder / "tensorboard")
+
+
+def save_sheet(run: RunFolder, learner: Learner) -> None:
+    """A few pictures for 1, 3 and 6 conditions, made with the averaged weights: samples/IMAGES.png."""
+    settings = run.settings()
+    tell = tell_for(settings)
+    asks = study(tell, list(SHEET_KS) if tell.dim else [0], SHEET_EACH, seed=0)
+    made = sample(
+        learner.averaged(),
+        torch.cat([tell.at(ask.wanted) for ask in asks]),
+        settings.data.size,
+        [ask.seed for ask in asks],
+        sigmas=noise_levels(SHEET_STEPS),
+    )
+    sheet = sample_sheet(made.float().cpu(), [ask.wanted for ask in asks], columns=SHEET_EACH)
+    save_png(run.samples / f"{learner.images_seen:012d}.png", sheet)
+
+
+def ending(outcome: Outcome, folder: Path) -> str:
+    seen, seconds = outcome.images_seen, outcome.seconds
+    if outcome.finished:
+        return f"Trained on {format_count(seen)} images in {seconds:.0f} s; the run is in {folder}."
+    return f"Paused at {format_count(seen)} images; the same command carries on from {folder}."
+
+
+@dataclass(frozen=True)
+class Ema:
+    """Make a model folder from a run, with a running average of any length, chosen after the fact."""
+
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="run", metavar="RUN")]
+    """The run folder."""
+    std: float = 0.05
+    """Length of the average, as a share of the training: 0.05 looks back about a twentieth."""
+    images: int | None = None
+    """Snapshot at which the average ends, in images seen (default: the last)."""
+    out: Path | None = None
+    """Model folder to write (default: RUN/models/std-STD)."""
+    full: bool = False
+    """Keep weights in float32 rather than in half precision."""
+
+    def run(self) -> None:
+        if not is_run(self.folder):
+            raise UserError(f"{self.folder} is not a run folder.")
+        model = load_run(self.folder, self.std, self.images)
+        out = self.out or self.folder / "models" / f"std-{self.std:.3f}"
+        kept = {key: model.config[key] for key in ("settings", "images_seen", "ema")}
+        save_model(out, model.denoiser, model.tell, kept, half=not self.full)
+        say(f"The average of std {self.std:g} at {model.config['images_seen']} images is in {out}.")
