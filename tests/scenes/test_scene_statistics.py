@@ -1,4 +1,4 @@
-"""Drawn scenes against the official rules: counts, attributes, positions, how often a placement is dropped."""
+"""Drawn scenes against the official rules: counts, attributes, positions, and how often placements fail."""
 
 import csv
 

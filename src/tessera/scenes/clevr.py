@@ -96,9 +96,7 @@ def read_lights(record: dict, where: str) -> Lights:
         return Lights()
 
     def location(lamp: str) -> Point:
-        found = need(
-            record["lights"], lamp, f"{where}, lights", lambda value: isinstance(value, dict), "an object"
-        )
+        found = need(record["lights"], lamp, f"{where}, lights")
         return read_point(found, "location", f"{where}, {lamp}")
 
     return Lights(**{name: location(lamp) for name, lamp in LAMPS.items()})
@@ -109,7 +107,9 @@ def read_point(record: Any, field: str, where: str) -> Point:
     return float(value[0]), float(value[1]), float(value[2])
 
 
-def need(record: Any, field: str, where: str, fits: Callable[[Any], bool], what: str) -> Any:
+def need(
+    record: Any, field: str, where: str, fits: Callable[[Any], bool] = lambda value: True, what: str = "there"
+) -> Any:
     """The field's value, or one sentence about why it will not do."""
     if not isinstance(record, dict):
         raise UserError(f"{where} must be a JSON object, not {type(record).__name__}.")
