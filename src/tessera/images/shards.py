@@ -131,7 +131,8 @@ def as_in_a_file(settings: dict[str, Any]) -> dict[str, Any]:
 
 def write_shard(path: Path, first: int, content: dict[str, Tensor]) -> Shard:
     """Bytes are made first and written by us, because then a full disk is an ordinary error with a name."""
-    data = save(content, metadata={"format": FORMAT, "version": str(VERSION), "first": str(first)})
+    about = json.dumps({"format": FORMAT, "version": VERSION, "first": first})
+    data = save(content, metadata={"tessera": about})  # one entry: several come in an order that changes by run
     save_bytes(path, data)
     count = len(content["images"])
     return Shard(path.name, first, count, len(data), hashlib.sha256(data).hexdigest())

@@ -165,7 +165,7 @@ class Render:
         self.refuse(("objects",), "--places")
         rules, size = self.rules((len(places), len(places))), parse_size(self.size)
 
-        def take(first: int, many: int) -> SceneBatch:
+        def place(first: int, many: int) -> SceneBatch:
             return place_at(
                 places,
                 rules=rules,
@@ -176,8 +176,9 @@ class Render:
                 device=device,
             )
 
-        settings = {**self.stream_settings(rules), "places": places}
-        return Source(count, warned_once(take), self.numbered(count), settings)
+        take = warned_once(place)
+        take(0, 1)
+        return Source(count, take, self.numbered(count), {**self.stream_settings(rules), "places": places})
 
     def given_scenes(self, path: Path) -> Source:
         self.refuse(CHOICES_OF_DRAWN_SCENES, "--scenes")
