@@ -47,6 +47,13 @@ def test_hard_scenes_too_are_the_same_in_any_batch():
     assert same(hard.draw(8, seed=4)[5:6], hard.draw(1, seed=4, start=5))
 
 
+def test_scenes_can_be_asked_for_by_number_in_any_order():
+    numbers = torch.tensor([7, 2**35, 3])
+    some = Scenes().numbered(numbers, seed=5)[0]
+    for row, number in enumerate(numbers.tolist()):
+        assert same(some[row : row + 1], Scenes().draw(1, seed=5, start=number))
+
+
 def test_seeds_and_indices_give_different_scenes():
     one, two = Scenes().draw(200, seed=0), Scenes().draw(200, seed=1)
     assert (one.camera != two.camera).all()

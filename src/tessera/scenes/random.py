@@ -62,6 +62,9 @@ def normal(seed: int, index: Tensor, lane: str, count: int, turn: int | Tensor =
     that (Apple silicon has no float64 and may differ by one float32 step).
     """
     wide = torch.float32 if index.device.type == "mps" else torch.float64
-    pairs = words(seed, index, lane, 2 * count, turn).to(wide).reshape(len(index), count, 2)
+    even = count + count % 2
+    pairs = words(seed, index, lane, even, turn).to(wide).reshape(len(index), even // 2, 2)
     radius = (-2 * torch.log((pairs[..., 0] + 1) * 2.0**-32)).sqrt()
-    return (radius * torch.cos(2 * math.pi * 2.0**-32 * pairs[..., 1])).to(torch.float32)
+    angle = 2 * math.pi * 2.0**-32 * pairs[..., 1]
+    both = torch.stack([radius * angle.cos(), radius * angle.sin()], dim=-1)  # (B, even / 2, 2)
+    return both.flatten(1)[:, :count].to(torch.float32)

@@ -92,8 +92,11 @@ class Scenes:
         """`draw`, and what it took."""
         if count < 0 or start < 0:
             raise UserError(f"Cannot draw {count} scenes from number {start}: neither may be negative.")
+        return self.numbered(torch.arange(start, start + count, device=device), seed)
+
+    def numbered(self, index: Tensor, seed: int = 0) -> tuple[SceneBatch, Effort]:
+        """The scenes with these numbers (B,), in any order, on the device of `index`; and what they took."""
         check_fit(self)
-        index = torch.arange(start, start + count, device=device)
         return fill(self, seed, index, thing_counts(self, seed, index))
 
 

@@ -24,7 +24,7 @@ FOCAL_PIXELS = FOCAL * WIDTH
 CLEAR = 1.1 * ENOUGH  # a lower bound on the area must pass this, since pixels are counted, not area
 NETS = (8, 16)  # rays per side of the coarse nets, tried in turn
 DOUBT = (5, 20)  # an estimate within so many rays plus so many pixels of the limit needs a finer look
-RAYS = 1 << 19  # rays traced together, so that memory stays flat
+RAYS = {"cpu": 1 << 17, "cuda": 1 << 23, "mps": 1 << 20}  # traced together, so that memory stays flat
 MASKS = 32  # pictures rendered together
 
 # The meshes in units of the thing's size. Cube and cylinder are flat up to a core and rounded beyond it: a
@@ -211,7 +211,7 @@ def net_estimate(seen: View, scene: Tensor, thing: Tensor, net: int) -> tuple[Te
     x = (left + (right - left) * step).repeat(1, net)  # (Q, net * net)
     y = (top + (bottom - top) * step).repeat_interleave(net, dim=1)
     hits = torch.zeros_like(scene)
-    for rows in torch.arange(len(scene), device=scene.device).split(RAYS // net**2):
+    for rows in torch.arange(len(scene), device=scene.device).split(rays_at_once(scene) // net**2):
         hits[rows] = visible(seen, scene[rows], thing[rows], x[rows], y[rows]).sum(1)
     cell = ((right - left) * (bottom - top))[:, 0] / net**2  # pixels per ray
     return hits * cell, DOUBT[0] * cell + DOUBT[1]
@@ -226,7 +226,7 @@ def count_pixels(seen: View, scene: Tensor, thing: Tensor) -> Tensor:
     rows = side.argsort()  # rectangles of like size go together, as many as memory allows
     while len(rows):
         largest = max(1, int(side[rows[-1]]))
-        at_once = max(1, RAYS // largest**2)
+        at_once = max(1, rays_at_once(scene) // largest**2)
         now, rows = rows[-at_once:], rows[:-at_once]
         step = torch.arange(largest, device=scene.device) + 0.5
         x = (left[now] + step).repeat(1, largest)  # (q, largest * largest)
@@ -234,6 +234,10 @@ def count_pixels(seen: View, scene: Tensor, thing: Tensor) -> Tensor:
         inside = (x < right[now]) & (y < bottom[now])
         counts[now] = (visible(seen, scene[now], thing[now], x, y) & inside).sum(1)
     return counts
+
+
+def rays_at_once(where: Tensor) -> int:
+    return RAYS.get(where.device.type, 1 << 17)
 
 
 def visible(seen: View, scene: Tensor, thing: Tensor, x: Tensor, y: Tensor) -> Tensor:
