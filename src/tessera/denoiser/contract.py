@@ -34,6 +34,8 @@ class Adapted(nn.Module):
 
     def __init__(self, predict: Predict, shift: float = 0.0, scale: float = 1.0):
         super().__init__()
+        if scale <= 0:
+            raise UserError(f"A range of values needs a positive scale, not {scale}.")
         self.predict = predict
         self.shift, self.scale = shift, scale
 
@@ -100,11 +102,10 @@ class FromV(Discrete):
         return signal * (signal * x) - spoilt * v
 
 
-class FromVelocity(Adapted):
-    """The network predicts the velocity of a straight path between a picture and noise (flow matching).
+class Straight(Adapted):
+    """Networks taught on a straight path between a picture and noise (flow matching).
 
-    `data_at` is the time at which its path is at the picture: 0 means path (1 - t) clean + t noise and
-    velocity noise - clean, 1 the reverse of both.
+    `data_at` is the time at which the path is at the picture: 0 means (1 - t) clean + t noise, 1 the reverse.
     """
 
     def __init__(self, predict: Predict, *, data_at: int = 1, shift: float = 0.0, scale: float = 1.0):
@@ -113,13 +114,27 @@ class FromVelocity(Adapted):
             raise UserError(f"A path is at the picture at time 0 or 1, not {data_at}.")
         self.data_at = data_at
 
-    def clean(self, x: Tensor, sigma: Tensor, cond: Any) -> Tensor:
-        share = sigma / (1 + sigma)  # of noise on the path
+    def seen(self, x: Tensor, sigma: Tensor, cond: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """The network's answer, the point of the path it was asked about, and the share of noise there."""
+        share = sigma / (1 + sigma)
         here = x * like_image(1 - share)
         time = share if self.data_at == 0 else 1 - share
-        velocity = self.predict(here, time, cond)
-        towards_data = -velocity if self.data_at == 0 else velocity
-        return here + like_image(share) * towards_data
+        return self.predict(here, time, cond), here, like_image(share)
+
+
+class FromVelocity(Straight):
+    """The network predicts the path's velocity: noise - clean for `data_at` 0, clean - noise for 1."""
+
+    def clean(self, x: Tensor, sigma: Tensor, cond: Any) -> Tensor:
+        velocity, here, share = self.seen(x, sigma, cond)
+        return here + share * (velocity if self.data_at == 1 else -velocity)
+
+
+class FromPathEnd(Straight):
+    """The network predicts the picture at the path's end."""
+
+    def clean(self, x: Tensor, sigma: Tensor, cond: Any) -> Tensor:
+        return self.seen(x, sigma, cond)[0]
 
 
 def linear_alphas(steps: int = 1000, first: float = 1e-4, last: float = 0.02) -> Tensor:
