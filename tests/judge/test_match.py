@@ -1,0 +1,113 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from tessera.errors import UserError
+from tessera.judge.finding import Finding
+from tessera.judge.match import CELL, match, match_colors
+
+
+def thing(x, y, color="red", confidence=0.9, proper=0.9):
+    return Finding((x, y), color, "cube", "large", "metal", confidence, proper)
+
+
+def test_a_picture_with_everything_in_place_is_ok():
+    verdict = match([thing(0.25, 0.66), thing(0.66, 0.25)], [(0.65, 0.25), (0.25, 0.65)])
+    assert verdict.ok and (verdict.found, verdict.missing, verdict.extra) == (2, 0, 0)
+    assert set(verdict.pairs) == {(0, 1), (1, 0)}
+    assert verdict.reason == "all 2 places are filled"
+
+
+def test_the_reason_says_what_is_missing_and_what_is_too_much():
+    verdict = match([thing(0.25, 0.65), thing(0.40, 0.52)], [(0.65, 0.25), (0.25, 0.65)])
+    assert not verdict.ok
+    assert verdict.reason == "nothing at (0.65, 0.25); 1 extra near (0.40, 0.52)"
+
+
+def test_nothing_asked_and_nothing_drawn_is_ok_and_anything_drawn_is_extra():
+    assert match([], []).ok
+    verdict = match([thing(0.5, 0.5), thing(0.1, 0.2)], [])
+    assert not verdict.ok and verdict.extra == 2 and verdict.wanted == 0
+    assert verdict.reason == "2 extra near (0.50, 0.50) and (0.10, 0.20)"
+
+
+def test_a_thing_counts_up_to_the_edge_of_the_cell_and_no_further():
+    assert match([thing(0.5 + CELL, 0.5 - CELL)], [(0.5, 0.5)]).ok  # a corner: within a cell in x and in y
+    verdict = match([thing(0.5 + CELL * 1.01, 0.5)], [(0.5, 0.5)])
+    assert (verdict.found, verdict.missing, verdict.extra) == (0, 1, 1)
+
+
+def test_one_thing_cannot_fill_two_places():
+    verdict = match([thing(0.5, 0.5)], [(0.48, 0.5), (0.52, 0.5)])
+    assert (verdict.found, verdict.missing, verdict.extra) == (1, 1, 0)
+
+
+def test_as_many_places_as_possible_are_filled_even_if_a_nearer_pair_must_be_given_up():
+    # The thing at 0.50 is nearest to the place at 0.51, but only it can fill the place at 0.45.
+    verdict = match([thing(0.50, 0.5), thing(0.56, 0.5)], [(0.51, 0.5), (0.45, 0.5)])
+    assert verdict.ok and set(verdict.pairs) == {(0, 1), (1, 0)}
+
+
+def brute_force(places, wanted, cell):
+    """Most pairs, then least distance, over all ways to give findings to wishes."""
+    best = (0, 0.0)
+    slots = list(range(len(places))) + [None] * len(wanted)
+    for choice in set(itertools.permutations(slots, len(wanted))):
+        pairs = [(w, f) for w, f in enumerate(choice) if f is not None]
+        gaps = [np.subtract(wanted[w], places[f]) for w, f in pairs]
+        if all(np.abs(gap).max() <= cell for gap in gaps):
+            best = max(best, (len(pairs), -sum(np.hypot(*gap) for gap in gaps)))
+    return best
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_pairing_agrees_with_trying_all_of_them(seed):
+    rng = np.random.default_rng(seed)
+    places, wanted = rng.uniform(0.4, 0.6, (rng.integers(1, 5), 2)), rng.uniform(0.4, 0.6, (3, 2))
+    verdict = match([thing(*place) for place in places], wanted)
+    distance = sum(np.hypot(*(wanted[w] - places[f])) for w, f in verdict.pairs)
+    number, least = brute_force(places, wanted, CELL)
+    assert verdict.found == number
+    assert distance == pytest.approx(-least)
+
+
+def test_a_half_drawn_thing_is_flagged_and_counts_unless_properness_is_required():
+    findings = [thing(0.65, 0.25, proper=0.2)]
+    lenient, stern = (match(findings, [(0.65, 0.25)], require_proper=p) for p in (False, True))
+    assert lenient.ok and lenient.improper == 1 and lenient.reason == "half-drawn thing at (0.65, 0.25)"
+    assert not stern.ok and (stern.found, stern.missing, stern.extra) == (0, 1, 0)
+
+
+def test_where_properness_is_required_a_proper_thing_is_preferred_to_a_nearer_blob():
+    findings = [thing(0.50, 0.5, proper=0.1), thing(0.53, 0.5)]
+    verdict = match(findings, [(0.5, 0.5)], require_proper=True)
+    assert verdict.pairs == ((0, 1),) and verdict.found == 1 and verdict.extra == 1
+
+
+def test_extras_may_be_allowed():
+    findings = [thing(0.5, 0.5), thing(0.1, 0.1), thing(0.9, 0.9)]
+    assert [match(findings, [(0.5, 0.5)], extras_allowed=n).ok for n in range(3)] == [False, False, True]
+
+
+def test_colours_are_matched_as_often_as_they_were_asked_for():
+    findings = [thing(0, 0, "red"), thing(0, 0, "red"), thing(0, 0, "blue")]
+    assert match_colors(findings, {"red": 2, "blue": 1}).ok
+    assert match_colors(findings, ["blue", "red", "red"]).ok
+    verdict = match_colors(findings, {"red": 1, "green": 2})
+    assert (verdict.found, verdict.missing, verdict.extra) == (1, 2, 2)
+    assert verdict.reason == "no 2 green; 2 extra: red, blue"
+
+
+def test_a_colour_takes_the_surest_proper_thing():
+    findings = [thing(0, 0, confidence=0.99, proper=0.1), thing(0, 0, confidence=0.6), thing(0, 0)]
+    assert match_colors(findings, ["red"]).pairs == ((0, 2),)
+    stern = match_colors(findings[:1], ["red"], require_proper=True)
+    assert (stern.found, stern.missing, stern.extra) == (0, 1, 0)
+
+
+def test_unknown_colours_and_places_that_are_no_pairs_are_refused():
+    with pytest.raises(UserError, match="`pink` is no colour"):
+        match_colors([], ["pink"])
+    with pytest.raises(UserError, match="pair"):
+        match([], [(0.5,)])
