@@ -1,0 +1,114 @@
+"""`load_judge()`: finds things in pictures, says how sure it is, and when it looks at something it does not know."""
+
+import json
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tessera.errors import UserError
+from tessera.files import atomic, write_json
+from tessera.judge.detector import CELLS, Detector, fold_norms
+from tessera.judge.finding import Finding
+from tessera.judge.match import Verdict, match, match_colors
+from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
+
+THRESHOLD = 0.5  # a finding counts when the detector is this sure
+BATCH = {"cpu": 32, "cuda": 2048, "mps": 256}
+WORDS = {"color": COLOR_NAMES, "shape": SHAPES, "size": tuple(SIZES), "material": MATERIALS}
+
+
+class Judge:
+    """Finds things in pictures of any size."""
+
+    def __init__(self, detector: Detector, known: dict[str, Tensor], device, threshold: float = THRESHOLD):
+        self.detector = fold_norms(detector).eval().to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.known = {name: value.to(device) for name, value in known.items()}
+        self.device, self.threshold = torch.device(device), threshold
+
+    def find(self, images: Tensor) -> list[list[Finding]]:
+        """Pictures (B, 3, H, W) in [-1, 1]: one list of findings per picture, surest first."""
+        return self.look(images)[0]
+
+    def strangeness(self, images: Tensor) -> Tensor:
+        """How far each picture is from anything the judge knows, (B,); above 1 its word should not be trusted."""
+        return self.look(images)[1]
+
+    @torch.inference_mode()
+    def look(self, images: Tensor) -> tuple[list[list[Finding]], Tensor]:
+        """Findings and strangeness of each picture, in one pass."""
+        if images.dim() != 4 or images.shape[1] != 3:
+            raise UserError(f"The judge takes colour pictures (B, 3, H, W), not {tuple(images.shape)}.")
+        findings: list[list[Finding]] = []
+        strange = []
+        for part in images.split(BATCH.get(self.device.type, 32)):
+            found, odd = self._look(part.to(self.device, torch.float32))
+            findings += found
+            strange.append(odd.cpu())
+        return findings, torch.cat(strange) if strange else torch.zeros(0)
+
+    def _look(self, images: Tensor) -> tuple[list[list[Finding]], Tensor]:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            sight = self.detector(images.contiguous(memory_format=torch.channels_last))
+        offset = (sight.summary - self.known["mean"]) @ self.known["whiten"].T
+        strange = offset.square().sum(1).sqrt() / self.known["limit"]
+        return self._gather(sight.heads, len(images)), strange
+
+    def _gather(self, heads: dict[str, Tensor], count: int) -> list[list[Finding]]:
+        """Local maxima above the threshold become findings."""
+        sure = heads["there"].sigmoid()  # (B, 1, 64, 64)
+        peak = (sure == F.max_pool2d(sure, 3, 1, 1)) & (sure > self.threshold)
+        row, _, y, x = torch.nonzero(peak, as_tuple=True)
+        here = {name: values[row, :, y, x] for name, values in heads.items()}  # (M, channels)
+        place = (torch.stack([x, y], 1) + here["offset"].clamp(0, 1)) / CELLS
+        words = {name: here[name].argmax(1).tolist() for name in WORDS}
+        columns = zip(
+            row.tolist(), place.tolist(), sure[row, 0, y, x].tolist(), here["proper"][:, 0].sigmoid().tolist()
+        )
+        findings: list[list[Finding]] = [[] for _ in range(count)]
+        for i, (picture, (px, py), confidence, proper) in enumerate(columns):
+            named = {name: WORDS[name][words[name][i]] for name in WORDS}
+            findings[picture].append(Finding(place=(px, py), confidence=confidence, proper=proper, **named))
+        return [sorted(found, key=lambda f: -f.confidence) for found in findings]
+
+    def match(self, findings: Sequence[Finding], wanted, **options) -> Verdict:
+        """Findings against wanted places, [(x, y), ...], or against wanted colours, {"red": 2, ...}."""
+        return (match_colors if isinstance(wanted, dict) else match)(findings, wanted, **options)
+
+
+def save_detector(folder: Path, detector: Detector, known: dict[str, Tensor]) -> None:
+    """Weights in half precision, beside what known pictures look like."""
+    from safetensors.torch import save_file
+
+    state = {
+        f"detector.{name}": value
+        for name, value in detector.state_dict().items()
+        if value.is_floating_point()
+    }
+    state |= {f"known.{name}": value for name, value in known.items()}
+    with atomic(folder / "detector.safetensors") as temporary:
+        save_file({name: value.cpu().half().contiguous() for name, value in state.items()}, temporary)
+    write_json(folder / "detector.json", detector.config)
+
+
+def load_judge(path: Path | str | None = None, device="cpu") -> Judge:
+    """The shipped judge, or one trained by `tessera judge train` and kept in the folder `path`."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    folder = Path(path) if path else Path(str(resources.files("tessera.judge") / "weights"))
+    try:
+        config = json.loads((folder / "detector.json").read_text())
+        state = load_file(folder / "detector.safetensors")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UserError(f"There is no readable judge in {folder}: {error}.") from error
+    detector = Detector(**config)
+    weights = {
+        name.removeprefix("detector."): v.float() for name, v in state.items() if name.startswith("detector.")
+    }
+    detector.load_state_dict(weights, strict=False)
+    known = {name.removeprefix("known."): v.float() for name, v in state.items() if name.startswith("known.")}
+    return Judge(detector, known, device)

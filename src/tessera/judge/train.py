@@ -1,0 +1,160 @@
+"""Training the detector on rendered truth, rendered while it trains: minutes on one GPU."""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tessera.console import print_json, progress, say
+from tessera.devices import DeviceName, pick_device
+from tessera.files import make_folder, write_json
+from tessera.judge.detector import CELLS, Detector, Sight
+from tessera.judge.practice import ABSENT, THERE, UNCLEAR, Practice, practice, target_cells
+from tessera.provenance import provenance
+
+SPREAD = 0.9  # radius (in cells) of the halo of half-right answers around a centre
+WEIGHTS = {"offset": 1.0, "color": 0.3, "shape": 0.3, "size": 0.15, "material": 0.15, "proper": 0.3}
+
+
+class Progress(NamedTuple):
+    pictures: int
+    loss: float
+
+
+def heat(batch: Practice) -> tuple[Tensor, Tensor]:
+    """Where centres are, with halos, (B, 1, 64, 64), and which cells count in the loss."""
+    steps = torch.arange(CELLS, device=batch.place.device) + 0.5
+    dx = steps - (batch.place[..., 0:1] * CELLS)  # (B, N, 64)
+    dy = steps - (batch.place[..., 1:2] * CELLS)
+    squared = dx[:, :, None, :].square() + dy[:, :, :, None].square()  # (B, N, 64, 64)
+    halo = torch.exp(-squared / (2 * SPREAD**2))
+    there = torch.where((batch.state == THERE)[..., None, None], halo, 0.0).amax(1, keepdim=True)
+    unclear = ((batch.state == UNCLEAR)[..., None, None] & (squared < 4.0**2)).any(1, keepdim=True)
+    return there, ~unclear | (there > 0.3)
+
+
+def loss(sight: Sight, batch: Practice) -> Tensor:
+    """Focal loss for centres; regression and classification where the centres are."""
+    target, counts = heat(batch)
+    cell, within = target_cells(batch.place)
+    centre = torch.zeros_like(target).flatten(1)
+    centre.scatter_(
+        1, torch.where(batch.state == THERE, cell, 0), (batch.state == THERE).float(), reduce="add"
+    )
+    centre = (centre.view_as(target) > 0) & (target > 0.3)
+    logit = sight.heads["there"]
+    chance = logit.sigmoid()
+    found = F.softplus(-logit) * (1 - chance).square()
+    false = F.softplus(logit) * chance.square() * (1 - target).pow(4)
+    total = (torch.where(centre, found, false) * counts).sum() / (batch.state == THERE).sum().clamp_min(1)
+    return total + _attributes(sight, batch, cell, within)
+
+
+def _attributes(sight: Sight, batch: Practice, cell: Tensor, within: Tensor) -> Tensor:
+    rows, slots = torch.nonzero(batch.state == THERE, as_tuple=True)
+    at = cell[rows, slots]
+
+    def here(name: str) -> Tensor:
+        return sight.heads[name].flatten(2)[rows, :, at]  # (M, channels)
+
+    clean = (~batch.mixed & (batch.proper > 0.5))[rows, slots].float()
+    total = WEIGHTS["offset"] * F.l1_loss(here("offset"), within[rows, slots])
+    proper = batch.proper[rows, slots]
+    total = total + WEIGHTS["proper"] * F.binary_cross_entropy_with_logits(here("proper")[:, 0], proper)
+    for name in ("color", "shape", "size", "material"):
+        wrong = F.cross_entropy(here(name), getattr(batch, name)[rows, slots], reduction="none")
+        total = total + WEIGHTS[name] * (wrong * clean).mean()
+    return total
+
+
+def learn(detector: Detector, total: int, batch: int, rate: float, seed: int, device) -> Iterator[Progress]:
+    """Train in place; yields after every step. The learning rate rises over 2% of the way and falls as a cosine."""
+    optimiser = torch.optim.AdamW(detector.parameters(), lr=rate, weight_decay=1e-4)
+    steps = math.ceil(total / batch)
+    low_precision = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+    detector.to(device).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    for step in range(steps):
+        for group in optimiser.param_groups:
+            way = step / steps
+            group["lr"] = rate * min(way / 0.02, 0.5 * (1 + math.cos(math.pi * way)))
+        lesson = practice(seed, step, batch, device)
+        with low_precision:
+            sight = detector(lesson.images.contiguous(memory_format=torch.channels_last))
+        value = loss(sight, lesson)
+        optimiser.zero_grad(set_to_none=True)
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(detector.parameters(), 5.0)
+        optimiser.step()
+        yield Progress((step + 1) * batch, value.detach())  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def measure_range(detector: Detector, seed: int, device, pictures: int = 8192) -> dict[str, Tensor]:
+    """What the summaries of known pictures look like: mean and inverse covariance, and their 99.9% distance."""
+    detector.eval()
+    summaries = []
+    for number in range(max(1, pictures // 256)):
+        lesson = practice(seed, number, 256, device)
+        known = (lesson.state != ABSENT).any(1)
+        summaries.append(detector(lesson.images[known]).summary.double())
+    rows = torch.cat(summaries)
+    mean = rows.mean(0)
+    spread = torch.cov((rows - mean).T) + 1e-4 * torch.eye(rows.shape[1], dtype=rows.dtype, device=device)
+    whiten = torch.linalg.inv(torch.linalg.cholesky(spread))
+    distance = ((rows - mean) @ whiten.T).square().sum(1).sqrt()
+    return {"mean": mean.float(), "whiten": whiten.float(), "limit": distance.quantile(0.999).float()[None]}
+
+
+@dataclass(frozen=True)
+class TrainJudge:
+    """Train the judge's detector anew, from rendered truth alone."""
+
+    out: Path = Path("judge")
+    """Folder for the weights."""
+    total: int = 1_500_000
+    """Pictures to learn from."""
+    batch: int = 384
+    rate: float = 2e-3
+    """Largest learning rate."""
+    minutes: float = 0.0
+    """Stop after so many minutes if the total is not reached (0: never). The schedule follows the total."""
+    seed: int = 0
+    device: DeviceName = "auto"
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> None:
+        from tessera.judge.judge import save_detector
+
+        device, folder = pick_device(self.device), make_folder(self.out)
+        torch.manual_seed(self.seed)
+        detector, started, last = Detector(), time.monotonic(), None
+        with progress("learning to see", self.total) as advance:
+            for last in learn(detector, self.total, self.batch, self.rate, self.seed, device):
+                speed = last.pictures / (time.monotonic() - started)
+                if (last.pictures // self.batch) % 20 == 0:
+                    advance(20 * self.batch, note=f"loss {float(last.loss):.3f}  {speed:,.0f} pictures/s")
+                if self.minutes and time.monotonic() - started > 60 * self.minutes:
+                    break
+        assert last is not None
+        took = time.monotonic() - started
+        save_detector(folder, detector, measure_range(detector, self.seed + 10, device))
+        record = {
+            "pictures": last.pictures,
+            "loss": float(last.loss),
+            "seconds": took,
+            "pictures_per_second": last.pictures / took,
+            "settings": {"total": self.total, "batch": self.batch, "rate": self.rate, "seed": self.seed},
+            "provenance": provenance(device),
+        }
+        write_json(folder / "training.json", record)
+        if self.json:
+            print_json(record)
+        else:
+            say(f"wrote {folder}: {last.pictures:,} pictures in {took / 60:.1f} minutes")
