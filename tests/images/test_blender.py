@@ -112,12 +112,15 @@ def test_blender_and_our_renderer_draw_the_same_scene():
     assert len(seen) == 2
     for layer in layers:
         assert theirs[layer].shape == ours[layer].shape and theirs[layer].dtype == ours[layer].dtype
-    assert min(mask_ious(theirs["mask"][0], ours["mask"][0], 3)) > 0.95
+    assert min(mask_ious(theirs["mask"][0], ours["mask"][0], 3)) > 0.97
     assert theirs["mask"][1].max() == 0
     gap = (theirs["depth"] - ours["depth"]).abs()
-    assert gap.median() < 0.01 and (gap > 0.1).float().mean() < 0.02
-    for a, b in zip(to_uint8(theirs["rgb"]), to_uint8(ours["rgb"])):
-        assert psnr(a, b) > 27
+    assert gap.median() < 0.01 and (gap > 0.1).float().mean() < 0.01
+    mine, real = to_uint8(ours["rgb"]), to_uint8(theirs["rgb"])
+    assert psnr(mine, real) > 33
+    for k in (1, 2, 3):  # each thing by itself, so that the wide floor hides no wrong shape
+        seen_there = theirs["mask"][0] == k
+        assert psnr(mine[0][:, seen_there], real[0][:, seen_there]) > 27
 
 
 @needs_blender

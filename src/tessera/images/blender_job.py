@@ -99,10 +99,8 @@ def cube_mesh():
     faces = []
     for axis in range(3):
         for side in (-1.0, 1.0):
-            box = np.insert(
-                np.stack([a, b], -1), axis, side, axis=-1
-            )  # (I, J, 3) on the surface of a sharp box
-            faces.append(grid_quads(rounded(box)[0]))
+            box = np.insert(np.stack([a, b], -1), axis, side, axis=-1)  # (I, J, 3) on a sharp box
+            faces.append(grid_quads(rounded(box)))
     vertices, quads = weld(outward(np.concatenate(faces)))
     mesh = new_mesh("cube", vertices, quads, smooth=True)
     mesh.normals_split_custom_set_from_vertices(cube_normals(vertices))
