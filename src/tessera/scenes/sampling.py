@@ -65,6 +65,7 @@ class Scenes:
     held_out: tuple = ()
     """Combinations that never occur, such as ("cube", "red") or {"shape": "cube", "size": "small"}."""
     spacing: Spacing = "official"
+    """How far apart things stand: as in the generator (up to 10 or 11 fit), or closer (a dozen and more fit)."""
     jitter: bool = True
     """Move camera and lamps a little in every scene."""
     visibility: Visibility = "fast"
