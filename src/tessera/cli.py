@@ -28,6 +28,10 @@ VERBS = {
     "sample": Verb("tessera.sampler.verbs:Sample", "make pictures with a run or a model"),
     "bench train": Verb("tessera.training.bench:BenchTrain", "training speed, memory and utilisation"),
     "bench denoise": Verb("tessera.training.bench:BenchDenoise", "one denoise call: local against global"),
+    "dynamics run": Verb("tessera.dynamics.verbs:DynamicsRun", "one run of the identity-map model"),
+    "dynamics sweep": Verb("tessera.dynamics.verbs:DynamicsSweep", "phase diagrams of swing-by"),
+    "dynamics figure": Verb("tessera.dynamics.verbs:DynamicsFigure", "the swing-by paper's figures"),
+    "bench dynamics": Verb("tessera.dynamics.bench:BenchDynamics", "speed of phase diagrams"),
     "demo": Verb("tessera.demo:Demo", "a first look, from nothing to pictures on disk"),
 }
 

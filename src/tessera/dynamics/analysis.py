@@ -85,7 +85,9 @@ def turns(errors: Array, hysteresis: float = HYSTERESIS) -> list[int]:
     return found if len(found) % 2 == 0 else [*found, best]
 
 
-def rises(times: Array, errors: Array, hysteresis: float = HYSTERESIS) -> list[tuple[float, float, float, float]]:
+def rises(
+    times: Array, errors: Array, hysteresis: float = HYSTERESIS
+) -> list[tuple[float, float, float, float]]:
     """Every rise as (t_valley, e_valley, t_peak, e_peak)."""
     marks = turns(errors, hysteresis)
     return [
@@ -148,7 +150,9 @@ def stages(times: Array, w: Array, s: int) -> list[Stage]:
     next concept begins where its own entry overtakes the minors of its row.
     """
     learned = [k - 1 for k in order(half_times(times, w, s))]
-    marks: list[tuple[Literal["all grow", "suppression", "growth"], int | None, float]] = [("all grow", None, 0.0)]
+    marks: list[tuple[Literal["all grow", "suppression", "growth"], int | None, float]] = [
+        ("all grow", None, 0.0)
+    ]
     for rank, k in enumerate(learned[:-1]):
         after, so_far = learned[rank + 1 :], marks[-1][2]
         begins = int(np.searchsorted(times, so_far))

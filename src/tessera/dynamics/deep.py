@@ -49,18 +49,18 @@ def product(layers: State) -> Array:
     return reduce(lambda below, above: above @ below, layers)
 
 
-def flow(layers: State, a: Array, duration: float, step: float, every: int = 1) -> Path:
+def flow(layers: State, a: Array, duration: float, step: float, every: int = 1, on_step=None) -> Path:
     """Gradient flow by Runge-Kutta on the identity task."""
     check_step(step, len(layers) * float(a.max()), RK4_REACH)
     inputs, steps = pseudo_samples(a), step_count(duration, step)
     states = runge_kutta(lambda state: velocity(state, inputs, inputs), layers, step, steps)
-    return Path(step * np.arange(0, steps + 1, every), watch(states, product, every))
+    return Path(step * np.arange(0, steps + 1, every), watch(states, product, every, on_step))
 
 
-def descent(layers: State, a: Array, rate: float, steps: int, every: int = 1) -> Path:
+def descent(layers: State, a: Array, rate: float, steps: int, every: int = 1, on_step=None) -> Path:
     """Gradient descent on the identity task."""
     states = _descending(layers, a, rate, steps)
-    return Path(rate * np.arange(0, steps + 1, every), watch(states, product, every))
+    return Path(rate * np.arange(0, steps + 1, every), watch(states, product, every, on_step))
 
 
 def descent_errors(layers: State, a: Array, rate: float, steps: int, point: Array) -> Array:

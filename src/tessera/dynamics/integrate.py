@@ -60,9 +60,15 @@ def descend(velocity: Velocity, state: State, rate: float, steps: int) -> Iterat
         yield state
 
 
-def watch(states: Iterable[State], look: Callable[[State], Array], every: int = 1) -> Array:
-    """What `look` sees at every `every`-th state, stacked along a new first axis."""
-    return np.stack([look(state) for m, state in enumerate(states) if m % every == 0])
+def watch(states: Iterable[State], look: Callable[[State], Array], every: int = 1, on_step=None) -> Array:
+    """What `look` sees at every `every`-th state, stacked along a new first axis; `on_step()` counts progress."""
+    seen = []
+    for m, state in enumerate(states):
+        if m % every == 0:
+            seen.append(look(state))
+        if on_step and m:
+            on_step()
+    return np.stack(seen)
 
 
 def check_finite(state: State, step: int) -> None:

@@ -16,7 +16,7 @@ from tessera.dynamics.symmetric import settling_time
 
 LANES = 1024  # runs marched together: small enough that their state stays in the processor's cache
 STRIDE = 0.05  # step times the larger a until the strong concept is learned; the error of w12 is about 1e-6
-LATE_STRIDE = 0.25  # afterwards, when only motion at the rate of the weak concept is left
+LATE_STRIDE = 0.15  # afterwards, when only motion at the rate of the weak concept is left
 
 
 @dataclass(frozen=True)
@@ -148,4 +148,3 @@ def threshold_alignment(omega: ArrayLike, mu: tuple[float, float], a: Array, dig
         up = run_pairs(aligned_map(omega, middle), mus, moments).rise > MONOTONE
         low, high = np.where(up, low, middle), np.where(up, middle, high)
     return (low + high) / 2
-

@@ -68,7 +68,9 @@ def map_of(u: Array) -> Array:
     return u @ np.swapaxes(u, -1, -2)
 
 
-def flow(w0: Array, a: Array, duration: float, step: float, clock: Clock = "paper", every: int = 1) -> Path:
+def flow(
+    w0: Array, a: Array, duration: float, step: float, clock: Clock = "paper", every: int = 1, on_step=None
+) -> Path:
     """The ODE on W itself, from symmetric starts (..., d, d)."""
     speed = CLOCK_SPEED[clock]
     check_step(step, 2 * speed * float(a.max()), RK4_REACH)
@@ -78,11 +80,11 @@ def flow(w0: Array, a: Array, duration: float, step: float, clock: Clock = "pape
         return (speed * field(state[0], a),)
 
     states = runge_kutta(velocity, (w0,), step, steps)
-    return Path(step * np.arange(0, steps + 1, every), watch(states, lambda state: state[0], every))
+    return Path(step * np.arange(0, steps + 1, every), watch(states, lambda state: state[0], every, on_step))
 
 
 def factor_flow(
-    u0: Array, a: Array, duration: float, step: float, clock: Clock = "paper", every: int = 1
+    u0: Array, a: Array, duration: float, step: float, clock: Clock = "paper", every: int = 1, on_step=None
 ) -> Path:
     """The ODE on the factor U (..., d, d'); watched as W = U U^T."""
     warn_if_narrow(u0, a)
@@ -90,18 +92,22 @@ def factor_flow(
     check_step(step, 2 * speed * float(a.max()), RK4_REACH)
     steps = step_count(duration, step)
     states = runge_kutta(_factor_velocity(a, speed), (u0,), step, steps)
-    return Path(step * np.arange(0, steps + 1, every), watch(states, lambda state: map_of(state[0]), every))
+    return Path(
+        step * np.arange(0, steps + 1, every), watch(states, lambda state: map_of(state[0]), every, on_step)
+    )
 
 
 def factor_descent(
-    u0: Array, a: Array, rate: float, steps: int, clock: Clock = "paper", every: int = 1
+    u0: Array, a: Array, rate: float, steps: int, clock: Clock = "paper", every: int = 1, on_step=None
 ) -> Path:
     """Gradient descent on U: U+ = U - rate/2 dL/dU (paper) or U - rate dL/dU (flow). Time is rate * steps."""
     warn_if_narrow(u0, a)
     speed = CLOCK_SPEED[clock]
     check_step(rate, 2 * speed * float(a.max()), EULER_REACH, "learning rate")
     states = descend(_factor_velocity(a, speed), (u0,), rate, steps)
-    return Path(rate * np.arange(0, steps + 1, every), watch(states, lambda state: map_of(state[0]), every))
+    return Path(
+        rate * np.arange(0, steps + 1, every), watch(states, lambda state: map_of(state[0]), every, on_step)
+    )
 
 
 def _factor_velocity(a: Array, speed: float):
