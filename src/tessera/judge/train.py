@@ -44,15 +44,14 @@ def loss(sight: Sight, batch: Practice) -> Tensor:
     target, counts = heat(batch)
     cell, within = target_cells(batch.place)
     centre = torch.zeros_like(target).flatten(1)
-    centre.scatter_(
-        1, torch.where(batch.state == THERE, cell, 0), (batch.state == THERE).float(), reduce="add"
-    )
+    there = batch.state == THERE
+    centre.scatter_add_(1, torch.where(there, cell, 0), there.float())
     centre = (centre.view_as(target) > 0) & (target > 0.3)
     logit = sight.heads["there"]
     chance = logit.sigmoid()
     found = F.softplus(-logit) * (1 - chance).square()
     false = F.softplus(logit) * chance.square() * (1 - target).pow(4)
-    total = (torch.where(centre, found, false) * counts).sum() / (batch.state == THERE).sum().clamp_min(1)
+    total = (torch.where(centre, found, false) * counts).sum() / there.sum().clamp_min(1)
     return total + _attributes(sight, batch, cell, within)
 
 
