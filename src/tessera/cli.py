@@ -32,6 +32,7 @@ VERBS = {
     "dynamics sweep": Verb("tessera.dynamics.verbs:DynamicsSweep", "phase diagrams of swing-by"),
     "dynamics figure": Verb("tessera.dynamics.verbs:DynamicsFigure", "the swing-by paper's figures"),
     "bench dynamics": Verb("tessera.dynamics.bench:BenchDynamics", "speed of phase diagrams"),
+    "judge train": Verb("tessera.judge.train:TrainJudge", "train the judge anew on rendered truth"),
     "demo": Verb("tessera.demo:Demo", "a first look, from nothing to pictures on disk"),
 }
 

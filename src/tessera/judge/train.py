@@ -18,13 +18,14 @@ from tessera.judge.detector import CELLS, Detector, Sight
 from tessera.judge.practice import ABSENT, THERE, UNCLEAR, Practice, practice, target_cells
 from tessera.provenance import provenance
 
+LOOK = 20  # steps between two looks at the loss
 SPREAD = 0.9  # radius (in cells) of the halo of half-right answers around a centre
 WEIGHTS = {"offset": 1.0, "color": 0.3, "shape": 0.3, "size": 0.15, "material": 0.15, "proper": 0.3}
 
 
 class Progress(NamedTuple):
     pictures: int
-    loss: float
+    loss: Tensor  # (): reading it waits for the device
 
 
 def heat(batch: Practice) -> tuple[Tensor, Tensor]:
@@ -72,15 +73,22 @@ def _attributes(sight: Sight, batch: Practice, cell: Tensor, within: Tensor) -> 
     return total
 
 
-def learn(detector: Detector, total: int, batch: int, rate: float, seed: int, device) -> Iterator[Progress]:
-    """Train in place; yields after every step. The learning rate rises over 2% of the way and falls as a cosine."""
+def learn(
+    detector: Detector, total: int, batch: int, rate: float, seed: int, device, minutes: float = 0.0
+) -> Iterator[Progress]:
+    """Train in place; yields after every step. The learning rate rises over 2% of the way and falls as a cosine.
+
+    With `minutes`, the way ends when they are spent, if `total` pictures were not reached before.
+    """
     optimiser = torch.optim.AdamW(detector.parameters(), lr=rate, weight_decay=1e-4)
-    steps = math.ceil(total / batch)
+    steps, started = math.ceil(total / batch), time.monotonic()
     low_precision = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
     detector.to(device).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
     for step in range(steps):
+        way = max(step / steps, (time.monotonic() - started) / (60 * minutes) if minutes else 0.0)
+        if way >= 1:
+            return
         for group in optimiser.param_groups:
-            way = step / steps
             group["lr"] = rate * min(way / 0.02, 0.5 * (1 + math.cos(math.pi * way)))
         lesson = practice(seed, step, batch, device)
         with low_precision:
@@ -90,7 +98,7 @@ def learn(detector: Detector, total: int, batch: int, rate: float, seed: int, de
         value.backward()
         torch.nn.utils.clip_grad_norm_(detector.parameters(), 5.0)
         optimiser.step()
-        yield Progress((step + 1) * batch, value.detach())  # type: ignore[arg-type]
+        yield Progress((step + 1) * batch, value.detach())
 
 
 @torch.no_grad()
@@ -122,7 +130,7 @@ class TrainJudge:
     rate: float = 2e-3
     """Largest learning rate."""
     minutes: float = 0.0
-    """Stop after so many minutes if the total is not reached (0: never). The schedule follows the total."""
+    """End after so many minutes, learning rate included, if the total is not reached before (0: no limit)."""
     seed: int = 0
     device: DeviceName = "auto"
     json: bool = False
@@ -135,12 +143,10 @@ class TrainJudge:
         torch.manual_seed(self.seed)
         detector, started, last = Detector(), time.monotonic(), None
         with progress("learning to see", self.total) as advance:
-            for last in learn(detector, self.total, self.batch, self.rate, self.seed, device):
-                speed = last.pictures / (time.monotonic() - started)
-                if (last.pictures // self.batch) % 20 == 0:
-                    advance(20 * self.batch, note=f"loss {float(last.loss):.3f}  {speed:,.0f} pictures/s")
-                if self.minutes and time.monotonic() - started > 60 * self.minutes:
-                    break
+            for last in learn(detector, self.total, self.batch, self.rate, self.seed, device, self.minutes):
+                if (last.pictures // self.batch) % LOOK == 0:
+                    speed = last.pictures / (time.monotonic() - started)
+                    advance(LOOK * self.batch, note=f"loss {float(last.loss):.3f}  {speed:,.0f} pictures/s")
         assert last is not None
         took = time.monotonic() - started
         save_detector(folder, detector, measure_range(detector, self.seed + 10, device))
