@@ -41,8 +41,8 @@ def solid(name: str):
             return x**2 + y**2 + z**2 <= 0.9991**2
         if name == "cube":
             return sum(np.clip((c - 0.75) / 0.25, 0, None) ** 3 for c in (x, y, z)) <= 1
-        side, top = (np.hypot(x, y) - 0.91) / 0.09, (z - 0.9) / 0.1
-        return np.clip(side, 0, None) ** 2 + np.clip(top, 0, None) ** 2 <= 1
+        side, top = (np.hypot(x, y) - 0.911) / 0.089, (z - 0.901) / 0.099
+        return np.clip(side, 0, None) ** 4 + np.clip(top, 0, None) ** 4 <= 1
 
     return inside
 

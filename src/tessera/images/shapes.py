@@ -12,7 +12,7 @@ from tessera.images.vectors import Vec
 
 SPHERE_RADIUS = 0.9991
 CUBE_FLAT, CUBE_ROUND = 0.75, 0.25  # faces are flat to 0.75; the rest is rounded with a^3 + b^3 + c^3 = 1
-RIM_RADIAL, RIM_AXIAL = 0.09, 0.10  # the rounded rim of the cylinder
+RIM_RADIAL, RIM_AXIAL = 0.089, 0.099  # the rounded rim of the cylinder: a^4 + b^4 = 1
 BOUND = {"cube": 1.60, "sphere": 1.0, "cylinder": 1.38}  # radius of the sphere around each shape
 
 
@@ -79,14 +79,14 @@ def hit_cylinder(origin: Vec, direction: Vec, steps: int = 4) -> tuple[Tensor, V
 
     for _ in range(steps):
         point, radius, side, top = beyond(t)
-        outside = side * side + top * top - 1
+        outside = side**4 + top**4 - 1
         outward = (point.x * direction.x + point.y * direction.y) / radius
-        closing = 2 * (side / RIM_RADIAL * outward + top / RIM_AXIAL * point.z.sign() * direction.z)
+        closing = 4 * (side**3 / RIM_RADIAL * outward + top**3 / RIM_AXIAL * point.z.sign() * direction.z)
         t = torch.where(closing < -1e-9, t - outside / closing.clamp_max(-1e-9), t)
     point, radius, side, top = beyond(t)
-    met = crosses & (t > 0) & (t <= leave) & (side * side + top * top - 1 < 0.01)
-    slope = side / (RIM_RADIAL * radius)
-    normal = Vec(slope * point.x, slope * point.y, top / RIM_AXIAL * point.z.sign())
+    met = crosses & (t > 0) & (t <= leave) & (side**4 + top**4 - 1 < 0.01)
+    slope = side**3 / (RIM_RADIAL * radius)
+    normal = Vec(slope * point.x, slope * point.y, top**3 / RIM_AXIAL * point.z.sign())
     return torch.where(met, t, torch.inf), normal
 
 
