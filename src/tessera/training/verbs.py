@@ -51,9 +51,13 @@ class Train:
     tensorboard: Literal["auto", "on", "off"] = "auto"
     """Write TensorBoard events too; auto does so where TensorBoard is installed."""
     tell: TellFlags = field(default_factory=TellFlags)  # type: ignore[valid-type]
+    """What the network is told."""
     data: DataFlags = field(default_factory=DataFlags)  # type: ignore[valid-type]
+    """The scenes and how they are drawn."""
     denoiser: DenoiserFlags = field(default_factory=DenoiserFlags)  # type: ignore[valid-type]
+    """The network."""
     training: TrainingFlags = field(default_factory=TrainingFlags)  # type: ignore[valid-type]
+    """Optimiser, noise levels, averages, and how the work is done."""
 
     def run(self) -> int | None:
         settings = self.settings()

@@ -1,0 +1,267 @@
+"""The verbs `bench train` and `bench denoise`: how fast, how well the device is used, how much memory."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import tyro
+from rich.table import Table
+from torch import Tensor, nn
+
+from tessera.console import print_json, stderr
+from tessera.denoiser.build import build_denoiser
+from tessera.denoiser.edm2 import EDM2
+from tessera.denoiser.flops import flops_per_image
+from tessera.denoiser.views import trained_network
+from tessera.devices import DeviceName, peak_memory, pick_device, synchronize
+from tessera.errors import UserError
+from tessera.experiments import DenoiserKind, Settings, settings_for
+from tessera.provenance import provenance
+from tessera.training.loop import Learner, chosen_compile, chosen_precision
+from tessera.training.options import flags_for, given
+from tessera.training.run import stream_for
+
+# Dense bfloat16 rates by the vendors' data sheets, operations per second; others count as unknown.
+PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12}
+
+DataFlags, DenoiserFlags, TrainingFlags = flags_for("data"), flags_for("denoiser"), flags_for("training")
+
+
+@dataclass(frozen=True)
+class BenchTrain:
+    """Measure training: images per second with and without rendering, FLOP/s utilisation, peak memory."""
+
+    experiment: tyro.conf.Positional[str] = "exp1"
+    """Which experiment of the table."""
+    preset: str = "small"
+    """tiny, small or paper."""
+    steps: int = 20
+    """Steps timed in each of the rounds."""
+    warmup: int = 5
+    """Steps before the clock starts (compilation happens there)."""
+    rounds: int = 5
+    """Rounds, from whose spread the interval is made."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    data: DataFlags = field(default_factory=DataFlags)  # type: ignore[valid-type]
+    """The scenes and how they are drawn."""
+    denoiser: DenoiserFlags = field(default_factory=DenoiserFlags)  # type: ignore[valid-type]
+    """The network."""
+    training: TrainingFlags = field(default_factory=TrainingFlags)  # type: ignore[valid-type]
+    """Optimiser, and how the work is done."""
+    json: bool = False
+    """Print one JSON object on stdout."""
+
+    def run(self) -> None:
+        if min(self.steps, self.rounds) < 1:
+            raise UserError("A measurement needs at least one round of one step.")
+        device = pick_device(self.device)
+        groups = {name: given(name, getattr(self, name)) for name in ("data", "denoiser", "training")}
+        settings = settings_for(self.experiment, self.preset, groups)
+        record = measure_training(settings, device, self.steps, self.warmup, self.rounds)
+        if self.json:
+            print_json(record)
+        else:
+            stderr.print(training_table(record))
+
+
+def measure_training(
+    settings: Settings, device: torch.device, steps: int, warmup: int, rounds: int
+) -> dict[str, Any]:
+    """The record `bench train --json` prints."""
+    learner = Learner(build_denoiser(settings), settings.training, device)
+    batch = settings.training.batch
+    batches = stream_for(settings).steps(0, batch, settings.training.stockpile, device=device)
+    begun = time.perf_counter()
+    fixed = next(batches)
+    for _ in range(warmup + 1):
+        learner.step(fixed)
+    synchronize(device)
+    startup = time.perf_counter() - begun
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    excluded = rates(lambda: learner.step(fixed), steps, rounds, batch, device)
+    included = rates(lambda: learner.step(next(batches)), steps, rounds, batch, device)
+    seconds_per_total = settings.training.total / included["mean"]
+    return {
+        "settings": settings.plain(),
+        "weights": sum(p.numel() for p in learner.denoiser.parameters()),
+        "precision": chosen_precision(settings.training, device),
+        "compiled": chosen_compile(settings.training, device),
+        "images_per_second": included,
+        "images_per_second_without_rendering": excluded,
+        "utilisation": utilisation(learner.denoiser, excluded["mean"], device),
+        "peak_memory_bytes": peak_memory(device),
+        "startup_seconds": round(startup, 2),
+        "gpu_hours_for_total": round(seconds_per_total / 3600, 3),
+        "seeds": {"training": settings.training.seed, "data": settings.data.seed},
+        "provenance": provenance(device),
+    }
+
+
+def rates(
+    work: Callable[[], Any], steps: int, rounds: int, images: int, device: torch.device
+) -> dict[str, Any]:
+    """Images per second over several rounds, with a 95% interval of their mean."""
+    found = []
+    for _ in range(rounds):
+        synchronize(device)
+        begun = time.perf_counter()
+        for _ in range(steps):
+            work()
+        synchronize(device)
+        found.append(steps * images / (time.perf_counter() - begun))
+    return {**interval(found), "rounds": rounds, "steps_per_round": steps}
+
+
+def interval(values: list[float]) -> dict[str, Any]:
+    """Mean and 95% interval (Student's t)."""
+    from scipy.stats import t
+
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return {"mean": mean, "interval": None}
+    half = float(t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
+    return {"mean": mean, "interval": [mean - half, mean + half]}
+
+
+def utilisation(denoiser: nn.Module, images_per_second: float, device: torch.device) -> dict[str, Any]:
+    """Arithmetic done per second, of the network alone, and its share of what the device could do."""
+    network = trained_network(denoiser)
+    if not isinstance(network, EDM2):
+        return {"flops_per_image": None, "flops_per_second": None, "share_of_peak": None}
+    views = 1 if network is denoiser else 2  # patches are trained in pairs
+    per_image = views * flops_per_image(network)
+    rate, peak = per_image * images_per_second, peak_flops(device)
+    share = None if peak is None else rate / peak
+    return {"flops_per_image": per_image, "flops_per_second": rate, "share_of_peak": share}
+
+
+def peak_flops(device: torch.device) -> float | None:
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((rate for word, rate in PEAK_FLOPS.items() if word in name), None)
+
+
+def training_table(record: dict[str, Any]) -> Table:
+    table = Table("what", "value", title="training speed")
+    use, memory = record["utilisation"], record["peak_memory_bytes"]
+    rows = {
+        "weights": f"{record['weights']:,}",
+        "images/s, rendering included": spread(record["images_per_second"]),
+        "images/s, rendering excluded": spread(record["images_per_second_without_rendering"]),
+        "network TFLOP/s": "-"
+        if use["flops_per_second"] is None
+        else f"{use['flops_per_second'] / 1e12:.3g}",
+        "share of the device's peak": "-" if use["share_of_peak"] is None else f"{use['share_of_peak']:.1%}",
+        "peak memory": "-" if memory is None else f"{memory / 2**30:.2f} GiB",
+        "hours for the whole training": f"{record['gpu_hours_for_total']:.3g}",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def spread(rate: dict[str, Any]) -> str:
+    low_high = rate["interval"]
+    return f"{rate['mean']:,.1f}" + (
+        "" if low_high is None else f" ({low_high[0]:,.1f} to {low_high[1]:,.1f})"
+    )
+
+
+# -- one denoise call --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BenchDenoise:
+    """Compare one denoise call of the patchwise and the local convolutional network with the global one."""
+
+    preset: str = "small"
+    """tiny, small or paper."""
+    batch: int = 16
+    """Pictures per call."""
+    repeats: int = 10
+    """Timed calls of each network."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    denoiser: DenoiserFlags = field(default_factory=DenoiserFlags)  # type: ignore[valid-type]
+    """The network (its kind is varied)."""
+    training: TrainingFlags = field(default_factory=TrainingFlags)  # type: ignore[valid-type]
+    """Only --training.precision and --training.compile matter here."""
+    json: bool = False
+    """Print one JSON object on stdout."""
+
+    def run(self) -> None:
+        if min(self.batch, self.repeats) < 1:
+            raise UserError("A measurement needs at least one picture and one call.")
+        device = pick_device(self.device)
+        groups = {name: given(name, getattr(self, name)) for name in ("denoiser", "training")}
+        record = measure_denoising(
+            settings_for("exp1", self.preset, groups), device, self.batch, self.repeats
+        )
+        if self.json:
+            print_json(record)
+        else:
+            stderr.print(denoise_table(record))
+
+
+def measure_denoising(settings: Settings, device: torch.device, batch: int, repeats: int) -> dict[str, Any]:
+    """The record `bench denoise --json` prints; ratios are to the global network."""
+    kinds: tuple[DenoiserKind, ...] = ("edm2", "localconv", "patchwise")
+    found = {kind: time_one(settings, kind, device, batch, repeats) for kind in kinds}
+    base = found["edm2"]["seconds"]["mean"]
+    for entry in found.values():
+        entry["ratio"] = entry["seconds"]["mean"] / base
+    return {
+        "preset": settings.preset,
+        "size": settings.data.size,
+        "batch": batch,
+        "repeats": repeats,
+        "precision": chosen_precision(settings.training, device),
+        "compiled": chosen_compile(settings.training, device),
+        "networks": found,
+        "provenance": provenance(device),
+    }
+
+
+def time_one(
+    settings: Settings, kind: DenoiserKind, device: torch.device, batch: int, repeats: int
+) -> dict[str, Any]:
+    """Weights and seconds of one call."""
+    chosen = replace(settings, denoiser=replace(settings.denoiser, kind=kind))
+    denoiser = build_denoiser(chosen).to(device).eval().requires_grad_(False)
+    denoiser.precision = chosen_precision(settings.training, device)  # type: ignore[assignment]
+    if chosen_compile(settings.training, device):
+        trained_network(denoiser).compile(dynamic=False)
+    size = settings.data.size
+    x = torch.randn(batch, 3, size, size, generator=torch.Generator().manual_seed(0)).to(device)
+    cond = torch.zeros(batch, denoiser.cond_dim, device=device)  # type: ignore[call-overload]
+    sigma = torch.tensor(1.0, device=device)
+    seconds = timed(lambda: denoiser(x, sigma, cond), repeats, device)
+    return {"weights": sum(p.numel() for p in denoiser.parameters()), "seconds": interval(seconds)}
+
+
+def timed(work: Callable[[], Tensor], repeats: int, device: torch.device) -> list[float]:
+    """Seconds of each call, after two that do not count."""
+    found = []
+    with torch.no_grad():
+        for _ in range(repeats + 2):
+            synchronize(device)
+            begun = time.perf_counter()
+            work()
+            synchronize(device)
+            found.append(time.perf_counter() - begun)
+    return found[2:]
+
+
+def denoise_table(record: dict[str, Any]) -> Table:
+    table = Table("network", "weights", "ms per call", "against global", title="one denoise call")
+    for kind, entry in record["networks"].items():
+        row = (f"{entry['weights']:,}", f"{1e3 * entry['seconds']['mean']:.2f}", f"{entry['ratio']:.2f} x")
+        table.add_row(kind, *row)
+    return table
