@@ -31,10 +31,7 @@ class Verdict:
     improper: int  # half-drawn things and blobs among all that was found
     reason: str
     pairs: tuple[tuple[int, int], ...] = ()  # (number of the wish, number of the finding)
-
-    @property
-    def things(self) -> int:
-        return self.found + self.extra
+    things: int = 0  # all that was found
 
 
 def match(
@@ -76,7 +73,7 @@ def sum_up(
     extra, improper = len(findings) - len(pairs), sum(not is_proper(f) for f in findings)
     missing = wanted - len(kept)
     ok = missing == 0 and extra <= extras_allowed and not (require_proper and improper)
-    return Verdict(ok, wanted, len(kept), missing, extra, improper, reason, kept)
+    return Verdict(ok, wanted, len(kept), missing, extra, improper, reason, kept, len(findings))
 
 
 def best_pairs(

@@ -1,0 +1,124 @@
+"""The judge's own error, measured on rendered truth, and what a count means once it is taken into account.
+
+A picture truly fills t of K places and shows e extras. Of its t + e things the judge misses some and sees some
+that are not there, as often as it did in calibration pictures of t + e things; an empty place looks filled
+with a small chance of its own. This gives P(counted | true), which maximum likelihood turns round.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import comb
+
+import numpy as np
+
+STEPS = 400  # of expectation maximisation, at most
+SETTLED = 1e-7
+
+
+@dataclass(frozen=True)
+class JudgeError:
+    """Pictures of T things by what the judge made of them. T -> (missed, false) counts; T -> (seen, empty)."""
+
+    outcomes: Mapping[int, np.ndarray]  # T -> (m, x): pictures in which m things were missed, x seen falsely
+    false_fills: Mapping[int, tuple[int, int]]  # T -> empty places that looked filled, and all empty places
+
+    def missed_and_false(self, things: int) -> np.ndarray:
+        """P(m missed, x false) for a picture of so many things, from the nearest number that was measured."""
+        counts = np.asarray(self.outcomes[nearest(things, self.outcomes)], dtype=float)
+        return within(counts / counts.sum(), things)
+
+    def false_fill(self, things: int) -> float:
+        """The chance that an empty place looks filled."""
+        tried = {t: pair for t, pair in self.false_fills.items() if pair[1]}
+        if not tried:
+            return 0.0
+        seen, empty = tried[nearest(things, tried)]
+        return seen / empty
+
+    def resampled(self, rng: np.random.Generator) -> "JudgeError":
+        """The error as another calibration of the same size might have measured it."""
+        outcomes = {t: redrawn(np.asarray(counts), rng) for t, counts in self.outcomes.items()}
+        fills = {
+            t: (int(rng.binomial(empty, seen / empty)) if empty else 0, empty)
+            for t, (seen, empty) in self.false_fills.items()
+        }
+        return JudgeError(outcomes, fills)
+
+
+def nearest(things: int, measured: Mapping[int, object]) -> int:
+    return min(measured, key=lambda t: (abs(t - things), t))
+
+
+def within(chance: np.ndarray, things: int) -> np.ndarray:
+    """No more things can be missed than there are: what lies beyond counts as missing all."""
+    if chance.shape[0] <= things + 1:
+        return chance
+    return np.concatenate([chance[:things], chance[things:].sum(0, keepdims=True)])
+
+
+def redrawn(counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    total = int(counts.sum())
+    return rng.multinomial(total, counts.ravel() / total).reshape(counts.shape)
+
+
+def confusion(error: JudgeError, k: int, extras: int) -> np.ndarray:
+    """P(counted | true) over cells (filled 0..k, extra 0..extras), (cells, cells); columns sum to one.
+
+    The last extra cell stands for that many or more.
+    """
+    table = np.zeros(
+        (k + 1, extras + 1, k + 1, extras + 1)
+    )  # (counted filled, counted extra, true t, true e)
+    for t in range(k + 1):
+        for e in range(extras + 1):
+            table[:, :, t, e] = counted_given(error, k, extras, t, e)
+    cells = (k + 1) * (extras + 1)
+    return table.reshape(cells, cells)
+
+
+def counted_given(error: JudgeError, k: int, extras: int, t: int, e: int) -> np.ndarray:
+    """What is counted, (k + 1, extras + 1), in a picture that fills t places and shows e extras."""
+    seen = np.zeros((t + 1, extras + 1))
+    chance = error.missed_and_false(t + e)
+    for missed, false in zip(*np.nonzero(chance)):
+        for asked, share in enumerate(missed_among_asked(t, e, int(missed))):
+            if share:
+                shown = e - (missed - asked) + false
+                seen[t - asked, min(shown, extras)] += share * chance[missed, false]
+    filling = binomial(
+        k - t, error.false_fill(t + e)
+    )  # the chance of 0, 1, ... empty places that look filled
+    counted = np.zeros((k + 1, extras + 1))
+    for more, share in enumerate(filling):
+        counted[more : more + t + 1] += share * seen
+    return counted
+
+
+@lru_cache(maxsize=4096)
+def missed_among_asked(t: int, e: int, missed: int) -> tuple[float, ...]:
+    """How many of the missed things stood at asked places: hypergeometric, for 0 .. min(t, missed)."""
+    ways = comb(t + e, missed)
+    return tuple(comb(t, a) * comb(e, missed - a) / ways for a in range(min(t, missed) + 1))
+
+
+@lru_cache(maxsize=4096)
+def binomial(n: int, p: float) -> tuple[float, ...]:
+    return tuple(comb(n, j) * p**j * (1 - p) ** (n - j) for j in range(n + 1))
+
+
+def unconfuse(counted: np.ndarray, table: np.ndarray, steps: int = STEPS) -> np.ndarray:
+    """The most likely true shares (R, cells) behind counted shares (R, cells), by expectation maximisation.
+
+    With one place and nothing extra this is Rogan and Gladen's estimate, kept within 0 and 1.
+    """
+    cells = counted.shape[-1]
+    true = 0.9 * counted + 0.1 / cells  # near the answer, and nothing ruled out
+    for _ in range(steps):
+        expected = np.maximum(true @ table.T, 1e-300)
+        better = true * ((counted / expected) @ table)
+        moved = np.abs(better - true).max()
+        true = better
+        if moved < SETTLED:
+            break
+    return true / true.sum(-1, keepdims=True)
