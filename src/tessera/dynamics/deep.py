@@ -5,6 +5,7 @@ A linear network sees the data only through a root of their second moment, so r 
 """
 
 from functools import reduce
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,9 +100,7 @@ def uniform_layers(seeds: range | NDArray[np.int_], dims: tuple[int, ...]) -> St
 
 def _uniform_network(seed: int, dims: tuple[int, ...]) -> list[Array]:
     random = np.random.default_rng(seed)
-    return [
-        random.uniform(-1, 1, (wide, narrow)) / np.sqrt(narrow) for narrow, wide in zip(dims[:-1], dims[1:])
-    ]
+    return [random.uniform(-1, 1, (wide, narrow)) / np.sqrt(narrow) for narrow, wide in pairwise(dims)]
 
 
 def scalar_mode(w0: float, a: float, depth: int, times: Array) -> Array:

@@ -5,6 +5,7 @@ Numbers follow the published revision. Figure 1 there is a drawing and figure 6 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -21,7 +22,7 @@ from tessera.dynamics.sweep import AXES, DEFAULTS, Phase, phase_diagram
 INK, QUIET, GRID = "#22252b", "#8a8f98", "#e4e6ea"
 CONCEPTS = ("#c8553d", "#2a6f97", "#4f772d", "#7b5ea7")  # one colour per concept, weakest first
 MINOR, FLOW = "#e09f3e", "#9aa5b1"
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "axes.titlesize": 10,
@@ -97,6 +98,16 @@ def order_panel(ax: Axes, tasks: list[Sim], names: list[str], sweep: OrderSweep,
     legend_below(ax)
 
 
+def rings(ax: Axes, points: Array, label: str | None = None) -> None:
+    """Training corners."""
+    ax.scatter(points[:, 0], points[:, 1], s=40, color="white", edgecolor=INK, zorder=5, label=label)
+
+
+def star(ax: Axes, point: Array, label: str | None = None) -> None:
+    """The composition."""
+    ax.scatter(point[0], point[1], s=100, marker="*", color=INK, zorder=6, label=label)
+
+
 def legend_below(ax: Axes, columns: int = 3) -> None:
     ax.legend(
         loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=columns, handlelength=1.6, columnspacing=1.2
@@ -117,8 +128,8 @@ def sgd_concepts(task: Sim, sweep: OrderSweep) -> Array:
 def concept_axes(ax: Axes, low: float = -0.15, high: float = 1.15) -> None:
     """The unit square of two concepts, with the three training corners and the composition."""
     ax.plot([0, 1], [0, 1], color=QUIET, lw=0.8, ls=(0, (4, 3)), zorder=0)
-    ax.scatter([0, 1], [1, 0], s=34, color="white", edgecolor=INK, zorder=5)
-    ax.scatter([1], [1], s=90, marker="*", color=INK, zorder=6)
+    rings(ax, np.array([[0, 1], [1, 0]]))
+    star(ax, np.ones(2))
     ax.set(xlim=(low, high), ylim=(low, high), xlabel="concept 1  ($f_1/\\mu_1$)")
     ax.set_ylabel("concept 2  ($f_2/\\mu_2$)")
     ax.set_aspect("equal")
@@ -179,7 +190,8 @@ def figure_3(tick: Callable) -> Figure:
     """Four linear layers in 2 and in 64 dimensions: trajectories and error at the composition."""
     figure, axes = sheet(4, width=3.1, height=3.4)
     for (left, right), dim, seeds in ((axes[0, :2], 2, 12), (axes[0, 2:], 64, 4)):
-        swing_panels(left, right, *four_layers(dim, seeds), f"$d={dim}$")
+        task, runs = four_layers(dim, seeds)
+        swing_panels(left, right, task, runs, f"$d={dim}$")
         tick()
     return figure
 
@@ -191,7 +203,9 @@ def swing_panels(left: Axes, right: Axes, task: Sim, runs, name: str) -> None:
     best = int(heights.argmax())
     concepts = task.concepts(runs.outputs[:, :, 0])
     for seed in np.argsort(heights):
-        strong = {"color": CONCEPTS[0], "lw": 2.2} if seed == best else {"color": FLOW, "lw": 1, "alpha": 0.8}
+        strong: dict[str, Any] = (
+            {"color": CONCEPTS[0], "lw": 2.2} if seed == best else {"color": FLOW, "lw": 1, "alpha": 0.8}
+        )
         left.plot(*concepts[:, seed].T, **strong)
         right.plot(runs.times, errors[:, seed], **strong)
     concept_axes(left, -0.45, 1.25)
@@ -322,7 +336,7 @@ def swing_panel(ax: Axes, path: Path, task: Sim) -> None:
     found = analysis.swing(path.times, errors)
     ax.plot(path.times, errors, color=INK, label="at the composition (OOD)")
     ax.plot(path.times, population_loss(path.w, task.a), color=FLOW, label="training loss")
-    if found.t_max is not None:
+    if found.t_max is not None and found.e_max is not None:
         ax.scatter([found.t_min, found.t_max], [found.e_min, found.e_max], s=28, color=CONCEPTS[0], zorder=5)
         note = f"rise {found.rise:.4f}\n({100 * found.rise / found.e_min:.1f}% of the minimum)"
         ax.annotate(note, (found.t_max, found.e_max), (12, 26), textcoords="offset points", color=CONCEPTS[0])
@@ -334,16 +348,20 @@ def swing_panel(ax: Axes, path: Path, task: Sim) -> None:
 def trajectory_panel(ax: Axes, path: Path) -> None:
     outputs = path.outputs(PAIR.target)
     timed_line(ax, outputs, path.times, path.times[-1])
-    ax.scatter(*PAIR.centres.T, s=42, color="white", edgecolor=INK, zorder=5)
-    ax.scatter(*PAIR.target, s=110, marker="*", color=INK, zorder=6)
+    rings(ax, PAIR.centres)
+    star(ax, PAIR.target)
     for moment, beside in ((1.5, (6, -4)), (2.13, (8, -6)), (3.92, (34, -40)), (7.6, (-8, -13))):
         at = np.searchsorted(path.times, moment)
-        ax.scatter(*outputs[at], s=16, color=INK, zorder=7)
+        ax.scatter(outputs[at, 0], outputs[at, 1], s=16, color=INK, zorder=7)
         arrow = {"arrowstyle": "-", "color": QUIET, "lw": 0.7, "shrinkB": 3}
         name = f"$t={moment:g}$"
-        ax.annotate(name, outputs[at], beside, textcoords="offset points", fontsize=7.5, arrowprops=arrow)
-    ax.annotate("training centre (0, 2)", PAIR.centres[1], (0, 10), textcoords="offset points", fontsize=7.5)
-    ax.annotate("composition", PAIR.target, (-58, 8), textcoords="offset points", fontsize=7.5)
+        ax.annotate(
+            name, tuple(outputs[at]), beside, textcoords="offset points", fontsize=7.5, arrowprops=arrow
+        )
+    ax.annotate(
+        "training centre (0, 2)", tuple(PAIR.centres[1]), (0, 10), textcoords="offset points", fontsize=7.5
+    )
+    ax.annotate("composition", tuple(PAIR.target), (-58, 8), textcoords="offset points", fontsize=7.5)
     ax.set(
         xlabel="$f_1$", ylabel="$f_2$", title="The output swings by", xlim=(-0.12, 1.15), ylim=(-0.15, 2.3)
     )
@@ -352,7 +370,7 @@ def trajectory_panel(ax: Axes, path: Path) -> None:
 def timed_line(ax: Axes, points: Array, times: Array, end: float, lw: float = 2.6) -> None:
     """A line that changes colour with (square root of) time."""
     segments = np.stack([points[:-1], points[1:]], axis=1)
-    line = LineCollection(segments, cmap="plasma", lw=lw, capstyle="round", zorder=3)
+    line = LineCollection(list(segments), cmap="plasma", lw=lw, capstyle="round", zorder=3)
     line.set_array(np.sqrt(times[:-1] / end) * 0.9)
     line.set_clim(0, 1)
     ax.add_collection(line)
@@ -388,8 +406,8 @@ def figure_18(tick: Callable) -> Figure:
     ax = axes[0, 0]
     for point in (*PAIR.centres, PAIR.target):
         timed_line(ax, path.outputs(point), path.times, path.times[-1])
-    ax.scatter(*PAIR.centres.T, s=42, color="white", edgecolor=INK, zorder=5, label="training centres")
-    ax.scatter(*PAIR.target, s=110, marker="*", color=INK, zorder=6, label="composition")
+    rings(ax, PAIR.centres, "training centres")
+    star(ax, PAIR.target, "composition")
     ax.set(xlabel="$f_1$", ylabel="$f_2$", title="Outputs at three inputs, coloured by time")
     ax.set(xlim=(-0.1, 1.15), ylim=(-0.15, 2.3))
     ax.legend(loc="center right")
@@ -434,7 +452,16 @@ def corner_lattice(ax: Axes, task: Sim, errors: Array):
         if level[high] - level[low] == 1:
             ax.plot(*place[[low, high]].T, color=GRID, lw=1, zorder=1)
     shown = ax.scatter(
-        *place.T, c=errors, s=430, cmap="YlOrRd", vmin=0, vmax=1, edgecolor=INK, lw=0.7, zorder=3
+        place[:, 0],
+        place[:, 1],
+        c=errors,
+        s=430,
+        cmap="YlOrRd",
+        vmin=0,
+        vmax=1,
+        edgecolor=INK,
+        lw=0.7,
+        zorder=3,
     )
     for code, (x, y), error in zip(codes, place, errors):
         ink = "white" if error > 0.7 else INK
@@ -705,7 +732,7 @@ def _moving_output(ax: Axes, path: Path, now: int) -> None:
     outputs = path.outputs(PAIR.target)
     ax.plot(*outputs.T, color=GRID)
     timed_line(ax, outputs[: now + 1], path.times[: now + 1], path.times[-1])
-    ax.scatter(*outputs[now], s=26, color=CONCEPTS[0], zorder=7)
-    ax.scatter(*PAIR.centres.T, s=42, color="white", edgecolor=INK, zorder=5)
-    ax.scatter(*PAIR.target, s=110, marker="*", color=INK, zorder=6)
+    ax.scatter(outputs[now, 0], outputs[now, 1], s=26, color=CONCEPTS[0], zorder=7)
+    rings(ax, PAIR.centres)
+    star(ax, PAIR.target)
     ax.set(xlabel="$f_1$", ylabel="$f_2$", xlim=(-0.1, 1.15), ylim=(-0.15, 2.3))

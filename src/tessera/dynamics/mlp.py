@@ -6,6 +6,7 @@ gives the same run whatever its companions.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -93,8 +94,7 @@ def start(task: Sim, recipe: Recipe, seeds: range) -> list[Tensor]:
 def _one_start(seed: int, dims: list[int]) -> list[Tensor]:
     random = torch.Generator().manual_seed(seed)
     return [
-        (2 * torch.rand(wide, narrow, generator=random) - 1) / narrow**0.5
-        for narrow, wide in zip(dims[:-1], dims[1:])
+        (2 * torch.rand(wide, narrow, generator=random) - 1) / narrow**0.5 for narrow, wide in pairwise(dims)
     ]
 
 

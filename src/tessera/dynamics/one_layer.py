@@ -1,7 +1,7 @@
 """f(x) = W x trained by gradient flow or descent: everything is known in closed form (Theorem 4.1)."""
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from tessera.dynamics.data import Array
 from tessera.dynamics.integrate import EULER_REACH, check_step
@@ -32,7 +32,7 @@ def half_times(a: Array) -> Array:
         return np.log(2) / a
 
 
-def certificate(w0: Array, a: Array, s: int) -> Array:
+def certificate(w0: Array, a: Array, s: int) -> NDArray[np.bool_]:
     """True where the error provably falls at every corner: M^T M A + A M^T M >= 0 on the concept axes, M = I - W(0).
 
     Follows from dE/dt = -y^T M^T M A y with y = exp(-A t) x. Starts (..., d, d), a (..., d) -> bool (...).
@@ -43,7 +43,7 @@ def certificate(w0: Array, a: Array, s: int) -> Array:
     return np.linalg.eigvalsh(both)[..., 0] >= 0
 
 
-def small_start_certificate(w0: Array, a: Array, s: int) -> Array:
+def small_start_certificate(w0: Array, a: Array, s: int) -> NDArray[np.bool_]:
     """The simpler sufficient condition ||M^T M - I||_2 <= a_min / a_max on the concept axes."""
     m = np.eye(w0.shape[-1]) - w0
     gram = (np.swapaxes(m, -1, -2) @ m)[..., :s, :s]

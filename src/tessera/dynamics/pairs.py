@@ -82,8 +82,9 @@ def run_pairs(w0: Array, mu: Array, a: Array, duration: ArrayLike | None = None,
     for start in range(0, len(w0), LANES):
         lanes = longest_first[start : start + LANES]
         schedule = step_schedule(lengths[:, lanes], counts[:, lanes])
-        states = march_pairs(u0[:, lanes], *a[lanes].T.copy(), schedule)
-        results[:, lanes] = summarise(states, *mu[lanes].T.copy())
+        (a1, a2), (mu1, mu2) = a[lanes].T.copy(), mu[lanes].T.copy()
+        states = march_pairs(u0[:, lanes], a1, a2, schedule)
+        results[:, lanes] = summarise(states, mu1, mu2)
         if on_chunk:
             on_chunk(len(lanes))
     return PairRuns(*results)
