@@ -160,6 +160,8 @@ def test_other_settings_are_refused_and_nothing_is_touched(tmp_path):
     for change in ({"settings": {**SETTINGS, "seed": 1}}, {"count": 11}, {"per_shard": 5}):
         with pytest.raises(UserError, match="other settings"):
             fill(tmp_path, **change)
+    with pytest.raises(UserError, match=r"rules\.spacing: None there, relaxed asked for"):
+        fill(tmp_path, settings={**SETTINGS, "rules": {"spacing": "relaxed"}})
     assert fingerprints(tmp_path) == before and (tmp_path / MANIFEST).read_text() == manifest
 
 

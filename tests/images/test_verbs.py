@@ -208,6 +208,7 @@ def complaint(capsys, *given) -> str:
         (["--places", "0.5,0.5", "--objects", "3"], "--objects has no meaning together with --places"),
         (["--scenes", "nowhere.json"], "Could not read nowhere.json"),
         (["--scenes", "nowhere.json", "--objects", "3"], "--objects has no meaning together with --scenes"),
+        (["--samples", "8"], "--samples has no meaning together with --backend tessera"),
         (["--shards", "none"], "no shard size"),
         (["--shards", "0"], "at least one picture"),
     ],

@@ -132,7 +132,9 @@ def as_in_a_file(settings: dict[str, Any]) -> dict[str, Any]:
 def write_shard(path: Path, first: int, content: dict[str, Tensor]) -> Shard:
     """Bytes are made first and written by us, because then a full disk is an ordinary error with a name."""
     about = json.dumps({"format": FORMAT, "version": VERSION, "first": first})
-    data = save(content, metadata={"tessera": about})  # one entry: several come in an order that changes by run
+    data = save(
+        content, metadata={"tessera": about}
+    )  # one entry: several come in an order that changes by run
     save_bytes(path, data)
     count = len(content["images"])
     return Shard(path.name, first, count, len(data), hashlib.sha256(data).hexdigest())
@@ -185,13 +187,22 @@ class Manifest:
 
 
 def refuse_other_settings(folder: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
-    different = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+    old, new = flat(there), flat(here)
+    different = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     if different:
         name = different[0]
         raise UserError(
-            f"{folder} already holds shards with other settings ({name}: {there.get(name)} there,"
-            f" {here.get(name)} asked for); use another folder."
+            f"{folder} already holds shards with other settings ({name}: {old.get(name)} there,"
+            f" {new.get(name)} asked for); use another folder."
         )
+
+
+def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one level of dotted names, so that a difference can be named."""
+    result: dict[str, Any] = {}
+    for name, value in settings.items():
+        result |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return result
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

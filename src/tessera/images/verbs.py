@@ -17,15 +17,15 @@ from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.files import sha256, write_json
 from tessera.images.album import Album, picture_name
-from tessera.images.blender import SAMPLES, blender_python, checked_assets, render_with_blender
+from tessera.images.blender import SAMPLES, blender_python, checked_assets
 from tessera.images.compare import MEASURES, compare, report
+from tessera.images.painters import BlenderPainter, Painter, TesseraPainter, aspect_of
 from tessera.images.pictures import RESIZE_FILTER, parse_size, save_png, to_uint8, width_height
-from tessera.images.render import Quality, render
-from tessera.images.shards import ShardFolder, pack, pictures_per_shard, write_shards
+from tessera.images.render import Quality
+from tessera.images.shards import ShardFolder, pictures_per_shard, write_shards
 from tessera.images.sheet import contact_sheet
 from tessera.provenance import provenance
 from tessera.scenes.batch import SceneBatch
-from tessera.scenes.camera import ASPECT
 from tessera.scenes.clevr import read_entries
 from tessera.scenes.placement import place_at
 from tessera.scenes.sampling import Scenes, Spacing
@@ -35,8 +35,6 @@ from tessera.version import __version__
 
 DRAWN_BY_DEFAULT = 16
 SHEET_MOST = 100  # pictures on a contact sheet
-AT_ONCE = {"cpu": 64, "cuda": 1024, "mps": 256}  # pictures drawn before they are written
-AT_ONCE_IN_BLENDER = 16  # scenes per Blender process
 CHOICES_OF_DRAWN_SCENES = (
     "objects",
     "places",
@@ -129,18 +127,18 @@ class Render:
         pictures = f"{source.count} picture" + ("s" if source.count > 1 else "")
         console.say(f"Wrote {pictures} of {width}x{height} to {self.out}: {what} ({spent:.1f} s).")
 
-    def painter(self) -> "Painter":
+    def painter(self) -> Painter:
         if self.batch is not None and self.batch < 1:
             raise UserError(f"At least one picture is drawn at once, not {self.batch}.")
         layers = ("rgb", "mask", "depth") if self.depth else ("rgb", "mask")
         size = parse_size(self.size)
         if self.backend == "tessera":
-            return Painter(size, layers, pick_device(self.device), self.batch, self.quality)
+            self.refuse(("samples", "assets"), "--backend tessera")
+            return TesseraPainter(size, layers, self.batch, pick_device(self.device), self.quality)
+        self.refuse(("quality", "device"), "--backend blender")
         blender_python()  # complain before anything is written
         assets = checked_assets(self.assets)
-        return BlenderPainter(
-            size, layers, torch.device("cpu"), self.batch, self.quality, self.samples, assets
-        )
+        return BlenderPainter(size, layers, self.batch, samples=self.samples, assets=assets)
 
     def source(self, device: torch.device) -> Source:
         if self.count is not None and self.count < 1:
@@ -218,7 +216,7 @@ class Render:
     def stream_settings(self, rules: Scenes) -> dict[str, Any]:
         return {"rules": vars(rules), "seed": self.seed, "start": self.start}
 
-    def write_album(self, source: Source, painter: "Painter", advance: Callable) -> str:
+    def write_album(self, source: Source, painter: Painter, advance: Callable) -> str:
         album = Album(self.out, painter.size, painter.layers)
         shown: list[Tensor] = []
         for first in range(0, source.count, painter.at_once):
@@ -232,7 +230,7 @@ class Render:
             ["images", "masks", *["depth"] * self.depth, "scenes.json", *self.lay_out(shown, source)]
         )
 
-    def write_shards(self, source: Source, painter: "Painter", advance: Callable) -> str:
+    def write_shards(self, source: Source, painter: Painter, advance: Callable) -> str:
         width, height = width_height(painter.size)
         per_picture = (
             width * height * (4 + 4 * self.depth)
@@ -258,65 +256,6 @@ class Render:
         labels = [Path(name).stem.rpartition("_")[2] for name in source.names[: len(pictures)]]
         save_png(self.out / "sheet.png", contact_sheet(pictures, labels))
         return ["sheet.png"]
-
-
-@dataclass(frozen=True)
-class Painter:
-    """Scenes to layers by our own ray tracer."""
-
-    size: int | tuple[int, int]
-    layers: tuple[str, ...]
-    device: torch.device
-    batch: int | None
-    quality: Quality
-
-    @property
-    def at_once(self) -> int:
-        return self.batch or AT_ONCE[self.device.type]
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the look of a picture depends on."""
-        look = {"backend": "tessera", "quality": self.quality}
-        return {
-            "size": width_height(self.size),
-            "aspect": aspect_of(self.size),
-            "layers": self.layers,
-            **look,
-        }
-
-    def paint(self, scenes: SceneBatch) -> dict[str, Tensor]:
-        return render(scenes, self.size, layers=self.layers, quality=self.quality, device=self.device)
-
-    def packed(self, scenes: SceneBatch) -> dict[str, Tensor]:
-        """The rows of a shard."""
-        frame = self.paint(scenes)
-        return pack(to_uint8(frame["rgb"]), frame["mask"], scenes, frame.get("depth"))
-
-
-@dataclass(frozen=True)
-class BlenderPainter(Painter):
-    """Scenes to layers by Cycles, several scenes per process."""
-
-    samples: int = SAMPLES
-    assets: Path | None = None
-
-    @property
-    def at_once(self) -> int:
-        return self.batch or AT_ONCE_IN_BLENDER
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        assets = str(self.assets) if self.assets else None
-        return {**super().settings, "backend": "blender", "samples": self.samples, "assets": assets}
-
-    def paint(self, scenes: SceneBatch) -> dict[str, Tensor]:
-        return render_with_blender(scenes, self.size, self.samples, self.layers, self.assets)
-
-
-def aspect_of(size: int | tuple[int, int]) -> float:
-    """Width over height of the frame that a picture of `size` shows."""
-    return ASPECT if isinstance(size, int) else size[0] / size[1]
 
 
 def parse_objects(spec: str) -> tuple[int, int]:
