@@ -33,7 +33,8 @@ def read_sealed(path: Path, device=None) -> tuple[dict[str, Tensor], dict[str, A
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Copied, not mapped: what was checked must stay what is used, even if the file changes.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
     except (SafetensorError, OSError, ValueError) as error:

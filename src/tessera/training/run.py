@@ -353,7 +353,7 @@ def load_run(folder: Path, std: float | None = None, images_seen: int | None = N
     snapshots = run.averages()
     if not snapshots:
         raise UserError(f"{folder} has no snapshot yet.")
-    moment = images_seen or max(s.images_seen for s in snapshots)
+    moment = nearest_checked(images_seen, sorted({int(s.images_seen) for s in snapshots}))
     std = min(s.std for s in snapshots) if std is None else std
     stored = [s for s in snapshots if s.images_seen == moment and math.isclose(s.std, std, abs_tol=5e-4)]
     state = stored[0].load() if stored else reconstruct(snapshots, std, moment)
@@ -362,3 +362,11 @@ def load_run(folder: Path, std: float | None = None, images_seen: int | None = N
     denoiser = denoiser.to(device).eval().requires_grad_(False)
     config = {"denoiser": denoiser_config(denoiser), "images_seen": moment, "ema": std}
     return Model(denoiser, tell_for(settings), {**config, "settings": settings.plain()})
+
+
+def nearest_checked(wanted: int | None, taken: list[int]) -> int:
+    """The moment asked for, if a snapshot was taken then; the last one if none was asked for."""
+    if wanted is None or wanted in taken:
+        return taken[-1] if wanted is None else wanted
+    near = min(taken, key=lambda moment: abs(moment - wanted))
+    raise UserError(f"No snapshot was taken at {wanted} images; the nearest is at {near}.")

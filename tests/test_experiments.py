@@ -1,0 +1,149 @@
+"""The table of experiments and presets, and how settings are changed, kept and compared."""
+
+import json
+
+import pytest
+
+from tessera.conditioners import ColorCounts, LocationGrid, LocationList
+from tessera.denoiser.build import build_denoiser, tell_for
+from tessera.denoiser.edm2 import EDM2
+from tessera.denoiser.localconv import LocalConv
+from tessera.denoiser.patchwise import Patchwise
+from tessera.errors import UserError
+from tessera.experiments import (
+    EXPERIMENTS,
+    Ki,
+    Mi,
+    Settings,
+    first_difference,
+    format_count,
+    parse_count,
+    parse_range,
+    settings_for,
+    settings_from,
+)
+from tessera.training.options import flags_for, given
+
+TABLE = {  # name: conditioner, labelled things, network
+    "exp1": (LocationGrid, "all", EDM2),
+    "exp2": (LocationGrid, "one", EDM2),
+    "exp2-random": (LocationGrid, "random", EDM2),
+    "exp2-drop": (LocationGrid, "drop", EDM2),
+    "exp3": (LocationList, "all", EDM2),
+    "exp2L": (LocationGrid, "one", Patchwise),
+    "exp3L": (LocationList, "all", Patchwise),
+    "color": (ColorCounts, "all", EDM2),
+}
+
+
+def weights(denoiser):
+    return sum(p.numel() for p in denoiser.parameters())
+
+
+def test_the_table_has_the_rows_of_the_study():
+    assert list(EXPERIMENTS) == list(TABLE)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_each_row_builds_its_conditioner_and_network(name):
+    settings = settings_for(name, "tiny")
+    tell, (kind, label, network) = tell_for(settings), TABLE[name]
+    denoiser = build_denoiser(settings)
+    assert type(tell) is kind and tell.label == label and type(denoiser) is network
+    assert denoiser.cond_dim == tell.dim
+
+
+def test_the_paper_preset_is_the_papers():
+    settings = settings_for("exp1", "paper")
+    assert weights(build_denoiser(settings)) == 124_330_021
+    training = settings.training
+    assert (training.batch, training.total, training.lr, training.decay) == (2048, 128 * Mi, 0.012, 35_000)
+    assert settings.data.size == 128 and not settings.denoiser.coords
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_small_networks_fit_into_eight_megabytes_of_half_precision(name):
+    assert weights(build_denoiser(settings_for(name, "small"))) <= 4_000_000
+
+
+def test_a_local_convolutional_network_is_one_setting_away():
+    denoiser = build_denoiser(settings_for("exp2", "tiny", {"denoiser": {"kind": "localconv"}}))
+    assert type(denoiser) is LocalConv
+
+
+def test_initial_weights_depend_on_the_seed_alone():
+    first, again = (build_denoiser(settings_for("exp1", "tiny")).state_dict() for _ in range(2))
+    other = build_denoiser(settings_for("exp1", "tiny", {"training": {"seed": 1}})).state_dict()
+    assert all((first[name] == again[name]).all() for name in first)
+    assert not (first["out.weight"] == other["out.weight"]).all()
+
+
+@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("preset", ["tiny", "small", "paper"])
+def test_settings_survive_json(name, preset):
+    settings = settings_for(name, preset, {"data": {"objects": (1, 5)}})
+    assert settings_from(json.loads(json.dumps(settings.plain()))) == settings
+
+
+def test_run_folders_are_named_after_what_is_in_them():
+    assert settings_for("exp2L", "tiny", {"data": {"objects": (1, 5)}}).run_name == "exp2L-M5-tiny"
+    assert settings_for("exp1", "small", {"data": {"objects": (2, 4)}}).run_name == "exp1-N2-4-small"
+
+
+def test_the_first_difference_is_named():
+    old = settings_for("exp1", "tiny")
+    new = settings_for("exp1", "tiny", {"training": {"batch": 32, "total": 5}})
+    assert first_difference(old, new, {"training.total"}) == ("training.batch", old.training.batch, 32)
+    assert first_difference(old, old, set()) is None
+    assert first_difference(old, settings_for("exp2", "tiny"), set())[0] == "experiment"
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("4Mi", 4 * Mi), ("1.5ki", 1536), ("500k", 500_000), ("65536", 65536), ("2M", 2_000_000)],
+)
+def test_numbers_of_images_can_be_written_short(text, number):
+    assert parse_count(text) == number
+    assert parse_count(format_count(number)) == number
+
+
+def test_ranges_are_read():
+    assert parse_range("1-3") == (1, 3) and parse_range("4") == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        (lambda: settings_for("exp4"), "did you mean `exp"),
+        (lambda: settings_for("colour"), "did you mean `color`"),
+        (lambda: settings_for("exp1", "smal"), "did you mean `small`"),
+        (lambda: settings_for("exp1", "tiny", {"denoiser": {"widht": 3}}), "did you mean `width`"),
+        (lambda: settings_for("exp1", "tiny", {"trainin": {}}), "did you mean `training`"),
+        (lambda: settings_for("exp1", "tiny", {"data": {"objects": (3, 1)}}), "cannot hold"),
+        (lambda: settings_for("exp1", "tiny", {"training": {"ema": (0.5,)}}), "running average"),
+        (lambda: settings_for("exp1", "tiny", {"training": {"batch": 0}}), "at least one"),
+        (lambda: settings_for("color", "tiny", {"denoiser": {"kind": "patchwise"}}), "lie somewhere"),
+        (lambda: settings_for("exp2L", "tiny", {"data": {"size": 40}}), "do not divide"),
+        (lambda: parse_count("4Mb"), "no number of images"),
+        (lambda: parse_range("3-1"), "no range"),
+    ],
+)
+def test_mistakes_are_told_in_one_sentence(mistake, words):
+    with pytest.raises(UserError, match=words):
+        mistake()
+
+
+def test_flags_become_values_of_the_settings_own_types():
+    flags = flags_for("training")(batch="2Ki", ema="0.05,0.1", lr=0.5)
+    assert given("training", flags) == {"batch": 2 * Ki, "ema": (0.05, 0.1), "lr": 0.5}
+    assert given("data", flags_for("data")(objects="2-4")) == {"objects": (2, 4)}
+    network = flags_for("denoiser")(mult="1,2,4", coords="off", attention="none")
+    assert given("denoiser", network) == {"mult": (1, 2, 4), "coords": False, "attention": ()}
+    with pytest.raises(UserError, match="no list of numbers"):
+        given("denoiser", flags_for("denoiser")(mult="1,x"))
+
+
+def test_every_setting_has_a_flag_with_an_explanation():
+    for group in ("tell", "data", "denoiser", "training"):
+        names = set(getattr(Settings(), group).__dataclass_fields__)
+        assert names == set(flags_for(group).__dataclass_fields__)

@@ -1,0 +1,32 @@
+"""A run so small that a step takes milliseconds."""
+
+import pytest
+
+from tessera.experiments import settings_for
+
+MINUTE = {
+    "tell": {"cells": 4},
+    "data": {"size": 8, "objects": (1, 2)},
+    "denoiser": {"width": 8, "mult": (1, 2), "blocks": 1, "head_width": 8, "radius": 1},
+    "training": {
+        "total": 64,
+        "batch": 4,
+        "lr": 0.01,
+        "rampup": 8,
+        "decay": 20,
+        "snapshot": 32,
+        "checkpoint": 8,
+        "stockpile": 16,
+    },
+}
+
+
+@pytest.fixture
+def minute():
+    """`minute("exp1", training={"total": 8})`: settings of a run of sixteen steps or so."""
+
+    def make(experiment="exp1", **changes):
+        groups = {name: {**MINUTE.get(name, {}), **changes.get(name, {})} for name in MINUTE | changes}
+        return settings_for(experiment, "tiny", groups)
+
+    return make

@@ -1,0 +1,127 @@
+"""The training loop: it learns, accumulates exactly, and every chance is the sample's own."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tessera.denoiser.build import build_denoiser
+from tessera.errors import UserError
+from tessera.training.distributed import Group
+from tessera.training.loop import Learner, train
+from tessera.training.run import stream_for
+
+
+def learner_for(settings, **changes):
+    settings = replace(settings, training=replace(settings.training, **changes))
+    return Learner(build_denoiser(settings), settings.training)
+
+
+def weights(learner):
+    return {name: p.detach().clone() for name, p in learner.denoiser.named_parameters()}
+
+
+@pytest.mark.parametrize("experiment", ["exp1", "exp2L", "exp3", "exp3L", "color"])
+def test_every_experiment_learns_something(minute, experiment):
+    learner = learner_for(minute(experiment), total=160, lr=0.02)
+    steps = list(train(learner, stream_for(minute(experiment))))
+    assert [step.images_seen for step in steps] == list(range(4, 164, 4))
+    early, late = (torch.stack([s.loss for s in part]).mean() for part in (steps[:8], steps[-8:]))
+    assert late < 0.8 * early
+
+
+def test_a_local_convolutional_network_learns_too(minute):
+    settings = minute("exp2", denoiser={"kind": "localconv"})
+    losses = [step.loss for step in train(learner_for(settings, total=160, lr=0.02), stream_for(settings))]
+    assert torch.stack(losses[-8:]).mean() < 0.8 * torch.stack(losses[:8]).mean()
+
+
+def test_the_first_step_of_a_ramp_moves_nothing(minute):
+    learner = learner_for(minute())
+    before = weights(learner)
+    step = next(train(learner, stream_for(minute())))
+    assert step.lr == 0
+    assert all(torch.allclose(before[name], value, atol=1e-4) for name, value in weights(learner).items())
+
+
+@pytest.mark.parametrize("experiment", ["exp1", "exp2L"])
+def test_small_portions_give_the_gradient_of_the_whole_batch(minute, experiment):
+    settings = minute(experiment)
+    batch = next(stream_for(settings).steps(0, 4))
+    grads = []
+    for micro in (0, 1, 3):
+        learner = learner_for(settings, micro=micro)
+        for name, parameter in learner.denoiser.named_parameters():
+            if name.endswith("gain"):
+                torch.nn.init.constant_(parameter, 0.5)
+        learner.step(batch)
+        grads.append([p.grad.clone() for p in learner.denoiser.parameters()])
+    for whole, ones, threes in zip(*grads):
+        assert torch.allclose(whole, ones, rtol=1e-3, atol=1e-4)
+        assert torch.allclose(whole, threes, rtol=1e-3, atol=1e-4)
+
+
+def test_chance_belongs_to_the_sample(minute):
+    settings = minute()
+    learner, stream = learner_for(settings), stream_for(settings)
+    views = [learner.chance(stream_views(stream, start, count)) for start, count in ((0, 6), (4, 2))]
+    assert torch.equal(views[0][0][4:], views[1][0]) and torch.equal(views[0][1][4:], views[1][1])
+    assert abs(float(views[0][1].std()) - 1) < 0.1
+
+
+def stream_views(stream, start, count):
+    from tessera.denoiser.views import Views
+
+    batch = stream.batch(start, count)
+    return Views(batch.images, batch.cond, batch.index)
+
+
+@pytest.mark.parametrize("how", ["after-update", "in-forward", "projected"])
+def test_all_ways_of_keeping_weights_at_unit_size_train_alike(minute, how):
+    settings = minute()
+    learner = learner_for(settings, weight_norm=how, total=40)
+    reference = learner_for(settings, weight_norm="after-update", total=40)
+    losses, expected = (
+        torch.stack([step.loss for step in train(one, stream_for(settings))]) for one in (learner, reference)
+    )
+    assert torch.allclose(losses, expected, atol=2e-3)
+
+
+@pytest.mark.parametrize("experiment", ["exp1", "exp2L"])
+def test_a_learner_loaded_from_its_tensors_carries_on_bit_for_bit(minute, experiment):
+    settings = minute(experiment)
+    whole = learner_for(settings)
+    list(train(whole, stream_for(settings)))
+    half = learner_for(settings, total=32)
+    list(train(half, stream_for(settings)))
+    other = learner_for(settings)
+    other.load({name: tensor.clone() for name, tensor in half.tensors().items()}, 32)
+    list(train(other, stream_for(settings)))
+    kept, expected = other.tensors(), whole.tensors()
+    assert kept.keys() == expected.keys()
+    assert all(torch.equal(kept[name], expected[name]) for name in expected)
+
+
+def test_a_state_of_another_network_is_refused(minute):
+    learner = learner_for(minute())
+    next(train(learner, stream_for(minute())))
+    other = learner_for(minute(denoiser={"width": 16}))
+    with pytest.raises(UserError, match="does not fit"):
+        other.load(learner.tensors(), 4)
+
+
+def test_the_averaged_copy_leaves_the_learner_alone(minute):
+    learner = learner_for(minute(), total=24)
+    list(train(learner, stream_for(minute())))
+    before = weights(learner)
+    copy = learner.averaged(0.10)
+    assert not any(p.requires_grad for p in copy.parameters())
+    assert any(not torch.equal(p, before[name]) for name, p in copy.named_parameters())
+    assert all(torch.equal(before[name], value) for name, value in weights(learner).items())
+
+
+def test_a_batch_that_cannot_be_shared_is_refused(minute):
+    learner = learner_for(minute())
+    learner.group = Group(0, 3)
+    with pytest.raises(UserError, match="shared evenly"):
+        next(train(learner, stream_for(minute())))

@@ -1,0 +1,258 @@
+"""Run folders: killed, damaged, mistaken or out of space, nothing finished is lost and the end is the same."""
+
+import multiprocessing
+import os
+import random
+import signal
+
+import pytest
+import torch
+
+import tessera.denoiser.sealed as sealed
+from tessera.denoiser.sealed import read_sealed
+from tessera.errors import UserError
+from tessera.training import loop
+from tessera.training.ema import response
+from tessera.training.run import RunFolder, load_run, train_run
+
+
+def state_of(folder):
+    """The newest state, as tensors."""
+    return read_sealed(RunFolder(folder).states()[0])[0]
+
+
+def equal(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def quietly(settings, folder, **options):
+    said = []
+    outcome = train_run(settings, folder, tell_person=said.append, **options)
+    return outcome, said
+
+
+def start_and_kill(settings, folder, seconds):
+    """Train in a process of its own and kill it after a while. Returns whether it was still running."""
+    process = multiprocessing.get_context("fork").Process(target=quietly, args=(settings, folder))
+    process.start()
+    process.join(seconds)
+    running = process.is_alive()
+    if running:
+        os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    return running
+
+
+def kills(settings, folder, wanted, seconds, seed):
+    """Kill a run `wanted` times at random moments, or until it is done; then let it finish."""
+    chance, killed = random.Random(seed), 0
+    while killed < wanted and start_and_kill(settings, folder, chance.uniform(*seconds)):
+        killed += 1
+    outcome, _ = quietly(settings, folder)
+    assert outcome.finished
+    return killed
+
+
+def check_killed_run(settings, tmp_path, wanted, seconds, seed=0):
+    quietly(settings, tmp_path / "whole")
+    killed = kills(settings, tmp_path / "killed", wanted, seconds, seed)
+    assert equal(state_of(tmp_path / "killed"), state_of(tmp_path / "whole"))
+    records = [
+        [(r["images_seen"], r["loss"]) for r in RunFolder(tmp_path / name).records()]
+        for name in ("killed", "whole")
+    ]
+    assert records[0] == records[1]
+    for path in (tmp_path / "killed" / "snapshots").glob("*.safetensors"):
+        read_sealed(path)
+    return killed
+
+
+def test_a_run_killed_twice_ends_bit_for_bit_like_an_uninterrupted_one(minute, tmp_path):
+    settings = minute(training={"checkpoint": 4, "total": 120})
+    assert check_killed_run(settings, tmp_path, 2, (0.3, 0.8)) >= 1
+
+
+@pytest.mark.slow
+def test_a_run_killed_twenty_times_ends_bit_for_bit_like_an_uninterrupted_one(minute, tmp_path):
+    settings = minute(training={"checkpoint": 4, "total": 2400, "snapshot": 64})
+    assert check_killed_run(settings, tmp_path, 20, (0.2, 1.5), seed=1) == 20
+
+
+def test_a_paused_run_carries_on_and_the_total_may_grow(minute, tmp_path):
+    quietly(minute(), tmp_path / "whole")
+    paused, _ = quietly(minute(), tmp_path / "parts", minutes=0)
+    assert not paused.finished and paused.images_seen == 4
+    shorter, said = quietly(minute(training={"total": 32}), tmp_path / "parts")
+    assert shorter.finished and "Carrying on" in said[0]
+    quietly(minute(), tmp_path / "parts")
+    assert equal(state_of(tmp_path / "parts"), state_of(tmp_path / "whole"))
+
+
+def test_a_finished_run_stays_as_it_is(minute, tmp_path):
+    quietly(minute(), tmp_path)
+    before = state_of(tmp_path)
+    outcome, _ = quietly(minute(), tmp_path)
+    assert outcome.finished and equal(state_of(tmp_path), before)
+
+
+def test_a_term_signal_saves_and_stops(minute, tmp_path):
+    def stop(images_seen):
+        if images_seen == 20:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    outcome, _ = quietly(minute(), tmp_path, on_step=stop)
+    assert not outcome.finished and outcome.images_seen == 20
+    assert RunFolder(tmp_path).states()[0].name == "state-000000000020.safetensors"
+
+
+@pytest.mark.parametrize("damage", ["truncated", "tampered"])
+def test_a_damaged_state_is_passed_over_with_a_word(minute, tmp_path, damage):
+    quietly(minute(), tmp_path / "whole")
+    quietly(minute(training={"total": 32}), tmp_path / "hurt")
+    newest = RunFolder(tmp_path / "hurt").states()[0]
+    whole = newest.read_bytes()
+    changed = whole[:-50] + bytes([whole[-50] ^ 255]) + whole[-49:]
+    newest.write_bytes(whole[: len(whole) // 2] if damage == "truncated" else changed)
+    _, said = quietly(minute(), tmp_path / "hurt")
+    assert newest.name in said[0] and "going back" in said[0] and "state-000000000024" in said[1]
+    assert equal(state_of(tmp_path / "hurt"), state_of(tmp_path / "whole"))
+
+
+def test_with_all_states_damaged_training_starts_anew_and_ends_the_same(minute, tmp_path):
+    settings = minute(training={"total": 16})
+    quietly(settings, tmp_path)
+    before = state_of(tmp_path)
+    for path in RunFolder(tmp_path).states():
+        path.write_bytes(b"")
+    quietly(settings, tmp_path)
+    assert equal(state_of(tmp_path), before)
+
+
+def test_only_the_newest_states_are_kept_and_all_averages(minute, tmp_path):
+    quietly(minute(), tmp_path)
+    run = RunFolder(tmp_path)
+    assert [p.name[6:18] for p in run.states()] == ["000000000064", "000000000056"]
+    assert [(s.images_seen, s.std) for s in run.averages()] == [(32, 0.05), (32, 0.1), (64, 0.05), (64, 0.1)]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"training": {"batch": 8}}, "training.batch is `4`, not `8`"),
+        ({"data": {"objects": (1, 3)}}, "data.objects is `1,2`, not `1,3`"),
+        ({"denoiser": {"width": 16}}, "denoiser.width is `8`, not `16`"),
+    ],
+)
+def test_another_run_in_the_folder_is_left_alone(minute, tmp_path, change, named):
+    quietly(minute(training={"total": 8}), tmp_path)
+    before = state_of(tmp_path)
+    with pytest.raises(UserError, match=named):
+        quietly(minute(**change), tmp_path)
+    with pytest.raises(UserError, match="experiment is `exp1`, not `exp2`"):
+        quietly(minute("exp2"), tmp_path)
+    assert equal(state_of(tmp_path), before)
+
+
+def test_two_processes_cannot_train_in_one_folder(minute, tmp_path):
+    with RunFolder(tmp_path).alone(), pytest.raises(UserError, match="Another process"):
+        quietly(minute(), tmp_path)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_stops_and_names_the_last_good_state(minute, tmp_path, monkeypatch, value):
+    real = loop.loss_at
+    calls = []
+
+    def spoilt(*args, **kwargs):
+        calls.append(1)
+        return real(*args, **kwargs) * (value if len(calls) == 12 else 1)
+
+    monkeypatch.setattr(loop, "loss_at", spoilt)
+    with pytest.raises(UserError, match=r"NaN or infinite .*state-000000000040"):
+        quietly(minute(), tmp_path)
+    assert all(torch.isfinite(tensor).all() for tensor in state_of(tmp_path).values())
+    monkeypatch.setattr(loop, "loss_at", real)
+    assert quietly(minute(), tmp_path)[0].finished
+
+
+def test_a_full_disk_is_told_in_one_sentence_and_loses_nothing(minute, tmp_path, monkeypatch):
+    quietly(minute(training={"total": 16}), tmp_path)
+    before = state_of(tmp_path)
+
+    def full(tensors, path, metadata=None):
+        path.write_bytes(b"half a file")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sealed, "save_file", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        quietly(minute(), tmp_path)
+    assert equal(state_of(tmp_path), before)
+    assert not list((tmp_path / "snapshots").glob("*.part"))
+
+
+def test_the_log_has_a_line_for_each_stretch(minute, tmp_path):
+    quietly(minute(), tmp_path)
+    records = RunFolder(tmp_path).records()
+    assert [r["images_seen"] for r in records] == list(range(8, 72, 8))
+    assert all(r["loss"] > 0 and r["images_per_second"] > 0 for r in records)
+
+
+def test_a_line_cut_short_is_no_line(minute, tmp_path):
+    quietly(minute(training={"total": 16}), tmp_path)
+    with open(tmp_path / "log.jsonl", "a") as file:
+        file.write('{"images_seen": 99, "lo')
+    quietly(minute(training={"total": 24}), tmp_path)
+    assert [r["images_seen"] for r in RunFolder(tmp_path).records()] == [8, 16, 24]
+
+
+def test_a_run_gives_back_its_averaged_network(minute, tmp_path):
+    seen = {}
+
+    def keep(run, learner):
+        seen[learner.images_seen] = learner.averaged(0.05)
+
+    quietly(minute(), tmp_path, on_snapshot=keep)
+    model = load_run(tmp_path)
+    cond = model.tell.at([(0.5, 0.5)])
+    x = torch.randn(1, 3, 8, 8)
+    assert torch.allclose(model(x, 1.0, cond), seen[64](x, 1.0, cond), atol=1e-2)
+    assert model.config["images_seen"] == 64 and model.seen_max == 2
+    early = load_run(tmp_path, images_seen=32)
+    assert torch.allclose(early(x, 1.0, cond), seen[32](x, 1.0, cond), atol=1e-2)
+
+
+def test_an_average_of_another_length_is_rebuilt_from_snapshots(minute, tmp_path):
+    """Against the average computed directly from the weights of every step."""
+    settings = minute(training={"snapshot": 8})
+    weights = []
+    learner_of = {}
+
+    def watch(images_seen):
+        weights.append(learner_of["it"].denoiser.out.weight.detach().clone())
+
+    real = loop.Learner.__init__
+
+    def spy(self, *args, **kwargs):
+        real(self, *args, **kwargs)
+        learner_of["it"] = self
+
+    loop.Learner.__init__ = spy
+    try:
+        quietly(settings, tmp_path, on_step=watch)
+    finally:
+        loop.Learner.__init__ = real
+    shares = torch.tensor(response(0.075, len(weights), len(weights) + 1)[1:])
+    expected = (torch.stack(weights) * shares[:, None, None].float()).sum(0)
+    rebuilt = load_run(tmp_path, std=0.075).denoiser.out.weight
+    nearest = load_run(tmp_path, std=0.10).denoiser.out.weight
+    assert (rebuilt - expected).norm() < 0.5 * (nearest - expected).norm()
+
+
+def test_looking_into_an_empty_or_foreign_folder_is_told(minute, tmp_path):
+    quietly(minute(training={"total": 4}), tmp_path)
+    with pytest.raises(UserError, match="nearest is at 4"):
+        load_run(tmp_path, images_seen=3)
+    for path in (tmp_path / "snapshots").glob("ema*"):
+        path.unlink()
+    with pytest.raises(UserError, match="no snapshot yet"):
+        load_run(tmp_path)

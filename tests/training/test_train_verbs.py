@@ -1,0 +1,160 @@
+"""The verbs train, ema, sample and bench, as a person would call them."""
+
+import json
+
+import pytest
+import torch
+from PIL import Image
+
+from tessera.cli import main
+from tessera.sampler.asking import parse_ks, picture_seed
+
+SMALL = [
+    "--preset", "tiny", "--tell.cells", "4", "--data.size", "8", "--denoiser.width", "8", "--denoiser.blocks", "1",
+    "--denoiser.mult", "1,2", "--denoiser.head-width", "8", "--denoiser.radius", "1", "--training.batch", "4",
+    "--training.stockpile", "16", "--training.checkpoint", "8", "--training.snapshot", "16", "--tensorboard", "off",
+    "--device", "cpu",
+]  # fmt: skip
+
+
+def call(*words):
+    with pytest.raises(SystemExit) as left:
+        main([str(word) for word in words])
+    return left.value.code
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "exp1"
+    assert call("train", "exp1", "--objects", "1-2", "--total", "16", "--run", folder, *SMALL) == 0
+    return folder
+
+
+def test_training_leaves_the_promised_files(run):
+    config = json.loads((run / "config.json").read_text())
+    assert config["data"]["objects"] == [1, 2] and config["denoiser"]["mult"] == [1, 2]
+    assert (run / "log.jsonl").read_text().count("\n") == 2
+    assert len(list((run / "snapshots").glob("*.safetensors"))) == 4
+    sheet = Image.open(run / "samples" / "000000000016.png")
+    assert sheet.width > 6 * 128 and sheet.height > 3 * 128
+
+
+def test_the_same_command_carries_on(run, capfd):
+    assert call("train", "exp1", "--objects", "1-2", "--total", "24", "--run", run, *SMALL) == 0
+    assert "Carrying on from state-000000000016" in capfd.readouterr().err
+
+
+def test_tensorboard_events_are_written_if_asked_for(tmp_path):
+    words = [word if word != "off" else "on" for word in SMALL]
+    assert call("train", "color", "--total", "4", "--run", tmp_path / "r", *words) == 0
+    assert list((tmp_path / "r" / "tensorboard").iterdir())
+
+
+def test_any_average_becomes_a_model_folder_that_samples(run, tmp_path):
+    assert call("ema", run, "--std", "0.07", "--out", tmp_path / "model") == 0
+    assert (
+        call(
+            "sample",
+            tmp_path / "model",
+            "--k",
+            "0,2-3",
+            "--each",
+            "2",
+            "--steps",
+            "2",
+            "--out",
+            tmp_path / "s",
+        )
+        == 0
+    )
+    asked = json.loads((tmp_path / "s" / "asked.json").read_text())
+    assert [picture["k"] for picture in asked["pictures"]] == [0, 0, 2, 2, 3, 3]
+    assert asked["pictures"][2]["places"] == [[0.65, 0.65], [0.65, 0.25]]
+    assert asked["pictures"][2]["file"] == "k02/0000.png"
+    assert Image.open(tmp_path / "s" / "k02" / "0000.png").size == (8, 8)
+    sheet = torch.tensor(
+        list(Image.open(tmp_path / "s" / "sheet-k02.png").convert("RGB").get_flattened_data())
+    )
+    assert (sheet == torch.tensor([230, 30, 30])).all(1).any()  # the red dots
+
+
+def test_a_picture_is_the_same_whatever_is_made_with_it(run, tmp_path):
+    common = ["--steps", "2", "--seed", "5", "--device", "cpu"]
+    assert call("sample", run, "--k", "1-3", "--each", "3", "--out", tmp_path / "a", *common) == 0
+    assert (
+        call("sample", run, "--k", "2", "--each", "2", "--batch", "1", "--out", tmp_path / "b", *common) == 0
+    )
+    one, other = (
+        torch.tensor(list(Image.open(tmp_path / n / "k02" / "0001.png").get_flattened_data())) for n in "ab"
+    )
+    assert (one - other).abs().max() <= 1
+
+
+def test_places_of_ones_own(run, tmp_path, capfd):
+    words = ["--places", "0.2,0.3 0.7,0.8", "--each", "1", "--steps", "2", "--json", "--out", tmp_path]
+    assert call("sample", run, *words) == 0
+    record = json.loads(capfd.readouterr().out)
+    assert record["pictures"] == [
+        {"file": "k02/0000.png", "k": 2, "places": [[0.2, 0.3], [0.7, 0.8]], "colors": [],
+         "seed": picture_seed(0, 2, 0)}
+    ]  # fmt: skip
+
+
+def test_lists_of_k_are_read():
+    assert parse_ks("0-3") == [0, 1, 2, 3] and parse_ks("1, 3,6-7") == [1, 3, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--places", "0.5,1.5"], "outside the picture"),
+        (["--places", "0.5"], "pair"),
+        (["--colors", "red"], "told places"),
+        (["--k", "13"], "at most 12"),
+        (["--k", "3-1"], "no list of K"),
+        (["--each", "0"], "At least one"),
+        (["--steps", "0"], "at least one step"),
+        (["--std", "0.5"], "std lies between"),
+        (["--images", "5"], "No snapshot"),
+    ],
+)
+def test_what_cannot_be_sampled_is_told_in_one_sentence(run, tmp_path, capfd, words, sentence):
+    assert call("sample", run, "--steps", "2", "--out", tmp_path / "o", *words) == 2
+    said = capfd.readouterr().err
+    assert sentence in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["train", "exp9"], "did you mean `exp"),
+        (["train", "exp1", "--denoiser.widht", "3"], "--denoiser.width"),
+        (["train", "exp1", "--preset", "medium"], "There is no preset `medium`"),
+        (["train", "exp1", "--total", "many"], "no number of images"),
+        (["train", "exp1", "--objects", "3-1"], "no range"),
+        (["ema", "nowhere"], "not a run folder"),
+        (["sample", "nowhere"], "no model"),
+    ],
+)
+def test_mistakes_are_told_in_one_sentence(words, sentence, capfd):
+    assert call(*words) == 2
+    said = capfd.readouterr().err
+    assert sentence in said and "Traceback" not in said
+
+
+def test_the_training_bench_prints_one_record(capfd):
+    words = [word for word in SMALL if word not in ("--tensorboard", "off")]
+    drop = words.index("--tell.cells")
+    words = words[:drop] + words[drop + 2 :]
+    assert call("bench", "train", "--steps", "1", "--rounds", "2", "--warmup", "0", "--json", *words) == 0
+    record = json.loads(capfd.readouterr().out)
+    low, high = record["images_per_second"]["interval"]
+    assert low < record["images_per_second"]["mean"] < high
+    assert record["utilisation"]["flops_per_image"] > 0 and record["weights"] > 0
+
+
+def test_the_denoise_bench_compares_with_the_global_network(capfd):
+    words = ["--preset", "tiny", "--batch", "1", "--repeats", "2", "--device", "cpu", "--json"]
+    assert call("bench", "denoise", *words, "--denoiser.width", "8", "--denoiser.head-width", "8") == 0
+    networks = json.loads(capfd.readouterr().out)["networks"]
+    assert networks["edm2"]["ratio"] == 1 and set(networks) == {"edm2", "localconv", "patchwise"}
