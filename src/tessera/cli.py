@@ -32,7 +32,11 @@ VERBS = {
     "dynamics sweep": Verb("tessera.dynamics.verbs:DynamicsSweep", "phase diagrams of swing-by"),
     "dynamics figure": Verb("tessera.dynamics.verbs:DynamicsFigure", "the swing-by paper's figures"),
     "bench dynamics": Verb("tessera.dynamics.bench:BenchDynamics", "speed of phase diagrams"),
+    "judge": Verb("tessera.judge.verbs:JudgePictures", "count what pictures show, and K_max with intervals"),
+    "judge explain": Verb("tessera.judge.verbs:Explain", "what the judge sees in one picture, in words"),
+    "judge calibrate": Verb("tessera.judge.verbs:Calibrate", "how far the judge can be trusted, for every K"),
     "judge train": Verb("tessera.judge.train:TrainJudge", "train the judge anew on rendered truth"),
+    "bench judge": Verb("tessera.judge.bench:BenchJudge", "pictures per second of the judge"),
     "demo": Verb("tessera.demo:Demo", "a first look, from nothing to pictures on disk"),
 }
 

@@ -1,6 +1,10 @@
-"""One thing the judge saw in a picture."""
+"""One thing the judge saw in a picture, and what anything that judges pictures can do."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -14,3 +18,14 @@ class Finding:
     material: str
     confidence: float  # that something is there, [0, 1]
     proper: float  # that it is a proper thing, not a half-drawn one or a blob, [0, 1]
+
+
+class Finder(Protocol):
+    """What judging needs of a judge."""
+
+    def look(self, images: "Tensor") -> "tuple[list[list[Finding]], Tensor]":
+        """Findings in each of the pictures (B, 3, H, W) in [-1, 1], and how strange each is, (B,).
+
+        More than 1 means: this is not a scene I know.
+        """
+        ...

@@ -1,0 +1,93 @@
+"""`tessera bench judge`: how many pictures per second the judge looks at."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+
+from tessera import console
+from tessera.devices import DeviceName, peak_memory, pick_device
+from tessera.errors import UserError
+from tessera.files import make_folder, write_json
+from tessera.images.bench import forget_peak, rate, seconds, timed
+from tessera.images.pictures import parse_size, width_height
+from tessera.images.render import render
+from tessera.judge.verbs import open_judge
+from tessera.provenance import provenance
+from tessera.scenes.sampling import Scenes
+
+COUNTS = {"cpu": 512, "cuda": 32768, "mps": 4096}
+DISTINCT = 256  # rendered pictures, repeated to make up the count: what they show does not change the speed
+
+
+@dataclass(frozen=True)
+class BenchJudge:
+    """Pictures per second of the judge, from pictures in memory to lists of findings."""
+
+    size: str = "64"
+    """Size of the pictures, such as 64 or 320x240."""
+    count: int | None = None
+    """Pictures per repeat (default 512 on a CPU, 32768 on a GPU)."""
+    things: int = 6
+    """Things in each picture."""
+    repeats: int = 5
+    """Timed repeats; the median counts."""
+    weights: Path | None = None
+    """Folder of another judge, as `judge train` wrote it."""
+    seed: int = 0
+    """Stream of scenes."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    json: bool = False
+    """Print one JSON object."""
+    out: Path | None = None
+    """Write the JSON object to this file too."""
+
+    def run(self) -> None:
+        record = self.measure()
+        if self.out:
+            make_folder(self.out.parent)
+            write_json(self.out, record)
+        if self.json:
+            console.print_json(record)
+        else:
+            console.stderr.print(speed_table(record))
+
+    def measure(self) -> dict[str, Any]:
+        device = pick_device(self.device)
+        count = COUNTS[device.type] if self.count is None else self.count
+        if count < 1 or self.repeats < 1:
+            raise UserError("--count and --repeats must be at least 1.")
+        judge, images = open_judge(self.weights, device), self.images(count, device)
+        forget_peak(device)
+        with console.progress("measuring", self.repeats + 1) as advance:
+            spent, (found, _) = timed(lambda: judge.look(images), self.repeats, device, advance)
+        return {
+            "size": width_height(parse_size(self.size)),
+            "count": count,
+            "things": self.things,
+            "found_per_picture": sum(map(len, found)) / count,
+            "repeats": self.repeats,
+            "seed": self.seed,
+            "images_per_second": rate(count, spent),
+            **seconds(spent),
+            "peak_memory_bytes": peak_memory(device),
+            "threads": torch.get_num_threads(),
+            "provenance": provenance(device),
+        }
+
+    def images(self, count: int, device) -> torch.Tensor:
+        scenes = Scenes(objects=self.things).draw(min(count, DISTINCT), self.seed, device=device)
+        pictures = render(scenes, parse_size(self.size), quality="fast")["rgb"]
+        return pictures[torch.arange(count, device=pictures.device) % len(pictures)]
+
+
+def speed_table(record: dict[str, Any]) -> Table:
+    width, height = record["size"]
+    table = Table("pictures per second", "slowest", "fastest", "seconds", title=f"judge, {width}x{height}")
+    speed = record["images_per_second"]
+    cells = [f"{speed[name]:,.0f}" for name in ("median", "min", "max")]
+    table.add_row(*cells, f"{record['seconds']['median']:.3f}")
+    return table
