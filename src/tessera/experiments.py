@@ -59,6 +59,7 @@ class DenoiserSettings:
     ] = (16,)
     head_width: Annotated[int, "channels per attention head"] = 48
     coords: Annotated[bool, "give the network the x and y of every pixel"] = True
+    tile: Annotated[int, "pixels along a side that the global network takes as one; 1 is the paper's"] = 1
     radius: Annotated[int, "cells a local network sees on each side of a cell"] = 2
     dropout: Annotated[float, "share of activations dropped in training"] = 0.0
 

@@ -10,10 +10,16 @@ from tessera.conditioners import Conditioner, SpatialConditioner, conditioner_fr
 from tessera.denoiser.edm2 import EDM2
 from tessera.denoiser.localconv import LocalConv
 from tessera.denoiser.patchwise import Patchwise
+from tessera.denoiser.tiled import Tiled
 from tessera.errors import UserError
 from tessera.experiments import Settings
 
-KINDS: dict[str, Any] = {"edm2": EDM2, "patchwise": Patchwise, "localconv": LocalConv}
+KINDS: dict[str, Any] = {
+    "edm2": EDM2,
+    "tiled": Tiled,
+    "patchwise": Patchwise,
+    "localconv": LocalConv,
+}
 
 
 def tell_for(settings: Settings) -> Conditioner:
@@ -46,6 +52,8 @@ def make_network(settings: Settings, tell: Conditioner) -> nn.Module:
         options[name] = getattr(wanted, name)
     if wanted.kind == "patchwise":
         return Patchwise(size, spatial(tell), wanted.radius, **options)
+    if wanted.tile > 1:
+        return Tiled(size, tell.dim, wanted.tile, **options)
     return EDM2(size, cond_dim=tell.dim, **options)
 
 

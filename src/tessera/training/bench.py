@@ -16,7 +16,7 @@ from tessera.console import print_json, stderr
 from tessera.denoiser.build import build_denoiser
 from tessera.denoiser.edm2 import EDM2
 from tessera.denoiser.flops import flops_per_image
-from tessera.denoiser.views import trained_network
+from tessera.denoiser.views import SeesPatches, trained_network
 from tessera.devices import DeviceName, peak_memory, pick_device, synchronize
 from tessera.errors import UserError
 from tessera.experiments import DenoiserKind, Settings, settings_for
@@ -131,10 +131,10 @@ def interval(values: list[float]) -> dict[str, Any]:
 
 def utilisation(denoiser: nn.Module, images_per_second: float, device: torch.device) -> dict[str, Any]:
     """Arithmetic done per second, of the network alone, and its share of what the device could do."""
-    network = trained_network(denoiser)
+    network = getattr(denoiser, "network", denoiser)
     if not isinstance(network, EDM2):
         return {"flops_per_image": None, "flops_per_second": None, "share_of_peak": None}
-    views = 1 if network is denoiser else 2  # patches are trained in pairs
+    views = 2 if isinstance(denoiser, SeesPatches) else 1  # patches are trained in pairs
     per_image = views * flops_per_image(network)
     rate, peak = per_image * images_per_second, peak_flops(device)
     share = None if peak is None else rate / peak
