@@ -1,5 +1,6 @@
 """How far the judge can be trusted: its error for every number of things, on scenes whose truth is known."""
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from tessera.errors import UserError
@@ -32,6 +34,8 @@ ATTRIBUTES = ("color", "shape", "size", "material")
 WIDE = 2  # cells within which a centre error is measured, so that the cell of the match does not cut it off
 POOLS = {"1-3": range(1, 4), "1-6": range(1, 7), "1-10": range(1, 11), "all": range(10**6)}
 SHIPPED = Path(__file__).with_name("calibration.json")
+
+AT_ONCE = 64  # real renders read together
 
 Size = int | tuple[int, int]
 
@@ -247,16 +251,26 @@ def calibrate_clevr(
     device=None,
 ) -> dict[str, Any]:
     """Records on real renders, at their own size or reduced to `size` (width, height)."""
-    tallies = []
-    for i in range(min(len(truth), most or len(truth))):
-        picture = load_png(truth.file(i))
-        height, width = picture.shape[-2:]
-        shown = to_float(picture if size is None else resize(picture, size))[None].to(device)
-        tallies += judge_pictures(judge, shown, [truth.things(i, (width, height))])
-        advance(1)
-    if not tallies:
+    numbers = range(min(len(truth), most or len(truth)))
+    if not numbers:
         raise UserError(f"{truth.folder.path} has no scene to calibrate on.")
+    tallies: list[Tally] = []
+    for first in range(0, len(numbers), AT_ONCE):
+        chunk = numbers[first : first + AT_ONCE]
+        pictures = [load_png(truth.file(i)) for i in chunk]
+        things = [truth.things(i, (p.shape[-1], p.shape[-2])) for i, p in zip(chunk, pictures)]
+        shown = [to_float(p if size is None else resize(p, size)) for p in pictures]
+        for same in alike(shown):
+            images = torch.stack([shown[n] for n in same]).to(device)
+            tallies += judge_pictures(judge, images, [things[n] for n in same])
+        advance(len(chunk))
     return by_number(tallies)
+
+
+def alike(pictures: Sequence[Tensor]) -> list[list[int]]:
+    """Runs of neighbouring pictures that have one size."""
+    runs = itertools.groupby(range(len(pictures)), key=lambda n: pictures[n].shape)
+    return [list(run) for _, run in runs]
 
 
 # --- using it -----------------------------------------------------------------------------------------------

@@ -1,0 +1,258 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from stand_in import StandIn, forgetful, moved, shaken
+
+from tessera.errors import UserError
+from tessera.files import write_json
+from tessera.images.pictures import save_png
+from tessera.images.render import render
+from tessera.judge.calibrate import (
+    Held,
+    arranged,
+    by_number,
+    calibrate_clevr,
+    calibration_rows,
+    empty_places,
+    judge_error,
+    judge_pictures,
+    load_calibration,
+    nothing_record,
+    summary,
+    tally,
+)
+from tessera.judge.clutter import CLUTTER
+from tessera.judge.finding import Finding
+from tessera.judge.match import CELL
+from tessera.judge.truth import ClevrTruth, truths
+from tessera.scenes import LOCATIONS, Scenes, place_at, write_scenes
+
+
+def quiet(*_):
+    pass
+
+
+def drawn(k, count=6, start=0):
+    return truths(Scenes(objects=k, visibility="off").draw(count, seed=3, start=start))
+
+
+def tallies_of(found, truth, **options):
+    return judge_pictures(StandIn(found, **options), torch.zeros(len(truth), 3, 8, 8), truth)
+
+
+# --- truth --------------------------------------------------------------------------------------------------
+
+
+def test_true_places_are_those_the_scene_was_made_for():
+    wanted = [(0.65, 0.65), (0.25, 0.45)]
+    scenes = place_at(wanted, color=["red", "blue"], size="small", rules=Scenes(), count=3)
+    for things in truths(scenes):
+        assert np.allclose([thing.place for thing in things], wanted, atol=1e-5)
+        assert [thing.color for thing in things] == ["red", "blue"] and things[0].size == "small"
+
+
+def test_true_places_lie_on_the_rendered_masks():
+    scenes = Scenes(objects=3).draw(4, seed=5)
+    masks = render(scenes, (160, 120), layers=("mask",))["mask"]
+    for mask, things in zip(masks, truths(scenes)):
+        for number, thing in enumerate(things, start=1):
+            rows, columns = (mask == number).nonzero(as_tuple=True)
+            assert columns.min() / 160 < thing.place[0] < columns.max() / 160 + 0.01
+            assert rows.min() / 120 - 0.05 < thing.place[1] < rows.max() / 120 + 0.05
+
+
+def real_folder(path, camera=True, size=(48, 32)):
+    """Renders of known scenes as a folder; without cameras, as official files are."""
+    scenes = Scenes(objects=(1, 3)).draw(5, seed=2)
+    names = [f"{i}.png" for i in range(5)]
+    (path / "images").mkdir()
+    for name, picture in zip(names, render(scenes, size)["rgb"]):
+        save_png(path / "images" / name, picture)
+    write_scenes(path / "scenes.json", scenes, size=size, image_names=names)
+    if not camera:
+        content = json.loads((path / "scenes.json").read_text())
+        for record in content["scenes"]:
+            del record["camera"]
+        write_json(path / "scenes.json", content)
+    return truths(scenes, size[0] / size[1])
+
+
+@pytest.mark.parametrize("camera", [True, False])
+def test_a_folder_of_real_renders_tells_its_truth_with_or_without_cameras(tmp_path, camera):
+    exact = real_folder(tmp_path, camera)
+    truth = ClevrTruth(tmp_path)
+    tolerance = 1e-5 if camera else 0.5 / 32 + 1e-5  # official coordinates are rounded to pixels
+    for i, things in enumerate(exact):
+        told = truth.things(i, (48, 32))
+        assert [t.color for t in told] == [t.color for t in things]
+        assert np.allclose([t.place for t in told], [t.place for t in things], atol=tolerance)
+
+
+def test_a_judge_that_tells_the_truth_is_perfect_on_real_renders(tmp_path):
+    exact = real_folder(tmp_path)
+    found = calibrate_clevr(StandIn(exact), ClevrTruth(tmp_path), device="cpu")
+    whole = found["pooled"]["all"]
+    assert whole["pictures"] == 5 and whole["exact_count"]["share"] == 1 and whole["color"]["share"] == 1
+    assert whole["center_error_cells"]["q99"] == pytest.approx(0, abs=1e-4)
+
+
+def test_the_reference_renders_have_their_things_where_the_masks_show_them(clevr_reference):
+    truth = ClevrTruth(clevr_reference)
+    for i in (0, 5, 17):
+        mask = truth.folder.mask(i)
+        for number, thing in enumerate(truth.things(i, (320, 240)), start=1):
+            rows, columns = (mask == number).nonzero(as_tuple=True)
+            assert columns.min() / 320 - 0.02 < thing.place[0] < columns.max() / 320 + 0.02
+            assert rows.min() / 240 - 0.05 < thing.place[1] < rows.max() / 240 + 0.05
+
+
+# --- known errors give known numbers ------------------------------------------------------------------------
+
+
+def test_a_judge_that_tells_the_truth_has_no_error():
+    truth = drawn(4)
+    row = summary(tallies_of(truth, truth))
+    shares = ("exact_count", "all_found", "clean", "place_recall", "place_precision", "color", "material")
+    assert all(row[name]["share"] == 1 for name in shares)
+    assert row["count_bias"]["mean"] == 0 and row["outcomes"] == [[6]] and row["strange"]["share"] == 0
+    assert row["false_fills"][0] == 0
+
+
+def test_missed_things_show_as_recall_and_bias():
+    truth = drawn(5, count=60)
+    found = forgetful(truth, 0.2, np.random.default_rng(0))
+    row = summary(tallies_of(found, truth))
+    left = sum(map(len, found))
+    assert row["place_recall"] == pytest.approx(row["place_recall"] | {"share": left / 300, "count": left})
+    assert row["place_precision"]["share"] == 1
+    assert row["count_bias"]["mean"] == pytest.approx(left / 60 - 5)
+    assert row["count_error"]["mean"] == pytest.approx(5 - left / 60)
+    table = np.array(row["outcomes"])
+    assert table.sum() == 60 and table.shape[1] == 1
+    assert (np.arange(len(table)) * table[:, 0]).sum() == 300 - left
+
+
+def test_imagined_things_show_as_precision_and_false_things():
+    truth = drawn(2)
+    ghost = Finding((0.02, 0.02), "red", "cube", "large", "metal", 0.9, 0.9)
+    row = summary(tallies_of([[*things, ghost] for things in truth], truth))
+    assert row["place_precision"]["share"] == pytest.approx(2 / 3) and row["place_recall"]["share"] == 1
+    assert row["false_things"]["mean"] == 1 and row["outcomes"] == [[0, 6]]
+    assert row["clean"]["share"] == 0 and row["all_found"]["share"] == 1
+
+
+def test_moved_centres_show_as_errors_in_cells():
+    truth = drawn(1, count=20)
+    row = summary(tallies_of(shaken(truth, 0.4 * CELL, np.random.default_rng(0)), truth))
+    assert row["center_error_cells"]["q99"] == pytest.approx(0.4, abs=1e-6)
+    assert row["center_error_cells"]["within_half"]["share"] == 1
+    off = summary(tallies_of([[moved(t, 1.5 * CELL, 0)] for (t,) in truth], truth))
+    assert off["place_recall"]["share"] == 0  # too far to match, yet the error is measured, not cut off
+    assert off["center_error_cells"]["median"] == pytest.approx(1.5, abs=1e-6)
+
+
+def test_wrong_attributes_are_counted_one_by_one():
+    truth = [[Finding((0.5, 0.5), "red", "cube", "large", "metal", 1, 1)]]
+    found = [[Finding((0.5, 0.5), "red", "sphere", "large", "rubber", 1, 1)]]
+    row = summary(tallies_of(found, truth))
+    shares = [row[name]["share"] for name in ("color", "shape", "size", "material")]
+    assert shares == [1, 0, 1, 0]
+
+
+def test_an_empty_place_that_looks_filled_is_counted():
+    spot = LOCATIONS[0]
+    one = tally([Finding(spot, "red", "cube", "large", "metal", 1, 1)], [], strange=False)
+    assert (one.empty, one.filled, one.false) == (12, 1, 1)
+    assert len(empty_places([spot], CELL)) == 11  # the neighbours stand 1.6 cells apart
+
+
+def test_strange_pictures_are_counted():
+    truth = drawn(1)
+    assert summary(tallies_of(truth, truth, strangeness=1.5))["strange"]["share"] == 1
+    record = nothing_record(np.array([0, 2, 1, 0]), np.array([True, True, False, False]))
+    assert record["false_things"]["mean"] == 0.75 and record["any_thing"]["share"] == 0.5
+    assert record["things_without_warning"]["count"] == 1
+
+
+def test_rows_are_by_the_true_number_of_things_and_pools_take_them_together():
+    truth = drawn(0, 2) + drawn(2, 3) + drawn(5, 4)
+    found = by_number(tallies_of(truth, truth))
+    assert {k: row["pictures"] for k, row in found["rows"].items()} == {"0": 2, "2": 3, "5": 4}
+    assert found["rows"]["0"]["place_recall"]["share"] is None
+    assert {name: row["pictures"] for name, row in found["pooled"].items()} == {
+        "1-3": 3,
+        "1-6": 7,
+        "1-10": 7,
+        "all": 9,
+    }
+    json.dumps(found, allow_nan=False)
+
+
+# --- scenes and non-scenes ----------------------------------------------------------------------------------
+
+
+def test_held_out_scenes_are_the_same_whatever_the_batch():
+    truth = [things for start in (0, 3) for things in truths(arranged("official", 2, 3, 9, start))]
+
+    class Witness:
+        def __init__(self):
+            self.images = []
+
+        def look(self, images):
+            self.images.append(images)
+            return [[] for _ in images], torch.zeros(len(images))
+
+    small, large = Witness(), Witness()
+    rows = Held(per_k=6, size=16, seed=9, batch=3).tallies(small, "official", 2, quiet)
+    Held(per_k=6, size=16, seed=9, batch=6).tallies(large, "official", 2, quiet)
+    assert torch.allclose(torch.cat(small.images), torch.cat(large.images))
+    assert [t.missed for t in rows] == [len(things) for things in truth]
+
+
+@pytest.mark.parametrize("k", [0, 1, 12])
+def test_the_study_arrangement_stands_at_the_studys_places(k):
+    for things in truths(arranged("study", k, 2, 0, 0)):
+        assert np.allclose([t.place for t in things], np.reshape(LOCATIONS[:k], (k, 2)).tolist(), atol=1e-4)
+
+
+def test_more_places_than_the_study_has_are_refused():
+    with pytest.raises(UserError, match="12 places"):
+        arranged("study", 13, 1, 0, 0)
+
+
+@pytest.mark.parametrize("kind", CLUTTER)
+def test_clutter_is_pictures_in_range_that_differ_and_come_back_by_seed(kind):
+    pictures = CLUTTER[kind](3, (20, 16), 7)
+    assert pictures.shape == (3, 3, 16, 20)
+    assert pictures.abs().max() <= 1 and not torch.equal(pictures[0], pictures[1])
+    assert torch.equal(pictures, CLUTTER[kind](3, (20, 16), 7))
+
+
+def test_clouds_have_the_spectrum_of_photographs():
+    power = torch.fft.fft2(CLUTTER["clouds"](64, 64, 0).mean(1)).abs().square().mean(0)
+    low, high = power[2, 0] + power[0, 2], power[16, 0] + power[0, 16]
+    assert 20 < low / high < 200  # amplitude 1/f: power falls 64-fold from frequency 2 to 16
+
+
+# --- the calibration as K_max uses it -----------------------------------------------------------------------
+
+
+def test_a_calibration_written_is_the_error_read_back(tmp_path):
+    truth = drawn(3, count=40)
+    found = by_number(tallies_of(forgetful(truth, 0.3, np.random.default_rng(1)), truth))
+    write_json(tmp_path / "c.json", {"sizes": {"32": {"study": found}, "64": {"official": found}}})
+    record = load_calibration(tmp_path / "c.json")
+    assert calibration_rows(record, 30)[:2] == ("32", "study")
+    assert calibration_rows(record, 128)[:2] == ("64", "official")
+    error = judge_error(calibration_rows(record, 64)[2])
+    chance = error.missed_and_false(3)
+    recall = found["rows"]["3"]["place_recall"]["share"]
+    assert (chance.sum(1) * np.arange(len(chance))).sum() == pytest.approx(3 * (1 - recall))
+
+
+def test_a_file_that_is_no_calibration_is_refused(tmp_path):
+    write_json(tmp_path / "c.json", {"rows": []})
+    with pytest.raises(UserError, match="judge calibrate"):
+        load_calibration(tmp_path / "c.json")
