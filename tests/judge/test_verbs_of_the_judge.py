@@ -58,7 +58,7 @@ def sampled(folder, ks, each=2, settings=True, colors=None):
     return folder
 
 
-def run(capsys, words):
+def run(capsys, *words):
     """Exit code, what was printed for programs, and what for people."""
     split = [part for word in words for part in (word.split() if isinstance(word, str) else [str(word)])]
     with pytest.raises(SystemExit) as leaving:
