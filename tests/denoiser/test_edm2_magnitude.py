@@ -11,8 +11,10 @@ from safetensors.torch import load_file
 from tessera.denoiser.edm2 import Block
 from tessera.denoiser.magnitude import (
     EPS,
+    FOLDING,
     Fourier,
     MPConv,
+    aligned_conv,
     as_kernel,
     downsample,
     mp_cat,
@@ -211,12 +213,22 @@ def test_a_zero_row_has_a_finite_gradient():
     assert torch.isfinite(x.grad).all()
 
 
-def test_an_upsampled_convolution_is_upsampling_then_convolution():
+@pytest.mark.parametrize("how", ["transposed", "phases", "plain"])
+def test_an_upsampled_convolution_is_upsampling_then_convolution(monkeypatch, how):
+    monkeypatch.setitem(FOLDING, "cpu", how)
     torch.manual_seed(0)
-    x = torch.randn(2, 5, 6, 7, dtype=torch.float64)
+    x = torch.randn(2, 5, 6, 7, dtype=torch.float64).to(memory_format=torch.channels_last)
     filters = torch.randn(4, 9 * 5, dtype=torch.float64)
     plainly = F.conv2d(upsample(x), as_kernel(filters, 3), padding=1)
-    torch.testing.assert_close(upsampled_conv(x, filters), plainly)
+    folded = upsampled_conv(x, filters)
+    torch.testing.assert_close(folded, plainly)
+    assert folded.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_channels_added_for_the_hardware_change_nothing():
+    x, filters = torch.randn(2, 4, 6, 6), torch.randn(3, 9 * 4)
+    expected = F.conv2d(x, as_kernel(filters, 3), padding=1)
+    torch.testing.assert_close(aligned_conv(x, as_kernel(filters, 3), 8), expected)
 
 
 def test_a_kernel_is_a_view_in_channels_last():

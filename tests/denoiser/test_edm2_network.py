@@ -1,6 +1,7 @@
 """EDM2 on its own: sizes, names, numbers kept in this repository, compilation, memory."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from safetensors.torch import load_file
 from tessera.denoiser.contract import Denoiser
 from tessera.denoiser.edm2 import EDM2
 from tessera.denoiser.flops import flops_per_image
-from tessera.denoiser.magnitude import normalize_weights, set_weight_norm
+from tessera.denoiser.magnitude import CHANNELS_BY, FOLDING, normalize_weights, set_weight_norm
 from tessera.errors import UserError
 from tessera.training.loss import edm_loss, objective
 
@@ -245,6 +246,31 @@ def test_a_training_step_traces_forward_and_backward(precision, how, checkpointi
     for name, parameter in net.named_parameters():
         difference = (parameter.grad - gradients[name]).norm()
         assert difference <= loose * gradients[name].norm() + loose, name
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling for the CPU needs a C++ compiler")
+@pytest.mark.parametrize(
+    ("how", "multiple", "precision", "loose"),
+    [("transposed", 1, "float32", 1e-3), ("phases", 8, "bfloat16", 0.1)],
+)
+def test_compiled_code_computes_the_same(monkeypatch, how, multiple, precision, loose):
+    """Through the whole compiler, with the ways of convolving that CPUs and GPUs take."""
+    monkeypatch.setitem(FOLDING, "cpu", how)
+    monkeypatch.setitem(CHANNELS_BY, "cpu", multiple)
+    net, (x, _, cond) = tiny(), inputs()
+    net.precision = precision
+    draws = torch.tensor([-1.0, 0.0, 0.5]), torch.randn_like(x)
+    loss = training_loss(net)
+    plain = loss(x, cond, *draws)
+    plain.backward()
+    gradients = {name: p.grad.clone() for name, p in net.named_parameters()}
+    net.zero_grad()
+    compiled = torch.compile(loss, fullgraph=True)(x, cond, *draws)
+    compiled.backward()
+    torch.testing.assert_close(compiled, plain, rtol=loose, atol=0)
+    for name, parameter in net.named_parameters():
+        assert (parameter.grad - gradients[name]).norm() <= loose * gradients[name].norm(), name
 
 
 def test_recomputing_blocks_changes_nothing_but_memory():

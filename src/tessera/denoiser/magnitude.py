@@ -17,6 +17,10 @@ from tessera.errors import UserError
 EPS = 1e-4  # added to the root mean square, in every norm
 SILU_SIZE = 0.596  # root mean square of silu(z) for a standard normal z
 
+# What suits a kind of device best. Tensor cores take channels by eights; see `upsampled_conv` for the other.
+CHANNELS_BY = {"cuda": 8}
+FOLDING: dict[str, Literal["transposed", "phases", "plain"]] = {"cuda": "phases"}
+
 WeightNorm = Literal["after-update", "in-forward", "projected"]
 
 
@@ -37,6 +41,7 @@ def mp_silu(x: Tensor) -> Tensor:
 def mp_sum(a: Tensor, b: Tensor, balance: float = 0.5) -> Tensor:
     """Weighted sum of uncorrelated a and b without change of size; b has weight `balance`. Eq. 88."""
     size = math.hypot(1 - balance, balance)
+    # Not torch.add(alpha=): compiled together with a matrix product, torch 2.13 forgets alpha.
     return a * ((1 - balance) / size) + b * (balance / size)
 
 
@@ -138,7 +143,18 @@ def apply_filters(x: Tensor, filters: Tensor, kernel: int) -> Tensor:
         return F.linear(x, filters)
     if kernel == 1:  # in channels_last a 1 x 1 convolution is a plain matrix product
         return F.linear(x.permute(0, 2, 3, 1), filters).permute(0, 3, 1, 2)
-    return F.conv2d(x, as_kernel(filters, kernel), padding=kernel // 2)
+    multiple = CHANNELS_BY.get(x.device.type, 1) if x.dtype.itemsize == 2 else 1
+    return aligned_conv(x, as_kernel(filters, kernel), multiple)
+
+
+def aligned_conv(x: Tensor, kernels: Tensor, multiple: int) -> Tensor:
+    """The same convolution with zero channels added up to a multiple: the first and the last layer need them."""
+    outputs, inputs, side, _ = kernels.shape
+    more_in, more_out = -inputs % multiple, -outputs % multiple
+    if more_in or more_out:
+        x = F.pad(x, (0, 0, 0, 0, 0, more_in))
+        kernels = F.pad(kernels, (0, 0, 0, 0, 0, more_in, 0, more_out))
+    return F.conv2d(x, kernels, padding=side // 2)[:, :outputs]
 
 
 def as_kernel(filters: Tensor, kernel: int) -> Tensor:
@@ -149,13 +165,41 @@ def as_kernel(filters: Tensor, kernel: int) -> Tensor:
 def upsampled_conv(x: Tensor, filters: Tensor) -> Tensor:
     """A 3 x 3 convolution of the pixel-doubled x, at 4/9 of its cost.
 
-    Every output pixel meets only 2 x 2 different inputs, so the nine taps fold into four per output phase;
-    all phases together are one transposed convolution whose 4 x 4 kernel is the 3 x 3 one blurred by a box.
+    Every output pixel meets only 2 x 2 different inputs, so the nine taps fold into four, others for each of
+    the 2 x 2 phases of output pixels.
     """
-    kernel = as_kernel(filters, 3).flip(2, 3)  # (outputs, inputs, 3, 3); transposed convolution turns it back
-    tall = F.pad(kernel, (0, 0, 0, 1)) + F.pad(kernel, (0, 0, 1, 0))
-    folded = F.pad(tall, (0, 1)) + F.pad(tall, (1, 0))  # (outputs, inputs, 4, 4)
-    return F.conv_transpose2d(x, folded.transpose(0, 1).to(x.dtype), stride=2, padding=1)
+    how = FOLDING.get(x.device.type, "transposed")
+    if how == "plain":
+        return apply_filters(upsample(x), filters.to(x.dtype), 3)
+    fold = phase_conv if how == "phases" else folded_transpose
+    return fold(x, as_kernel(filters, 3))
+
+
+def folded_transpose(x: Tensor, kernels: Tensor) -> Tensor:
+    """All phases as one transposed convolution: its 4 x 4 kernel is the turned 3 x 3 one, blurred by a box."""
+    turned = kernels.flip(2, 3)  # (outputs, inputs, 3, 3)
+    tall = F.pad(turned, (0, 0, 0, 1)) + F.pad(turned, (0, 0, 1, 0))
+    square = F.pad(tall, (0, 1)) + F.pad(tall, (1, 0))  # (outputs, inputs, 4, 4)
+    return F.conv_transpose2d(x, square.transpose(0, 1).to(x.dtype), stride=2, padding=1)
+
+
+def phase_conv(x: Tensor, kernels: Tensor) -> Tensor:
+    """All phases as channels of one 2 x 2 convolution of stride 1; a compiler merges the interleaving after it."""
+    batch, _, height, width = x.shape
+    phases = folded_taps(folded_taps(kernels, 2), 4).transpose(0, 1)  # (2, 2, outputs, inputs, 2, 2)
+    flat = phases.flatten(0, 2).to(x.dtype, memory_format=torch.channels_last)
+    y = F.conv2d(x, flat, padding=1).permute(0, 2, 3, 1).unflatten(-1, (2, 2, -1))  # (B, H+1, W+1, 2, 2, C)
+    rows = [
+        torch.stack([y[:, i : i + height, j : j + width, i, j] for j in (0, 1)], dim=3) for i in (0, 1)
+    ]  # each (B, H, W, 2, C)
+    return torch.stack(rows, dim=2).reshape(batch, 2 * height, 2 * width, -1).permute(0, 3, 1, 2)
+
+
+def folded_taps(kernels: Tensor, dim: int) -> Tensor:
+    """Three taps along `dim` on doubled pixels are two taps on the pixels: others for even and odd outputs."""
+    before, here, after = kernels.unbind(dim)
+    even, odd = [before, here + after], [before + here, after]
+    return torch.stack([torch.stack(even, dim), torch.stack(odd, dim)])
 
 
 # -- keeping the stored filters at unit size ------------------------------------------------------------
