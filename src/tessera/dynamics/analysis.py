@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -97,8 +98,9 @@ def rises(
 
 
 def descents(errors: Array, hysteresis: float = HYSTERESIS) -> int:
-    """1 for an ordinary curve, 2 for a double descent, and so on."""
-    return 1 + len(turns(errors, hysteresis)) // 2
+    """How many times the curve falls: 1 for an ordinary curve, 2 for a double descent, and so on."""
+    marks = [0, *turns(errors, hysteresis), len(errors) - 1]
+    return sum(bool(errors[start] - errors[end] > hysteresis) for start, end in pairwise(marks))
 
 
 def crossing(times: Array, values: Array, level: float = 0.5) -> float:
