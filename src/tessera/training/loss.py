@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from tessera.denoiser.contract import Denoiser
@@ -62,8 +61,3 @@ def objective(loss: Tensor, batch: int | None = None) -> Tensor:
     Under gradient accumulation `batch` is the number of pictures of all rounds together.
     """
     return loss.sum() / (batch or loss.shape[0])
-
-
-def finite(loss: Tensor) -> bool:
-    """Whether training may go on."""
-    return bool(torch.isfinite(loss).all())
