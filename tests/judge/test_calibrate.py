@@ -23,11 +23,12 @@ from tessera.judge.calibrate import (
     summary,
     tally,
 )
-from tessera.judge.clutter import CLUTTER
+from tessera.judge.clutter import KINDS, nothing_to_find
 from tessera.judge.finding import Finding
 from tessera.judge.match import CELL
 from tessera.judge.truth import ClevrTruth, truths
 from tessera.scenes import LOCATIONS, Scenes, place_at, write_scenes
+from tessera.scenes.visibility import all_visible
 
 
 def quiet(*_):
@@ -161,6 +162,22 @@ def test_wrong_attributes_are_counted_one_by_one():
     assert shares == [1, 0, 1, 0]
 
 
+def test_a_wrong_colour_is_no_error_by_place_but_two_by_colour():
+    truth = [[Finding((0.5, 0.5), "red", "cube", "large", "metal", 1, 1)]]
+    found = [[Finding((0.5, 0.5), "brown", "cube", "large", "metal", 1, 1)]]
+    rows = by_number(tallies_of(found, truth))["rows"]
+    assert rows["1"]["outcomes"] == [[1]] and rows["1"]["color_outcomes"] == [[0, 0], [0, 1]]
+    assert judge_error(rows).missed_and_false(1)[0, 0] == 1
+    assert judge_error(rows, by_color=True).missed_and_false(1)[1, 1] == 1
+
+
+def test_no_thing_of_the_study_arrangement_is_hidden_and_scenes_do_not_depend_on_their_batch():
+    together = arranged("study", 9, 6, 4, 0)
+    assert all_visible(together, "exact").all()
+    apart = arranged("study", 9, 2, 4, 3)
+    assert torch.equal(together.color[3:5], apart.color) and torch.allclose(together.xy[3:5], apart.xy)
+
+
 def test_an_empty_place_that_looks_filled_is_counted():
     spot = LOCATIONS[0]
     one = tally([Finding(spot, "red", "cube", "large", "metal", 1, 1)], [], strange=False)
@@ -222,16 +239,16 @@ def test_more_places_than_the_study_has_are_refused():
         arranged("study", 13, 1, 0, 0)
 
 
-@pytest.mark.parametrize("kind", CLUTTER)
+@pytest.mark.parametrize("kind", KINDS)
 def test_clutter_is_pictures_in_range_that_differ_and_come_back_by_seed(kind):
-    pictures = CLUTTER[kind](3, (20, 16), 7)
+    pictures = nothing_to_find(kind, 3, (20, 16), 7)
     assert pictures.shape == (3, 3, 16, 20)
     assert pictures.abs().max() <= 1 and not torch.equal(pictures[0], pictures[1])
-    assert torch.equal(pictures, CLUTTER[kind](3, (20, 16), 7))
+    assert torch.equal(pictures, nothing_to_find(kind, 3, (20, 16), 7))
 
 
 def test_clouds_have_the_spectrum_of_photographs():
-    power = torch.fft.fft2(CLUTTER["clouds"](64, 64, 0).mean(1)).abs().square().mean(0)
+    power = torch.fft.fft2(nothing_to_find("clouds", 64, 64, 0).mean(1)).abs().square().mean(0)
     low, high = power[2, 0] + power[0, 2], power[16, 0] + power[0, 16]
     assert 20 < low / high < 200  # amplitude 1/f: power falls 64-fold from frequency 2 to 16
 

@@ -15,22 +15,24 @@ from tessera.errors import UserError
 from tessera.files import read_json
 from tessera.images.pictures import load_png, resize, to_float
 from tessera.images.render import render
-from tessera.judge.clutter import CLUTTER
+from tessera.judge.clutter import KINDS, nothing_to_find
 from tessera.judge.error import JudgeError
 from tessera.judge.finding import Finder, Finding
 from tessera.judge.intervals import mean_record, share_record
-from tessera.judge.match import CELL, Verdict, match
+from tessera.judge.match import CELL, Verdict, match, match_colors
 from tessera.judge.truth import ClevrTruth, truths
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.camera import ASPECT
 from tessera.scenes.placement import PlaceWarning, place_at
-from tessera.scenes.sampling import Scenes, Spacing
+from tessera.scenes.sampling import Scenes, Spacing, keep
+from tessera.scenes.visibility import all_visible
 from tessera.scenes.vocabulary import LOCATIONS
 
 Arrangement = Literal["official", "relaxed", "study"]
 HELD_OUT = 10**6  # a stream of scenes that no training uses
 OFFICIAL_MOST = 10  # more things hardly fit the official rule, so they stand closer
 ATTRIBUTES = ("color", "shape", "size", "material")
+LOOKS, LOOKS_APART = 64, 10**7  # looks tried until nothing is hidden, and how far apart they lie in a stream
 WIDE = 2  # cells within which a centre error is measured, so that the cell of the match does not cut it off
 POOLS = {"1-3": range(1, 4), "1-6": range(1, 7), "1-10": range(1, 11), "all": range(10**6)}
 SHIPPED = Path(__file__).with_name("calibration.json")
@@ -52,6 +54,8 @@ class Tally(NamedTuple):
     false: int  # findings that match no thing
     errors: tuple[float, ...]  # distance of each centre found from the true one, in cells
     right: tuple[int, ...]  # of the things found, how many have the right colour, shape, size, material
+    color_missed: int  # things whose colour was not found often enough, wherever it was looked for
+    color_false: int  # findings of a colour too many
     empty: int  # places of the study where nothing stands
     filled: int  # how many of those looked filled
     strange: bool
@@ -60,6 +64,7 @@ class Tally(NamedTuple):
 def tally(findings: Sequence[Finding], truth: Sequence[Finding], strange: bool, cell: float = CELL) -> Tally:
     places = [thing.place for thing in truth]
     verdict = match(findings, places, cell)
+    by_color = match_colors(findings, [thing.color for thing in truth])
     decoys = empty_places(places, cell)
     return Tally(
         things=len(truth),
@@ -68,6 +73,8 @@ def tally(findings: Sequence[Finding], truth: Sequence[Finding], strange: bool, 
         false=verdict.extra,
         errors=center_errors(findings, truth, cell),
         right=tuple(number_right(findings, truth, verdict, name) for name in ATTRIBUTES),
+        color_missed=by_color.missing,
+        color_false=by_color.extra,
         empty=len(decoys),
         filled=sum(wish >= len(truth) for wish, _ in match(findings, [*places, *decoys], cell).pairs),
         strange=strange,
@@ -128,7 +135,8 @@ def summary(tallies: Sequence[Tally], seed: int = 0) -> dict[str, Any]:
         "center_error_cells": error_quantiles([error for t in tallies for error in t.errors]),
         **{name: share_record(int(right[i]), found) for i, name in enumerate(ATTRIBUTES)},
         "strange": share_record(sum(t.strange for t in tallies), len(tallies)),
-        "outcomes": outcome_table(missed, false).tolist(),
+        "outcomes": outcome_table(missed, false),
+        "color_outcomes": outcome_table(*np.array([(t.color_missed, t.color_false) for t in tallies]).T),
         "false_fills": [sum(t.filled for t in tallies), sum(t.empty for t in tallies)],
     }
 
@@ -141,11 +149,11 @@ def error_quantiles(errors: Sequence[float]) -> dict[str, Any]:
     return {"median": median, "q95": q95, "q99": q99, "within_half": close}
 
 
-def outcome_table(missed: np.ndarray, false: np.ndarray) -> np.ndarray:
+def outcome_table(missed: np.ndarray, false: np.ndarray) -> list[list[int]]:
     """Pictures by (missed, false)."""
     table = np.zeros((missed.max() + 1, false.max() + 1), dtype=int)
     np.add.at(table, (missed, false), 1)
-    return table
+    return table.tolist()
 
 
 def by_number(tallies: Iterable[Tally]) -> dict[str, Any]:
@@ -190,7 +198,7 @@ class Held:
         strange: list[bool] = []
         for start in range(0, self.per_k, self.batch):
             count = min(self.batch, self.per_k - start)
-            images = CLUTTER[kind](count, self.size, self.seed + start).to(self.device)
+            images = nothing_to_find(kind, count, self.size, self.seed + start, self.device)
             found, strangeness = judge.look(images)
             things += [len(findings) for findings in found]
             strange += (strangeness > 1).tolist()
@@ -212,15 +220,32 @@ def nothing_record(things: np.ndarray, strange: np.ndarray) -> dict[str, Any]:
 def arranged(arrangement: Arrangement, k: int, count: int, seed: int, start: int, device=None) -> SceneBatch:
     """Scenes of k things: by the official rule (closer where they would not fit), or at the study's places."""
     if arrangement == "study":
-        if k > len(LOCATIONS):
-            raise UserError(f"The study has {len(LOCATIONS)} places, not {k}.")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PlaceWarning)  # the study's places are crowded, as it should be
-            return place_at(
-                LOCATIONS[:k], rules=Scenes(objects=k), count=count, seed=seed, start=start, device=device
-            )
+        return at_study_places(k, count, seed, start, device)
     spacing: Spacing = "official" if arrangement == "official" and k <= OFFICIAL_MOST else "relaxed"
     return Scenes(objects=k, spacing=spacing).draw(count, seed, start, device)
+
+
+def at_study_places(k: int, count: int, seed: int, start: int, device=None) -> SceneBatch:
+    """Things at the study's first k places, all of them visible as the official rule demands.
+
+    Scene i takes the first of its own looks that hides nothing, whatever is drawn with it.
+    """
+    if k > len(LOCATIONS):
+        raise UserError(f"The study has {len(LOCATIONS)} places, not {k}.")
+
+    def look(turn: int) -> SceneBatch:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PlaceWarning)  # the study's places are crowded, as it should be
+            first, rules = start + turn * LOOKS_APART, Scenes(objects=k)
+            return place_at(LOCATIONS[:k], rules=rules, count=count, seed=seed, start=first, device=device)
+
+    scenes = look(0)
+    for turn in range(1, LOOKS):
+        hidden = (~all_visible(scenes, "fast")).nonzero()[:, 0]
+        if not len(hidden):
+            break
+        keep(scenes, hidden, look(turn)[hidden])
+    return scenes
 
 
 def frame_aspect(size: Size) -> float:
@@ -238,7 +263,7 @@ def calibrate_rendered(
         record[arrangement] = by_number(
             t for k in within for t in held.tallies(judge, arrangement, k, advance)
         )
-    record["nothing"] = {kind: held.nothing(judge, kind, advance) for kind in CLUTTER}
+    record["nothing"] = {kind: held.nothing(judge, kind, advance) for kind in KINDS}
     return record
 
 
@@ -298,9 +323,8 @@ def calibration_rows(
     return size, known[0], sets[known[0]]["rows"]
 
 
-def judge_error(rows: Mapping[str, Any]) -> JudgeError:
-    """Calibration rows as the chances that K_max is corrected with."""
-    return JudgeError(
-        {int(k): np.array(row["outcomes"]) for k, row in rows.items()},
-        {int(k): tuple(row["false_fills"]) for k, row in rows.items()},
-    )
+def judge_error(rows: Mapping[str, Any], by_color: bool = False) -> JudgeError:
+    """Calibration rows as the chances that K_max is corrected with, for asked places or for asked colours."""
+    table = "color_outcomes" if by_color else "outcomes"
+    fills = {} if by_color else {int(k): tuple(row["false_fills"]) for k, row in rows.items()}
+    return JudgeError({int(k): np.array(row[table]) for k, row in rows.items()}, fills)

@@ -12,9 +12,9 @@ LEAVES = 120  # patches on a picture of the dead-leaves kind
 NOISE_STD = 0.5
 
 
-def empty_scenes(count: int, size: int | tuple[int, int], seed: int) -> Tensor:
+def empty_scenes(count: int, size: int | tuple[int, int], seed: int, device=None) -> Tensor:
     """The stage with its camera and lamps jittered, and no thing on it."""
-    return render(Scenes(objects=0).draw(count, seed), size)["rgb"]
+    return render(Scenes(objects=0).draw(count, seed, device=device), size)["rgb"]
 
 
 def pure_noise(count: int, size: int | tuple[int, int], seed: int) -> Tensor:
@@ -56,13 +56,21 @@ def dead_leaves(count: int, size: int | tuple[int, int], seed: int) -> Tensor:
     return picture
 
 
-CLUTTER: dict[str, Callable[[int, int | tuple[int, int], int], Tensor]] = {
-    "empty scene": empty_scenes,
+FOREIGN: dict[str, Callable[[int, int | tuple[int, int], int], Tensor]] = {
     "pure noise": pure_noise,
     "flat grey": flat_grey,
     "clouds": clouds,
     "dead leaves": dead_leaves,
 }
+EMPTY = "empty scene"
+KINDS = (EMPTY, *FOREIGN)
+
+
+def nothing_to_find(kind: str, count: int, size: int | tuple[int, int], seed: int, device=None) -> Tensor:
+    """Pictures (B, 3, H, W) of one of the KINDS."""
+    if kind == EMPTY:
+        return empty_scenes(count, size, seed, device)
+    return FOREIGN[kind](count, size, seed).to(device)
 
 
 def frame(size: int | tuple[int, int]) -> tuple[int, int]:

@@ -72,8 +72,13 @@ class Pictures:
             return None
 
     @property
+    def by_color(self) -> bool:
+        return any(picture.colors for picture in self.asked)
+
+    @property
     def at_study_places(self) -> bool:
-        return all(picture.places == LOCATIONS[: picture.k] for picture in self.asked if picture.places)
+        asked = [picture for picture in self.asked if picture.places]
+        return bool(asked) and all(picture.places == LOCATIONS[: picture.k] for picture in asked)
 
 
 # --- what was asked -----------------------------------------------------------------------------------------

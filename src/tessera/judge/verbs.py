@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import tyro
-from rich.table import Table
+from rich.box import SIMPLE
+from rich.table import Column, Table
 
 from tessera import console
 from tessera.devices import DeviceName, pick_device
@@ -26,7 +27,7 @@ from tessera.judge.calibrate import (
     judge_error,
     load_calibration,
 )
-from tessera.judge.clutter import CLUTTER
+from tessera.judge.clutter import KINDS
 from tessera.judge.explain import draw_explanation
 from tessera.judge.finding import Finder, Finding
 from tessera.judge.intervals import RESAMPLES, share_record
@@ -45,6 +46,7 @@ from tessera.judge.truth import ClevrTruth
 from tessera.provenance import provenance
 from tessera.sampler.asking import parse_colors, parse_ks, parse_places
 
+NARROW: dict[str, Any] = {"box": SIMPLE, "padding": (0, 0, 0, 1), "show_edge": False}
 ENOUGH = 64  # pictures for each K, below which intervals of K_max are too narrow
 
 
@@ -130,7 +132,7 @@ class JudgePictures:
             [Counts.of(k, [each.verdict for each in group]) for k, group in groups.items()],
             seen_max,
             self.label or pictures.label or "all",
-            judge_error(trust["rows"]) if trust else None,
+            judge_error(trust["rows"], pictures.by_color) if trust else None,
             self.seed,
             self.resamples,
         )
@@ -246,30 +248,33 @@ def notes(study: dict[str, Any], trust: dict[str, Any] | None, width: int, seen_
 def study_table(record: dict[str, Any]) -> Table:
     """One row per K."""
     rules = list(record["k_max"])
-    heads = ("K", "n", "all filled", "and no extra", "K-2 filled", "found", "extra", "proper")
-    table = Table(
-        *heads, *rules, "judge exact", title=f"{record['pictures']} pictures, shares with 95% intervals"
-    )
+    heads = ("K", "n", "all filled", "no extra", "K-2 filled", "found", "extra", "proper", *rules, "judge")
+    title = f"{record['pictures']} pictures; shares in % with 95% intervals; judge: its exact counts"
+    table = Table(*heads, title=title, **NARROW)
     for row in record["rows"]:
-        cells = [shown_share(row[name]) if row["k"] else "" for name in ("all_filled", "clean", "near")]
-        exact = row["judge"]["exact_count"]["share"] if row["judge"] else None
+        shares = [shown_share(row[name]) if row["k"] else "" for name in ("all_filled", "clean", "near")]
         table.add_row(
             str(row["k"]),
             str(row["n"]),
-            *cells,
+            *shares,
             f"{row['found']['mean']:.2f}",
             f"{row['extra']['mean']:.2f} ({spoken_range(row['extra']['typical'])})",
-            "" if row["proper"]["share"] is None else f"{row['proper']['share']:.2f}",
+            percent(row["proper"]["share"]),
             *({True: "yes", False: "no", None: ""}[row["succeeds"][rule]] for rule in rules),
-            "" if exact is None else f"{exact:.3f}",
+            percent(row["judge"]["exact_count"]["share"]) if row["judge"] else "",
         )
     return table
 
 
 def shown_share(record: dict[str, Any]) -> str:
+    """`88 (77-95)`, in percent."""
     if record["share"] is None:
         return ""
-    return f"{record['share']:.2f} [{record['low']:.2f}, {record['high']:.2f}]"
+    return f"{100 * record['share']:.0f} ({100 * record['low']:.0f}-{100 * record['high']:.0f})"
+
+
+def percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f}"
 
 
 def spoken_range(ends: Sequence[int]) -> str:
@@ -421,7 +426,7 @@ class Calibrate:
 
     def rendered(self, judge: Finder, device) -> dict[str, Any]:
         ks, sizes = parse_ks(self.k), [parse_size(words) for words in self.size]
-        sets = len(self.spacing) * len(ks) + len(CLUTTER)
+        sets = len(self.spacing) * len(ks) + len(KINDS)
         with console.progress("calibrating", len(sizes) * sets * self.per_k) as advance:
             return {
                 name: calibrate_rendered(
@@ -451,31 +456,29 @@ def calibration_tables(record: dict[str, Any]) -> list[Table]:
 
 
 def error_table(title: str, found: dict[str, Any]) -> Table:
-    heads = ("things", "n", "exact count", "bias", "recall", "precision", "centre 99%", "colour", "shape")
-    table = Table(*heads, "size", "material", title=f"{title}; centre errors in cells")
+    looks = ("color", "shape", "size", "material")
+    exact = Column("exact count", no_wrap=True)
+    heads = ("K", "n", exact, "bias", "recall", "prec.", "centre", "color", "shape", "size", "mat.")
+    table = Table(*heads, title=f"{title}: shares in %, 99% of centre errors within so many cells", **NARROW)
     for name, row in [*found["rows"].items(), *found["pooled"].items()]:
-        shares = {key: row[key]["share"] for key in ("place_recall", "place_precision")}
-        looks = [row[key]["share"] for key in ("color", "shape", "size", "material")]
+        shares = [row[key]["share"] for key in ("place_recall", "place_precision")]
+        counted, q99 = row["exact_count"], row["center_error_cells"]["q99"]
         table.add_row(
             name,
             str(row["pictures"]),
-            shown_share(row["exact_count"]),
+            f"{percent(counted['share'])} ({percent(counted['low'])}-{percent(counted['high'])})",
             f"{row['count_bias']['mean']:+.3f}",
-            *(three_digits(share) for share in shares.values()),
-            three_digits(row["center_error_cells"]["q99"]),
-            *(three_digits(share) for share in looks),
+            *map(percent, shares),
+            "" if q99 is None else f"{q99:.2f}",
+            *(percent(row[name]["share"]) for name in looks),
         )
     return table
 
 
 def nothing_table(size: str, kinds: dict[str, Any]) -> Table:
-    heads = ("nothing to find", "n", "false things each", "pictures with any", "warned", "any and not warned")
-    table = Table(*heads, title=f"pictures without things, {size} pixels")
+    heads = ("nothing to find", "n", "false things", "any", "warned", "any, not warned")
+    table = Table(*heads, title=f"pictures without things, {size} pixels: per picture, and in %", **NARROW)
     for name, row in kinds.items():
         shares = [shown_share(row[key]) for key in ("any_thing", "strange", "things_without_warning")]
         table.add_row(name, str(row["pictures"]), f"{row['false_things']['mean']:.4f}", *shares)
     return table
-
-
-def three_digits(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
