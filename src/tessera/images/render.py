@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tessera.errors import UserError
+from tessera.images.fuse import fused
 from tessera.images.look import Look, load_look
 from tessera.images.shading import LOBES, Hits, stage_light, thing_light
 from tessera.images.stage import hit_stage
@@ -235,11 +236,16 @@ def _coverage(
 
 
 def _stage_picture(world: World, eye: Eye, look: Look, dx: Tensor, dy: Tensor, blur: float) -> Vec:
+    windows = None if world.dense else [eye.shadow_window(world, lamp, blur) for lamp in world.lamps]
+    return _stage_seen(world, eye, look, dx, dy, blur, windows)
+
+
+@fused
+def _stage_seen(world: World, eye: Eye, look: Look, dx: Tensor, dy: Tensor, blur: float, windows) -> Vec:
     rays = eye.grid(dx, dy)
     origin = eye.position.map(lambda c: c[:, None])
     distance, s = hit_stage(origin, rays)
     points = Points(origin.along(rays, distance.nan_to_num(posinf=50.0)))
-    windows = [eye.shadow_window(world, lamp, blur) for lamp in world.lamps]
     lit = stage_light(world, look, points, s, blur, windows)
     return lit.map(lambda c: torch.where(distance.isfinite(), c, 0.0))
 

@@ -20,11 +20,9 @@ SIZES_SEEN = ((32, 0.2), (64, 0.5), (128, 0.3))  # pictures come in these sizes,
 VISIBLE = 200 / (
     320 * 240
 )  # the official rule: what shows less than this share of the frame may be overlooked
-OFFICIAL, RELAXED = (
-    Scenes(objects=(0, 6), visibility="off"),
-    Scenes(objects=(0, 12), spacing="relaxed", visibility="off"),
-)
-FREE_THINGS = 12
+MOST = 12
+OFFICIAL = Scenes(objects=(0, 6), visibility="off")
+RELAXED = Scenes(objects=(0, MOST), spacing="relaxed", visibility="off")
 SPOILED, FOREIGN = (
     0.35,
     0.06,
@@ -45,52 +43,50 @@ class Practice:
     size: Tensor
     material: Tensor
 
+    def columns(self) -> list[Tensor]:
+        return [getattr(self, f.name) for f in fields(self)]
+
+    def rows(self, chosen: Tensor | slice) -> "Practice":
+        return Practice(*(column[chosen] for column in self.columns()))
+
 
 ABSENT, UNCLEAR, THERE = 0, 1, 2
 
 
 def practice(seed: int, number: int, count: int, device) -> Practice:
-    """Batch `number` of stream `seed`."""
+    """Batch `number` of stream `seed`, in thirds: official scenes, crowded ones, and things anywhere in the frame."""
     random = torch.Generator(device=device).manual_seed(hash((seed, number)) % 2**62)
-    side = _choose_size(seed, number)
-    scenes = _scenes(seed, number, count, device, random)
+    third = count // 3
+    first = number * count
+    official = OFFICIAL.draw(third, seed=seed, start=first, device=device)
+    crowded = RELAXED.draw(third, seed=seed + 1, start=first, device=device)
+    scattered = _anywhere(RELAXED.draw(count - 2 * third, seed=seed + 2, start=first, device=device), random)
+    sides = _choose_sizes(seed, number)
+    parts = [_picture(s, side, random) for s, side in zip((_pad(official), crowded, scattered), sides)]
+    batch = Practice(*(torch.cat(columns) for columns in zip(*(p.columns() for p in parts))))
+    return _with_foreign(batch.rows(torch.randperm(count, generator=random, device=device)), random)
+
+
+def _choose_sizes(seed: int, number: int) -> list[int]:
+    random = torch.Generator().manual_seed(seed * 1_000_003 + number)
+    shares = torch.tensor([share for _, share in SIZES_SEEN])
+    picks = torch.multinomial(shares, 3, replacement=True, generator=random)
+    return [SIZES_SEEN[pick][0] for pick in picks]
+
+
+def _picture(scenes: SceneBatch, side: int, random) -> Practice:
     frame = render(scenes, side, layers=("rgb", "mask"), quality="fast")
     images, spoiling = _spoil_things(frame["rgb"], scenes, random)
-    images = _add_blobs(images, random)
-    images = to_canvas(_develop(images, random))
-    truth = _truth(images, frame["mask"], scenes, spoiling)
-    return _with_foreign(truth, random)
-
-
-def _choose_size(seed: int, number: int) -> int:
-    pick = torch.rand((), generator=torch.Generator().manual_seed(seed * 1_000_003 + number)).item()
-    for side, share in SIZES_SEEN:
-        pick -= share
-        if pick < 0:
-            return side
-    return SIZES_SEEN[-1][0]
+    images = to_canvas(_develop(_add_blobs(images, random), random))
+    return _truth(images, frame["mask"], scenes, spoiling)
 
 
 # --- scenes ---------------------------------------------------------------------------------------------------
 
 
-def _scenes(seed: int, number: int, count: int, device, random) -> SceneBatch:
-    """Three kinds in equal parts: official, crowded, and things anywhere in the frame."""
-    third = count // 3
-    parts = [
-        OFFICIAL.draw(third, seed=seed, start=number * third, device=device),
-        RELAXED.draw(third, seed=seed + 1, start=number * third, device=device),
-        _anywhere(
-            RELAXED.draw(count - 2 * third, seed=seed + 2, start=number * count, device=device), random
-        ),
-    ]
-    slots = max(part.present.shape[1] for part in parts)
-    padded = [_pad(part, slots) for part in parts]
-    return SceneBatch(**{f.name: torch.cat([getattr(p, f.name) for p in padded]) for f in fields(SceneBatch)})
-
-
-def _pad(scenes: SceneBatch, slots: int) -> SceneBatch:
-    more = slots - scenes.present.shape[1]
+def _pad(scenes: SceneBatch) -> SceneBatch:
+    """The same scenes with room for as many things as the crowded ones have."""
+    more = MOST - scenes.present.shape[1]
     wide = {}
     for f in fields(SceneBatch):
         value = getattr(scenes, f.name)

@@ -18,6 +18,7 @@ from tessera.judge.detector import CELLS, Detector, Sight
 from tessera.judge.practice import ABSENT, THERE, UNCLEAR, Practice, practice, target_cells
 from tessera.provenance import provenance
 
+STOCK = 16  # steps whose pictures are made together: many small batches would keep a GPU waiting
 LOOK = 20  # steps between two looks at the loss
 SPREAD = 0.9  # radius (in cells) of the halo of half-right answers around a centre
 WEIGHTS = {"offset": 1.0, "color": 0.3, "shape": 0.3, "size": 0.15, "material": 0.15, "proper": 0.3}
@@ -85,12 +86,15 @@ def learn(
     low_precision = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
     detector.to(device).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
     for step in range(steps):
+        turn = step % STOCK
+        if turn == 0:
+            stock = practice(seed, step // STOCK, STOCK * batch, device)
+        lesson = stock.rows(slice(turn * batch, (turn + 1) * batch))
         way = max(step / steps, (time.monotonic() - started) / (60 * minutes) if minutes else 0.0)
         if way >= 1:
             return
         for group in optimiser.param_groups:
             group["lr"] = rate * min(way / 0.02, 0.5 * (1 + math.cos(math.pi * way)))
-        lesson = practice(seed, step, batch, device)
         with low_precision:
             sight = detector(lesson.images.contiguous(memory_format=torch.channels_last))
         value = loss(sight, lesson)
