@@ -88,6 +88,11 @@ def test_a_hand_computed_study_gives_its_k_max_and_says_when_nothing_larger_was_
     assert record["strict"]["value"] == 3 and not record["strict"]["at_least"]
 
 
+def test_without_pictures_of_one_thing_k_max_is_not_known_rather_than_nought():
+    record = length_generalization([pictures(2, (8, 2, 0))], 2, error=PERFECT)["k_max"]["paper"]
+    assert record == {"value": None, "low": None, "high": None, "tested_to": 0, "at_least": False}
+
+
 def test_the_interval_of_k_max_shows_a_verdict_on_the_edge():
     edge = pictures(2, (56, 2, 0), (8, 1, 0))  # exactly 7 of 8: half of all resamples fall below
     record = length_generalization([pictures(1, (64, 1, 0)), edge], 2)["k_max"]["paper"]

@@ -13,7 +13,8 @@ from tessera.files import write_json
 from tessera.judge.calibrate import by_number, tally
 from tessera.judge.finding import Finding
 from tessera.judge.pictures_in import pictures_in, read_picture
-from tessera.scenes import LOCATIONS
+from tessera.judge.truth import truths
+from tessera.scenes import LOCATIONS, read_scenes
 
 
 def thing(place, color="red", proper=0.9):
@@ -262,6 +263,9 @@ def test_renders_with_a_scene_file_are_asked_for_what_the_scenes_hold(tmp_path, 
     run(capsys, "render", "--out", tmp_path, "--count", 2, "--size", "32", "--objects", 2)
     found = pictures_in(tmp_path)
     assert [asked.k for asked in found.asked] == [2, 2] and not found.at_study_places
+    exact = truths(read_scenes(tmp_path / "scenes.json"))  # the square picture shows the 4:3 frame squeezed
+    for asked, things in zip(found.asked, exact):
+        assert np.allclose(asked.places, [thing.place for thing in things], atol=1e-5)
 
 
 def test_pictures_with_transparency_or_a_palette_are_read_as_colour(tmp_path):

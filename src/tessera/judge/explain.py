@@ -10,13 +10,15 @@ from torch import Tensor
 from tessera.images.sheet import as_image
 from tessera.judge.finding import Finding
 from tessera.judge.match import Place, Verdict, is_proper
-from tessera.scenes.camera import ASPECT, CAMERA, FOCAL, ground_point, project
+from tessera.judge.truth import picture_aspect
+from tessera.scenes.camera import CAMERA, FOCAL, ground_point, project
 from tessera.scenes.vocabulary import COLORS, SIZES
 
 WIDE = 512  # pixels; smaller pictures are enlarged so that words fit
 PANEL, LINE, FONT = 400, 18, 13
 PAPER, INK = (255, 255, 255), (40, 40, 40)
 GOOD, BAD, ODD = (20, 140, 60), (210, 30, 40), (220, 130, 0)
+AIR = 1.3  # a box is so much wider than the thing's half extent: a cube may stand on edge
 NO_FLOOR = 11.0  # distance taken for a thing that seems to float above the horizon
 
 
@@ -29,7 +31,7 @@ def draw_explanation(
 ) -> Tensor:
     """The picture (3, H, W) with boxes and a panel of words beside it, 8-bit."""
     image = enlarged(as_image(picture))
-    aspect = ASPECT if image.width == image.height else image.width / image.height
+    aspect = picture_aspect(image.width, image.height)
     lines = words(findings, verdict, places, strangeness)
     sheet = Image.new("RGB", (image.width + PANEL, max(image.height, LINE * (len(lines) + 1))), PAPER)
     sheet.paste(image, (0, 0))
@@ -114,7 +116,7 @@ def half_sides(finding: Finding, aspect: float) -> tuple[float, float]:
     center = torch.cat([floor, torch.full((1, 1, 1), extent)], dim=-1)
     depth = project(center, camera, aspect)[1].item()
     half = FOCAL * extent / (depth if np.isfinite(depth) and depth > 1 else NO_FLOOR)
-    return half * 1.15, half * 1.15 * aspect  # a little air around it
+    return half * AIR, half * AIR * aspect
 
 
 def ring(pen: ImageDraw.ImageDraw, size: tuple[int, int], place: Place, ink) -> None:

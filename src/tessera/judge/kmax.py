@@ -236,16 +236,18 @@ def k_max_record(
         asked = {k: table for k, table in tables.items() if k > 0}
         return k_max({k: rule(k, shares_of(t, training), numbers[k], training) for k, t in asked.items()})
 
+    tested_to = last_in_a_row(numbers)
+    if not tested_to:  # K = 1 was not asked for, so there is nothing to say
+        return {"value": None, "low": None, "high": None, "tested_to": 0, "at_least": False}
     value = over({c.k: c.table() for c in counts})
-    low, high = whole_range(over(drawn)) if any(numbers) else (value, value)
-    record: dict[str, Any] = {"value": value, "low": low, "high": high}
-    record["tested_to"] = last_in_a_row(numbers)
-    record["at_least"] = bool(value) and value == record["tested_to"]
-    if corrected and any(numbers):
+    low, high = whole_range(over(drawn))
+    record: dict[str, Any] = {"value": value, "low": low, "high": high, "tested_to": tested_to}
+    record["at_least"] = value == tested_to
+    if corrected:
         best, judges = over(corrected.best), over(corrected.judges)
         low, high = whole_range(over(corrected.both))
-        record["corrected"] = {"value": best, "low": low, "high": high}
         every = [value, best, *judges.tolist()]
+        record["corrected"] = {"value": best, "low": low, "high": high}
         record["judge_range"] = [min(every), max(every)]
     return record
 

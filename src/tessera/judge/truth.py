@@ -29,10 +29,15 @@ def as_finding(thing: Thing, x: float, y: float) -> Finding:
     return Finding((x, y), thing.color, thing.shape, thing.size_name, thing.material, 1.0, 1.0)
 
 
+def picture_aspect(width: int, height: int) -> float:
+    """Width over height of the frame a picture shows: its own, but square ones are the 4:3 frame squeezed."""
+    return ASPECT if width == height else width / height
+
+
 class ClevrTruth:
     """The truth of a folder of real renders.
 
-    Where the file tells the camera, centres are projected with the picture's own aspect; official files do
+    Where the file tells the camera, centres are projected with the picture's aspect; official files do
     not, so theirs come from `pixel_coords`.
     """
 
@@ -52,9 +57,9 @@ class ClevrTruth:
 
     def things(self, i: int, size: tuple[int, int]) -> list[Finding]:
         """The things of picture i, which is `size` (width, height) in its file."""
-        scene, width, height = self.folder.entries[i].scene, *size
+        scene = self.folder.entries[i].scene
         if "camera" in self.records[i]:
-            return truths([scene], width / height)[0]
+            return truths([scene], picture_aspect(*size))[0]
         spots = [recorded_place(thing, size, f"{self.folder.path}: scene {i}") for thing in self.objects(i)]
         return [as_finding(thing, *spot) for thing, spot in zip(scene.things, spots)]
 

@@ -46,7 +46,7 @@ from tessera.judge.truth import ClevrTruth
 from tessera.provenance import provenance
 from tessera.sampler.asking import parse_colors, parse_ks, parse_places
 
-NARROW: dict[str, Any] = {"box": SIMPLE, "padding": (0, 0, 0, 1), "show_edge": False}
+NARROW: dict[str, Any] = {"box": SIMPLE, "padding": 0, "show_edge": False}
 ENOUGH = 64  # pictures for each K, below which intervals of K_max are too narrow
 
 
@@ -281,21 +281,23 @@ def spoken_range(ends: Sequence[int]) -> str:
     return str(ends[0]) if ends[0] == ends[1] else f"{ends[0]}-{ends[1]}"
 
 
+def k_max_in_words(rule: str, found: dict[str, Any]) -> str:
+    if found["value"] is None:
+        return f"K_max by the {rule} rule cannot be told: K = 1 was not asked for."
+    more = " or more" if found["at_least"] else ""
+    said = f"K_max by the {rule} rule: {found['value']}{more}, 95% interval {found['low']}-{found['high']}"
+    if "corrected" in found:
+        fair = found["corrected"]
+        said += (
+            f"; corrected for the judge's own error {fair['value']} ({fair['low']}-{fair['high']}), "
+            f"and its error alone allows {spoken_range(found['judge_range'])}"
+        )
+    return said + "."
+
+
 def conclusions(record: dict[str, Any]) -> list[str]:
     """K_max in words, and what to bear in mind."""
-    lines = []
-    for rule, found in record["k_max"].items():
-        more = " or more" if found["at_least"] else ""
-        line = (
-            f"K_max by the {rule} rule: {found['value']}{more}, 95% interval {found['low']}-{found['high']}"
-        )
-        if "corrected" in found:
-            fair, (low, high) = found["corrected"], found["judge_range"]
-            line += (
-                f"; corrected for the judge's own error {fair['value']} ({fair['low']}-{fair['high']}), "
-                f"and its error alone allows {spoken_range((low, high))}"
-            )
-        lines.append(line + ".")
+    lines = [k_max_in_words(rule, found) for rule, found in record["k_max"].items()]
     for row in record["rows"]:
         if row["k"] == 0:
             lines.append(f"With nothing asked, {spoken_range(row['things']['typical'])} things appear.")
