@@ -44,6 +44,12 @@ def test_two_layers_swing_only_at_high_noise(tau, rise):
         assert found <= analysis.MONOTONE
 
 
+def test_with_the_picture_the_whole_output_swings_at_low_noise_too():
+    path = bridge.two_layer_flow(W0, PAIR.a, 0.5, 20, 0.02)
+    found = analysis.swing(path.times, bridge.full_error(path.w, PAIR.target, 0.5))
+    assert found.swing_by and found.rise == pytest.approx(0.0309, abs=2e-4)
+
+
 def test_two_layers_at_very_high_noise_are_the_untied_model():
     blocks = bridge.two_layer_flow(W0, PAIR.a, 1e4, 10, 0.02).w
     plain = deep.flow(deep.balanced_layers(W0, 2), PAIR.a, 10, 0.02).w

@@ -26,6 +26,14 @@ def test_turning_points_are_found_between_samples():
     assert (t, value) == (pytest.approx(1.234), pytest.approx(2.0))
 
 
+def test_samples_too_coarse_for_a_parabola_are_left_alone():
+    times = np.arange(4.0)
+    curve = np.array([10.0, 0.5, 1.0, 0.0])
+    found = analysis.swing(times, curve)
+    assert (found.t_min, found.e_min, found.e_max) == (1.0, 0.5, 1.0)
+    assert found.rise == analysis.rise(curve)
+
+
 def test_descents_are_counted_with_hysteresis():
     times = np.linspace(0, 1, 2001)
     curve = 3 - 3 * times + 0.2 * np.sin(20 * times)

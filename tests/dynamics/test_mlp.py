@@ -69,7 +69,7 @@ def test_some_four_layer_networks_swing_in_two_dimensions():
     assert 2 <= rose.sum() <= 7  # 4 of 12 in the reference; seeds differ
     best = (analysis.rise(errors) / errors[0]).argmax()
     found = analysis.swing(seen.times, errors[:, best], 0.01)
-    assert found.swing_by and found.e_max == pytest.approx(0.495, abs=0.01)
+    assert found.swing_by and found.e_max == pytest.approx(0.5, abs=0.02)  # the weak concept's whole share
     assert errors[-1].max() < 1e-3
 
 

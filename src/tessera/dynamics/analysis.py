@@ -51,23 +51,28 @@ def swing(times: Array, errors: Array, threshold: float = THRESHOLD) -> Swing:
         return Swing(float(times[low]), float(errors[low]), None, None, 0.0, 0.0, False)
     high = int((errors - np.minimum.accumulate(errors)).argmax())
     low = int(errors[: high + 1].argmin())
-    t_min, e_min = refine(times, errors, low)
-    t_max, e_max = refine(times, errors, high)
+    t_min, e_min = refine(times, errors, low, 0.02 * height)
+    t_max, e_max = refine(times, errors, high, 0.02 * height)
     verdict = bool(swings(errors, threshold))
     return Swing(t_min, e_min, t_max, e_max, e_max - e_min, (e_max - e_min) / float(errors[0]), verdict)
 
 
-def refine(times: Array, values: Array, at: int) -> tuple[float, float]:
-    """The top or bottom of the parabola through three neighbouring samples."""
+def refine(times: Array, values: Array, at: int, most: float = np.inf) -> tuple[float, float]:
+    """The top or bottom of the parabola through three neighbouring samples.
+
+    Where that would change the value by more than `most`, the samples are too coarse for it and stay as they are.
+    """
+    plain = float(times[at]), float(values[at])
     if at == 0 or at == len(times) - 1:
-        return float(times[at]), float(values[at])
+        return plain
     before, here, after = values[at - 1 : at + 2]
     bend = before - 2 * here + after
     if bend == 0:
-        return float(times[at]), float(here)
+        return plain
     shift = 0.5 * (before - after) / bend
+    gain = -0.25 * (before - after) * shift
     step = times[at + 1] - times[at]
-    return float(times[at] + shift * step), float(here - 0.25 * (before - after) * shift)
+    return (plain[0] + float(shift * step), plain[1] + float(gain)) if abs(gain) <= most else plain
 
 
 def turns(errors: Array, hysteresis: float = HYSTERESIS) -> list[int]:

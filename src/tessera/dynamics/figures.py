@@ -557,7 +557,7 @@ def figure_depth(tick: Callable) -> Figure:
     axes[0, 0].set(xlabel="time", ylabel="error at the composition", title="Untied layers, one start", ylim=0)
     axes[0, 0].set_xscale("log")
     axes[0, 0].set_xlim(0.1, 120)
-    axes[0, 0].legend(loc="lower left")
+    axes[0, 0].legend(loc="upper right")
     concept_axes(axes[0, 1])
     axes[0, 1].set_title("Outputs at the composition")
     return figure
@@ -665,6 +665,7 @@ def figure_run(path: Path, task: Sim) -> Figure:
         figure, axes = sheet(2, width=4.0, height=3.2)
         entries_panel(axes[0, 0], path, task)
         swing_panel(axes[0, 1], path, task)
+        axes[0, 1].set_title("Errors")  # whether it swings is for the run to show
         for ax in axes[0]:
             ax.set_xlabel("time")
     return figure
