@@ -7,7 +7,7 @@ from tessera.experiments import settings_for
 MINUTE = {
     "tell": {"cells": 4},
     "data": {"size": 8, "objects": (1, 2)},
-    "denoiser": {"width": 8, "mult": (1, 2), "blocks": 1, "head_width": 8, "radius": 1},
+    "denoiser": {"width": 8, "mult": (1,), "blocks": 1, "head_width": 8, "radius": 1},
     "training": {
         "total": 64,
         "batch": 4,
@@ -16,7 +16,7 @@ MINUTE = {
         "decay": 20,
         "snapshot": 32,
         "checkpoint": 8,
-        "stockpile": 16,
+        "stockpile": 64,
     },
 }
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import tyro
@@ -28,25 +28,25 @@ SHEET_COLUMNS = 8
 class Sample:
     """Make pictures with a trained network: for the study's places or colours, or for your own."""
 
-    model: tyro.conf.Positional[str]
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN|MODEL")]
     """A run folder, a model folder, the name of a shipped model, or a hub id."""
-    k: str | None = None
+    k: Annotated[str | None, tyro.conf.arg(metavar="LIST", help_behavior_hint="")] = None
     """How many conditions to ask for, such as 0-12 or 1,3,6 (default: all the study asks for)."""
     each: int = 8
     """Pictures for each K."""
     out: Path = Path("samples")
     """Folder for pictures, sheets and asked.json."""
-    places: str | None = None
+    places: Annotated[str | None, tyro.conf.arg(metavar="PLACES", help_behavior_hint="")] = None
     """Places of your own instead, such as "0.65,0.65 0.25,0.65" (x,y in 0..1 from the top left)."""
-    colors: str | None = None
+    colors: Annotated[str | None, tyro.conf.arg(metavar="COLORS", help_behavior_hint="")] = None
     """Colours of your own instead, such as red,blue."""
     steps: int = 32
     """Noise levels on the way (each but the last takes two calls of the network)."""
     seed: int = 0
     """Another seed gives other pictures."""
-    std: float | None = None
+    std: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
     """Length of the running average, for run folders (default: the shortest one kept)."""
-    images: int | None = None
+    images: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
     """Snapshot to take, in images seen, for run folders (default: the last)."""
     batch: int = 64
     """Pictures made together."""

@@ -16,7 +16,7 @@ from tessera.denoiser.views import Views, trained_network, training_views
 from tessera.errors import UserError
 from tessera.experiments import TrainingSettings
 from tessera.images.stream import Batch, Stream
-from tessera.scenes.random import normal
+from tessera.scenes.random import lane_key, normal
 from tessera.training.distributed import ALONE, Group
 from tessera.training.ema import Averages
 from tessera.training.loss import NoiseLevels, loss_at, objective
@@ -56,7 +56,7 @@ class Learner:
         self.normal: Callable[..., Tensor] = normal
         if chosen_compile(settings, self.device):
             self.loss_of = torch.compile(self._loss_of, dynamic=False)
-            self.normal = torch.compile(normal, dynamic=False)
+            self.normal = CompiledNormal()
 
     # -- one step ------------------------------------------------------------------------------------------
 
@@ -162,6 +162,25 @@ class Learner:
             part: groups["adam"][f"{part}.{name}"].clone().to(home.get(part, parameter.device))
             for part in parts
         }
+
+
+class CompiledNormal:
+    """`normal` as one kernel, wherever that leaves its numbers as they are.
+
+    Compilers have been seen to spoil 64-bit integer arithmetic, so each shape is checked on its first use.
+    """
+
+    def __init__(self) -> None:
+        torch.compiler.assume_constant_result(lane_key)  # else the checksum in it splits the graph
+        self.compiled = torch.compile(normal, dynamic=False)
+        self.trusted: dict[tuple[int, int], bool] = {}
+
+    def __call__(self, seed: int, index: Tensor, lane: str, count: int) -> Tensor:
+        shape = (len(index), count)
+        if shape not in self.trusted:
+            fast, true = (draw(seed, index, lane, count) for draw in (self.compiled, normal))
+            self.trusted[shape] = torch.allclose(fast, true, atol=1e-5)
+        return (self.compiled if self.trusted[shape] else normal)(seed, index, lane, count)
 
 
 def split_names(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:

@@ -218,7 +218,9 @@ def train_run(
             keeper.after(step.loss, step.lr)
             if on_step:
                 on_step(step.images_seen)
-            if group.agree(asked_to_stop() or time.monotonic() > deadline):
+            # Asking all processes costs them a wait, so several ask each other only now and then.
+            ask = group.world == 1 or step.images_seen // settings.training.batch % LOG_STEPS == 0
+            if ask and group.agree(asked_to_stop() or time.monotonic() > deadline):
                 break
         return keeper.finish()
 

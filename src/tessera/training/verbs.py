@@ -34,17 +34,17 @@ SHEET_KS, SHEET_EACH, SHEET_STEPS = (1, 3, 6), 6, 16  # the sheet at snapshots i
 class Train:
     """Train one experiment of the study. The same command carries an interrupted run on, exactly."""
 
-    experiment: tyro.conf.Positional[str]
+    experiment: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="EXPERIMENT")]
     """One of exp1, exp2, exp2-random, exp2-drop, exp3, exp2L, exp3L, color."""
-    objects: str | None = None
-    """Fewest and most things in a training scene (default: 1-3)."""
+    objects: Annotated[str | None, tyro.conf.arg(metavar="RANGE", help_behavior_hint="(default: 1-3)")] = None
+    """Fewest and most things in a training scene."""
     preset: str = "small"
     """Size of the whole: tiny (32 px, minutes on a CPU), small (64 px, minutes on a GPU), paper (128 px)."""
-    total: str | None = None
-    """Images to train on, such as 4Mi (default: the preset's)."""
-    folder: Annotated[Path | None, tyro.conf.arg(name="run", metavar="DIR")] = None
+    total: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="(from preset)")] = None
+    """Images to train on, such as 4Mi."""
+    folder: Annotated[Path | None, tyro.conf.arg(name="run", metavar="DIR", help_behavior_hint="")] = None
     """Run folder (default: runs/EXPERIMENT-M-PRESET)."""
-    minutes: float | None = None
+    minutes: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
     """Pause after this many minutes, ready to be carried on."""
     device: DeviceName = "auto"
     """Where to compute."""
