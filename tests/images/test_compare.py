@@ -19,7 +19,7 @@ from tessera.images.compare import (
     report,
     ssim,
 )
-from tessera.images.pictures import save_mask, save_png
+from tessera.images.pictures import load_png, save_mask, save_png
 
 
 def as_picture(array):
@@ -231,3 +231,37 @@ def test_a_plain_folder_of_pictures_is_enough(tmp_path):
     save_png(tmp_path / "x.png", flat(1))
     found = compare(tmp_path, tmp_path)[0]
     assert found.psnr == BEST_PSNR and found.mask_iou == [] and found.center_error == []
+
+
+def test_pictures_are_numbered_as_in_the_scene_file_and_can_be_picked(tmp_path):
+    scenes = [{"image_filename": name, "objects": []} for name in ("c.png", "a.png", "b.png")]
+    folder = write_folder(
+        tmp_path / "a", {name: flat(1) for name in ("a.png", "b.png", "c.png")}, None, scenes
+    )
+    assert [row.name for row in compare(folder, folder, pick="1::2")] == ["a.png"]
+    assert [row.name for row in compare(folder, folder, pick="2,0")] == ["b.png", "c.png"]
+
+
+@pytest.mark.parametrize("pick", ["one", "7", "5::2", "1::0", "1:2:3:4"])
+def test_a_pick_of_nothing_is_refused(two_folders, capsys, pick):
+    assert "pick" in complaint(capsys, *two_folders, "--pick", pick)
+
+
+def test_side_by_side_shows_theirs_then_ours_then_the_magnified_difference(tmp_path):
+    a = write_folder(tmp_path / "a", {"x.png": flat(10), "y.png": flat(20)})
+    b = write_folder(tmp_path / "b", {"x.png": flat(13), "y.png": flat(120)})
+    with pytest.raises(SystemExit) as leaving:
+        main(["compare-renders", str(a), str(b), "--side-by-side", str(tmp_path / "new" / "sheet.png")])
+    sheet = load_png(tmp_path / "new" / "sheet.png")
+    assert leaving.value.code == 0
+    width = flat(10).shape[-1]
+    row, column = (sheet.shape[-2] - 4) // 3, width + 4
+    corners = [[int(sheet[0, 6 + r * row, 6 + c * column]) for c in range(2)] for r in range(3)]
+    assert corners == [[13, 120], [10, 20], [12, 255]]  # 4 x 3, and 4 x 100 cut off at white
+
+
+def test_the_record_keeps_names_and_no_paths_of_this_machine(two_folders, tmp_path):
+    with pytest.raises(SystemExit):
+        main(["compare-renders", *map(str, two_folders), "--out", str(tmp_path / "r.json")])
+    assert str(tmp_path) not in (tmp_path / "r.json").read_text()
+    assert json.loads((tmp_path / "r.json").read_text())["a"] == "a"

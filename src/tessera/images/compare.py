@@ -15,6 +15,7 @@ from tessera.errors import UserError
 from tessera.files import read_json
 from tessera.images.pictures import load_mask, load_png, resize, resize_mask
 from tessera.images.shards import MANIFEST, ShardFolder
+from tessera.images.sheet import contact_sheet
 from tessera.scenes.camera import ASPECT, project
 
 WINDOW, SIGMA = 11, 1.5  # of the SSIM's Gaussian
@@ -114,8 +115,9 @@ class PictureFolder:
     def __init__(self, path: Path):
         self.path = path
         self.images = path / "images" if (path / "images").is_dir() else path
-        self.names = sorted(p.name for p in self.images.iterdir() if p.suffix.lower() in PICTURE_ENDINGS)
         self.records, self.frame = scene_records(path / "scenes.json")
+        found = sorted(p.name for p in self.images.iterdir() if p.suffix.lower() in PICTURE_ENDINGS)
+        self.names = in_order_of(found, list(self.records))
 
     def picture(self, name: str) -> Tensor:
         return load_png(self.images / name)
@@ -133,6 +135,12 @@ class PictureFolder:
 
     def kind(self, name: str) -> str | None:
         return self.records.get(name, {}).get("kind")
+
+
+def in_order_of(names: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Names as the scene file has them, then those it does not know."""
+    place = {name: number for number, name in enumerate(known)}
+    return sorted(names, key=lambda name: place.get(name, len(place)))
 
 
 def scene_records(path: Path) -> tuple[dict[str, dict[str, Any]], tuple[int, int] | None]:
@@ -221,18 +229,39 @@ def shared_names(a: Gallery, b: Gallery, where: tuple[Path, Path], subset: bool)
     return names
 
 
+def picked(names: Sequence[str], pick: str | None) -> list[str]:
+    """The names under the numbers `3,9,54`, or every second one from the first on: `1::2`."""
+    if not pick:
+        return list(names)
+    try:
+        if ":" in pick:
+            chosen = list(names)[slice(*(int(word) if word else None for word in pick.split(":")))]
+        else:
+            chosen = [names[int(word)] for word in pick.replace(",", " ").split()]
+    except (ValueError, TypeError):
+        raise UserError(
+            f"`{pick}` picks nothing; write numbers such as 3,9,54 or a step such as 1::2."
+        ) from None
+    except IndexError:
+        raise UserError(f"`{pick}` picks beyond the {len(names)} pictures, numbered from 0.") from None
+    if not chosen:
+        raise UserError(f"`{pick}` picks none of the {len(names)} pictures.")
+    return chosen
+
+
 def compare(
     a: Path,
     b: Path,
     size: tuple[int, int] | None = None,
     subset: bool = False,
     on_picture: Callable[[], Any] = lambda: None,
+    pick: str | None = None,
 ) -> list[Likeness]:
     """Every picture of folder `a` beside the one of the same name in `b`, both reduced to `size` if given."""
     first, second = open_gallery(a), open_gallery(b)
     found: list[Likeness] = []
     expected = size
-    for name in shared_names(first, second, (a, b), subset):
+    for name in picked(shared_names(first, second, (a, b), subset), pick):
         pair = first.picture(name), second.picture(name)
         expected = expected or frame_size(pair[1])
         pictures = [fitted(picture, size, expected, name, folder) for picture, folder in zip(pair, (a, b))]
@@ -280,6 +309,31 @@ def mask_measures(a: Tensor, b: Tensor, things: int, size: tuple[int, int]) -> d
     same = a if a.shape == b.shape else resize_mask(a, (b.shape[1], b.shape[0]))
     centers = mask_centers(a, things), mask_centers(b, things)
     return {"mask_iou": mask_ious(same, b, things), "mask_center_error": center_errors(*centers, size)}
+
+
+# --- side by side -------------------------------------------------------------------------------------------
+
+
+def side_by_side(a: Path, b: Path, pick: str | None = None, gain: float = 4) -> Tensor:
+    """One 8-bit sheet: the pictures of `b`, under them those of `a`, then `gain` times their difference."""
+    first, second = open_gallery(a), open_gallery(b)
+    names = picked(shared_names(first, second, (a, b), True), pick)
+    theirs = [second.picture(name) for name in names]
+    ours = [fitted(first.picture(name), None, frame_size(theirs[0]), name, a) for name in names]
+    apart = [magnified(mine, other, gain) for mine, other in zip(ours, theirs, strict=True)]
+    titles = folder_name(b), folder_name(a), f"difference x {gain:g}"
+    labels = [title for title in titles for _ in names]
+    return contact_sheet([*theirs, *ours, *apart], labels, columns=len(names))
+
+
+def magnified(a: Tensor, b: Tensor, gain: float) -> Tensor:
+    """|a - b| of two 8-bit pictures, `gain` times as bright."""
+    return ((a.float() - b.float()).abs() * gain).clamp(0, 255).to(torch.uint8)
+
+
+def folder_name(path: Path) -> str:
+    """The last part of a path: what a record should keep of it."""
+    return Path(path).resolve().name
 
 
 # --- means with intervals -----------------------------------------------------------------------------------

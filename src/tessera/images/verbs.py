@@ -15,10 +15,10 @@ from torch import Tensor
 from tessera import console
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
-from tessera.files import sha256, write_json
+from tessera.files import make_folder, sha256, write_json
 from tessera.images.album import Album, picture_name
 from tessera.images.blender import SAMPLES, blender_python, checked_assets
-from tessera.images.compare import MEASURES, compare, report
+from tessera.images.compare import MEASURES, compare, folder_name, report, side_by_side
 from tessera.images.painters import BlenderPainter, Painter, TesseraPainter, aspect_of
 from tessera.images.pictures import RESIZE_FILTER, parse_size, save_png, to_uint8, width_height
 from tessera.images.render import Quality
@@ -309,8 +309,8 @@ def warned_once(take: Callable[[int, int], SceneBatch]) -> Callable[[int, int], 
 class CompareRenders:
     """How close two folders of pictures (or shards) of the same scenes are: PSNR, SSIM, centres, masks.
 
-    Pictures are matched by file name. SSIM is the mean over R, G and B. Centre errors are in pixels of the
-    second folder's pictures.
+    Pictures are matched by file name and numbered as in the scene file. SSIM is the mean over R, G and B.
+    Centre errors are in pixels of the second folder's pictures.
     """
 
     a: tyro.conf.Positional[Path]
@@ -321,6 +321,10 @@ class CompareRenders:
     """Reduce all pictures to this size first, such as 128x128."""
     subset: bool = False
     """Compare what both folders have, although one has more."""
+    pick: str | None = None
+    """Only these pictures, counted from 0: 3,9,54 or, for every second one, 1::2."""
+    side_by_side: Path | None = None
+    """Draw the pictures of B, those of A and four times their difference into this PNG."""
     seed: int = 0
     """Seed of the bootstrap intervals."""
     json: bool = False
@@ -331,10 +335,11 @@ class CompareRenders:
     def run(self) -> None:
         size = width_height(parse_size(self.size)) if self.size else None
         with console.progress("comparing", None) as advance:
-            found = compare(self.a, self.b, size, self.subset, advance)
+            found = compare(self.a, self.b, size, self.subset, advance, self.pick)
         record = {
-            "a": str(self.a),
-            "b": str(self.b),
+            "a": folder_name(self.a),
+            "b": folder_name(self.b),
+            "pick": self.pick,
             "size": size,
             "resize": RESIZE_FILTER if size else None,
             "ssim": "mean over R, G, B; Gaussian window 11, sigma 1.5",
@@ -342,7 +347,11 @@ class CompareRenders:
             **report(found, self.seed),
             "provenance": provenance(),
         }
+        if self.side_by_side:
+            make_folder(self.side_by_side.parent)
+            save_png(self.side_by_side, side_by_side(self.a, self.b, self.pick))
         if self.out:
+            make_folder(self.out.parent)
             write_json(self.out, record)
         if self.json:
             console.print_json(record)
