@@ -54,7 +54,9 @@ def test_rays_meet_a_shape_where_marching_finds_it(name):
     origin *= 3 / np.linalg.norm(origin, axis=1, keepdims=True)
     direction = rng.uniform(-1.2, 1.2, size=(400, 3)) - origin
     steps = np.linspace(0, 1.6, 8001)
-    inside = solid(name)((origin[:, None] + steps[None, :, None] * direction[:, None]).reshape(-1, 3)).reshape(400, -1)
+    inside = solid(name)(
+        (origin[:, None] + steps[None, :, None] * direction[:, None]).reshape(-1, 3)
+    ).reshape(400, -1)
     marched = np.where(inside.any(1), steps[inside.argmax(1)], np.inf)
     found, normal = shapes.HIT[name](Vec.of(torch.tensor(origin)), Vec.of(torch.tensor(direction)))
     grazing = inside.sum(1) < 40  # rays through a sliver may be decided either way
@@ -71,7 +73,11 @@ def test_clearance_is_negative_exactly_for_rays_that_go_through(name):
     start = np.c_[rng.uniform(-3, 3, (600, 2)), np.full(600, -1.0)]
     way = np.c_[rng.uniform(-4, 4, (600, 2)), rng.uniform(3, 8, 600)]
     steps = np.linspace(0, 1, 2001)
-    marched = solid(name)((start[:, None] + steps[None, :, None] * way[:, None]).reshape(-1, 3)).reshape(600, -1).any(1)
+    marched = (
+        solid(name)((start[:, None] + steps[None, :, None] * way[:, None]).reshape(-1, 3))
+        .reshape(600, -1)
+        .any(1)
+    )
     gap, _ = shapes.CLEAR[name](Vec.of(torch.tensor(start)), Vec.of(torch.tensor(way)))
     close = np.abs(gap.numpy()) < 0.06  # the rounded edges are sharp in shadows
     assert ((gap.numpy() < 0) == marched)[~close].all()
@@ -82,7 +88,16 @@ def test_clearance_is_negative_exactly_for_rays_that_go_through(name):
 
 
 def test_the_stage_is_where_its_height_table_says():
-    table = {0.0: 0.0055, 4.0: 0.032, 8.0: 0.143, 10.0: 0.299, 12.0: 0.654, 14.0: 1.596, 15.0: 2.732, 16.0: 5.248}
+    table = {
+        0.0: 0.0055,
+        4.0: 0.032,
+        8.0: 0.143,
+        10.0: 0.299,
+        12.0: 0.654,
+        14.0: 1.596,
+        15.0: 2.732,
+        16.0: 5.248,
+    }
     axis = torch.tensor([-0.9032076597, 0.4292037785])
     for u, height in table.items():
         above = Vec.of(torch.cat([axis * u, torch.tensor([40.0])])[None])
@@ -168,6 +183,21 @@ def test_a_scene_looks_the_same_alone_and_in_a_batch():
         alone = render(batch[i : i + 1], 32, layers=("rgb", "mask", "depth"))
         for layer in together:
             torch.testing.assert_close(together[layer][i : i + 1], alone[layer], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernel needs a CUDA device")
+@pytest.mark.parametrize("quality", ["true", "fast"])
+def test_the_gpu_kernel_draws_what_pytorch_draws(quality):
+    batch = Scenes(objects=(0, 6)).draw(24, seed=11)
+    layers = ("rgb", "mask", "depth")
+    plain = render(batch, 64, layers=layers, quality=quality)
+    kernel = {name: layer.cpu() for name, layer in render(batch.to("cuda"), 64, layers, quality).items()}
+    off = (plain["rgb"] - kernel["rgb"]).abs()
+    assert (
+        off.mean() < 1e-3 and (off > 0.02).float().mean() < 0.005
+    )  # rays that graze an edge may go either way
+    assert (plain["mask"] != kernel["mask"]).float().mean() < 1e-3
+    assert (plain["depth"] - kernel["depth"]).abs().median() < 1e-4
 
 
 def test_plain_scenes_and_batches_draw_the_same():

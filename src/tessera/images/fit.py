@@ -108,4 +108,4 @@ def _unpack(values: np.ndarray) -> Look:
         default = getattr(Look(), f.name)
         named[f.name] = tuple(rest[: len(default)]) if isinstance(default, tuple) else rest[0]
         rest = rest[len(default) if isinstance(default, tuple) else 1 :]
-    return Look(**named)
+    return Look(**named)  # type: ignore[arg-type]

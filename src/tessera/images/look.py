@@ -27,4 +27,5 @@ def load_look() -> Look:
     """The fitted constants shipped with the package."""
     text = resources.files("tessera.images").joinpath("look.json").read_text()
     values = json.loads(text)
-    return Look(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+    named = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    return Look(**named)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ The stage is shaded once per pixel (its shadows are analytic and as wide as the 
 and reflections are sharp, are sampled several times per pixel, but only where they are.
 """
 
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +13,6 @@ import torch
 from torch import Tensor
 
 from tessera.errors import UserError
-from tessera.images.fuse import fused
 from tessera.images.look import Look, load_look
 from tessera.images.shading import LOBES, Hits, stage_light, thing_light
 from tessera.images.stage import hit_stage
@@ -83,13 +83,24 @@ def _draw(
     world, eye = World.of(scenes), Eye.of(scenes, frame)
     drawn = {}
     if "rgb" in layers:
-        linear = _picture(world, eye, look, SAMPLES[quality], BOUNCES[quality])
-        drawn["rgb"] = to_display(linear).view(len(scenes), 3, frame.height, frame.width) * 2 - 1
+        drawn["rgb"] = _colors(scenes, world, eye, look, quality)
     if "mask" in layers or "depth" in layers:
         mask, depth = _layers(world, eye)
         drawn["mask"] = mask.view(len(scenes), frame.height, frame.width)
         drawn["depth"] = depth.view(len(scenes), frame.height, frame.width)
     return {layer: drawn[layer] for layer in layers}
+
+
+def _colors(scenes: SceneBatch, world: World, eye: "Eye", look: Look, quality: Quality) -> Tensor:
+    """Pictures (B, 3, H, W) in [-1, 1]: by one kernel where Triton runs, else by plain PyTorch."""
+    frame, samples, bounces = eye.frame, SAMPLES[quality], BOUNCES[quality]
+    blur = 0.5 * VIEW_DISTANCE / (FOCAL * min(frame.width, frame.height * frame.aspect))
+    if scenes.device.type == "cuda" and importlib.util.find_spec("triton"):
+        from tessera.images.kernel import trace_pixels
+
+        return trace_pixels(scenes, frame.width, frame.height, frame.aspect, blur, samples, bounces, look)
+    linear = _picture(world, eye, look, blur, samples, bounces)
+    return to_display(linear).view(len(scenes), 3, frame.height, frame.width) * 2 - 1
 
 
 @dataclass(frozen=True)
@@ -195,9 +206,8 @@ def _meet_things(world: World, eye: Eye, samples: int):
     return thing[pair], pixel[pair], sample, depth[seen], normal[seen], ray[seen]
 
 
-def _picture(world: World, eye: Eye, look: Look, samples: int, bounces: int) -> Tensor:
+def _picture(world: World, eye: Eye, look: Look, blur: float, samples: int, bounces: int) -> Tensor:
     """Scene-linear pictures (B, 3, P)."""
-    blur = 0.5 * VIEW_DISTANCE / (FOCAL * min(eye.frame.width, eye.frame.height * eye.frame.aspect))
     thing, pixel, sample, depth, normal, ray = _meet_things(world, eye, samples)
     scene = torch.div(pixel, eye.frame.pixels, rounding_mode="floor")
     phase = (pixel % 2 + 2 * (torch.div(pixel, eye.frame.width, rounding_mode="floor") % 2)) * samples**2
@@ -236,16 +246,11 @@ def _coverage(
 
 
 def _stage_picture(world: World, eye: Eye, look: Look, dx: Tensor, dy: Tensor, blur: float) -> Vec:
-    windows = None if world.dense else [eye.shadow_window(world, lamp, blur) for lamp in world.lamps]
-    return _stage_seen(world, eye, look, dx, dy, blur, windows)
-
-
-@fused
-def _stage_seen(world: World, eye: Eye, look: Look, dx: Tensor, dy: Tensor, blur: float, windows) -> Vec:
     rays = eye.grid(dx, dy)
     origin = eye.position.map(lambda c: c[:, None])
     distance, s = hit_stage(origin, rays)
     points = Points(origin.along(rays, distance.nan_to_num(posinf=50.0)))
+    windows = [eye.shadow_window(world, lamp, blur) for lamp in world.lamps]
     lit = stage_light(world, look, points, s, blur, windows)
     return lit.map(lambda c: torch.where(distance.isfinite(), c, 0.0))
 

@@ -4,16 +4,15 @@ All values are scene-linear radiance. Directions point away from the surface.
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tessera.images.fuse import fused
 from tessera.images.look import Look
 from tessera.images.stage import ALBEDO, hit_stage, stage_normal
 from tessera.images.vectors import Vec, reflect, take
-from tessera.images.world import Points, World, meet_any
+from tessera.images.world import Points, World
 
 ROUGH, SHARP = 0.2, 0.01  # the two GGX lobes of metal
 ROUGH_SHARE = 0.4
@@ -33,14 +32,14 @@ class Hits:
     lobe: Tensor  # (M,) long, which entry of the lobe table a metal reflection uses
 
     def take(self, rows: Tensor) -> "Hits":
-        columns = (getattr(self, f.name) for f in fields(self))
-        return Hits(*(c.take(rows) if isinstance(c, Vec) else take(c, rows) for c in columns))
+        thing, scene, lobe = (take(column, rows) for column in (self.thing, self.scene, self.lobe))
+        point, normal, eye = (vector.take(rows) for vector in (self.point, self.normal, self.eye))
+        return Hits(thing, point, normal, scene, eye, lobe)
 
     def __len__(self) -> int:
         return len(self.thing)
 
 
-@fused
 def stage_light(world: World, look: Look, points: Points, s: Tensor, blur: float, windows=None) -> Vec:
     """Radiance of the stage at `points` with curve parameter `s`: lamps, soft shadows and indirect light.
 
@@ -103,23 +102,6 @@ def around_things(world: World) -> Vec:
 
 def thing_light(world: World, look: Look, hits: Hits, blur: float, bounces: int) -> Vec:
     """Radiance leaving points on things towards the eye."""
-    plain, shine, metal = thing_shade(world, look, hits, blur)
-    rows = torch.nonzero(metal).squeeze(-1)
-    if len(rows):
-        shiny = hits.take(rows)
-        mirrored = _mirrored(world, look, shiny, blur, bounces)
-        color = world.color.map(lambda c: take(c.flatten(), shiny.thing))
-        _put(
-            plain,
-            rows,
-            Vec(*(t * (g[rows] + m) for t, g, m in zip(_parts(color), _parts(shine), _parts(mirrored)))),
-        )
-    return plain
-
-
-@fused
-def thing_shade(world: World, look: Look, hits: Hits, blur: float) -> tuple[Vec, Vec, Tensor]:
-    """What points would show if all were rubber, the lamps' highlights, and which points are metal."""
     points = Points(hits.point, hits.scene)
     slot = torch.div(hits.thing, world.size.shape[1], rounding_mode="floor")
     color = world.color.map(lambda c: take(c.flatten(), hits.thing))
@@ -151,83 +133,61 @@ def thing_shade(world: World, look: Look, hits: Hits, blur: float) -> tuple[Vec,
         indirect = look.floor_bounce * floor * below + look.sky * above
         seen = look.sheen * fresnel(cosine, 1.4) * (floor * below + look.sky)
         rubber.append((1 - gloss) * tint * (direct / math.pi + indirect) + mirror + seen)
-    return Vec(*rubber), Vec(*shine), metal
+    mirrored = _mirrored(world, look, hits, metal, grain, around, blur, bounces)
+    return Vec(
+        *(
+            torch.where(metal, tint * (mirror + image), plain)
+            for tint, mirror, image, plain in zip(_parts(color), shine, _parts(mirrored), rubber)
+        )
+    )
 
 
 def _grain(world: World, hits: Hits) -> Vec:
     """The tangent along which metal was brushed: around the thing's vertical axis."""
     x, y = (take(c.flatten(), hits.thing) for c in (world.center.x, world.center.y))
     around = Vec(y - hits.point.y, hits.point.x - x, torch.zeros_like(x))
-    return (around - hits.normal.times(around.dot(hits.normal))).unit()
+    return (around - hits.normal * around.dot(hits.normal)).unit()
 
 
-def _mirrored(world: World, look: Look, hits: Hits, blur: float, bounces: int) -> Vec:
-    """What metal points show of their surroundings."""
-    if bounces == 0:
-        return around_things(world).map(lambda c: take(c.flatten(), hits.thing) * look.metal_glow)
-    direction, weight = bounce(world, hits)
-    return trace(world, look, hits, direction, blur, bounces - 1).times(weight)
+def _mirrored(
+    world, look: Look, hits: Hits, metal: Tensor, grain: Vec, around: Vec, blur: float, bounces: int
+) -> Vec:
+    """What metal points show of their surroundings (zero elsewhere)."""
+    image = around * look.metal_glow
+    rows = torch.nonzero(metal).squeeze(-1)
+    if bounces == 0 or not len(rows):
+        return image
+    shiny = hits.take(rows)
+    direction, weight = bounce(shiny, grain.take(rows))
+    light = trace(world, look, shiny, direction, blur, bounces - 1)
+    for into, value in zip(_parts(image), _parts(light)):
+        into[rows] = value * weight
+    return image
 
 
 def trace(world: World, look: Look, start: Hits, direction: Vec, blur: float, bounces: int) -> Vec:
     """Light arriving at `start` from `direction`: another thing, the stage, or the dark beyond it."""
-    thing, distance, normal = first_thing(world, start, direction)
-    ground, s = (
-        hit_stage(start.point, direction) if not world.dense else hit_stage_fused(world, start, direction)
-    )
-    light = Vec(*(torch.zeros_like(distance) for _ in range(3)))
-    floor = torch.nonzero(distance.isinf() & ground.isfinite()).squeeze(-1)
-    points = Points(
-        start.point.take(floor).along(direction.take(floor), take(ground, floor)), take(start.scene, floor)
-    )
-    _put(light, floor, stage_light(world, look, points, take(s, floor), blur))
-    hit = torch.nonzero(distance.isfinite()).squeeze(-1)
+    thing, ray = _in_the_way(world, start, direction)
+    distance, normal = world.meet(thing, start.point.take(ray), direction.take(ray))
+    nearest = torch.full_like(start.point.x, torch.inf).scatter_reduce_(0, ray, distance, "amin")
+    first = torch.nonzero((distance == take(nearest, ray)) & distance.isfinite()).squeeze(-1)
+    hit = ray[first]
+    floor, s = hit_stage(start.point, direction)
+    open_ = torch.nonzero(nearest.isinf() & floor.isfinite()).squeeze(-1)
+    ground = Points(start.point.take(open_).along(direction.take(open_), floor[open_]), start.scene[open_])
+    light = Vec(*(torch.zeros_like(nearest) for _ in range(3)))
+    _put(light, open_, stage_light(world, look, ground, s[open_], blur))
     if len(hit):
-        back = direction.take(hit)
-        point = start.point.take(hit).along(back, take(distance, hit))
         met = Hits(
-            take(thing, hit), point, normal.take(hit), take(start.scene, hit), -back, take(start.lobe, hit)
+            thing[first],
+            start.point.take(hit).along(direction.take(hit), distance[first]),
+            normal.take(first),
+            start.scene[hit],
+            -direction.take(hit),
+            start.lobe[hit],
         )
         _put(light, hit, thing_light(world, look, met, blur, bounces))
     return light
-
-
-@fused
-def hit_stage_fused(world: World, start: Hits, direction: Vec) -> tuple[Tensor, Tensor]:
-    return hit_stage(start.point, direction)
-
-
-def first_thing(world: World, start: Hits, direction: Vec) -> tuple[Tensor, Tensor, Vec]:
-    """The first other thing each ray meets: its flat index, distance (inf for none) and normal there."""
-    if world.dense:
-        return first_thing_dense(world, start, direction)
-    pair_thing, ray = _in_the_way(world, start, direction)
-    pair_distance, pair_normal = world.meet(pair_thing, start.point.take(ray), direction.take(ray))
-    distance = torch.full_like(start.point.x, torch.inf).scatter_reduce_(0, ray, pair_distance, "amin")
-    first = torch.nonzero((pair_distance == take(distance, ray)) & pair_distance.isfinite()).squeeze(-1)
-    thing, normal = torch.zeros_like(start.thing), Vec(*(torch.zeros_like(distance) for _ in range(3)))
-    thing[ray[first]] = pair_thing[first]
-    _put(normal, ray[first], pair_normal.take(first))
-    return thing, distance, normal
-
-
-@fused
-def first_thing_dense(world: World, start: Hits, direction: Vec) -> tuple[Tensor, Tensor, Vec]:
-    slots, scenes = world.size.shape
-    number = torch.arange(slots, device=start.scene.device)[:, None]
-    thing = number * scenes + start.scene  # (N, M)
-    flat = thing.flatten()
-    count = (slots, len(start.scene))
-
-    def wide(v: Vec) -> Vec:
-        return v.map(lambda c: c.expand(count).flatten())
-
-    distance, _ = meet_any.__wrapped__(world, flat, wide(start.point), wide(direction))  # type: ignore[attr-defined]
-    other = (thing != start.thing) & (take(world.bound.flatten(), flat).view(count) > 0)
-    nearest, slot = torch.where(other, distance.view(count), torch.inf).min(0)
-    chosen = slot * scenes + start.scene
-    _, normal = meet_any.__wrapped__(world, chosen, start.point, direction)  # type: ignore[attr-defined]
-    return chosen, nearest, normal
 
 
 def _put(into: Vec, rows: Tensor, values: Vec) -> None:
@@ -240,7 +200,7 @@ def _in_the_way(world: World, start: Hits, direction: Vec) -> tuple[Tensor, Tens
     offset = world.center.map(lambda c: c.index_select(1, start.scene)) - start.point  # (N, M)
     ahead = offset.dot(direction).clamp_min(0)
     bound = world.bound.index_select(1, start.scene)
-    near = ((offset - direction.times(ahead)).squared() < bound.square()) & (bound > 0)
+    near = ((offset - direction * ahead).squared() < bound.square()) & (bound > 0)
     slot, ray = torch.nonzero(near, as_tuple=True)
     thing = slot * world.size.shape[1] + start.scene[ray]
     other = thing != start.thing[ray]
@@ -306,18 +266,17 @@ def _lobe_table(entries: int = 16) -> list[tuple[float, float]]:
 LOBES = _lobe_table()
 
 
-@fused
-def bounce(world: World, hits: Hits) -> tuple[Vec, Tensor]:
+def bounce(hits: Hits, grain: Vec) -> tuple[Vec, Tensor]:
     """The mirrored direction of each metal point, its facet tilted as the lobe table says, and its weight."""
-    grain = _grain(world, hits)
     table = torch.tensor(LOBES, device=hits.scene.device, dtype=hits.point.x.dtype)
     slope = table[hits.lobe]
     across_grain = hits.normal.cross(grain)
-    facet = (hits.normal + grain.times(slope[:, 0]) + across_grain.times(slope[:, 1])).unit()
+    facet = (hits.normal + grain * slope[:, 0] + across_grain * slope[:, 1]).unit()
     direction = -reflect(hits.eye, facet)
     out = direction.dot(hits.normal)
-    into = (-out).clamp_min(0)  # a facet never sends light into its own thing
-    direction = direction + hits.normal.times(2 * into)
+    direction = direction + hits.normal * (
+        2 * (-out).clamp_min(0)
+    )  # a facet never sends light into its own thing
     weight = torch.where(
         slope.abs().sum(-1) > 0, smith(out.abs().clamp_min(1e-3), ROUGH), torch.ones_like(out)
     )

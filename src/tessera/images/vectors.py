@@ -23,8 +23,7 @@ class Vec:
     def __sub__(self, other: "Vec") -> "Vec":
         return Vec(self.x - other.x, self.y - other.y, self.z - other.z)
 
-    def times(self, scale) -> "Vec":
-        """Scaled by a number or tensor. A method, as torch.compile mistakes `vector * tensor` for a tensor product."""
+    def __mul__(self, scale) -> "Vec":
         return Vec(self.x * scale, self.y * scale, self.z * scale)
 
     def __neg__(self) -> "Vec":
@@ -54,7 +53,7 @@ class Vec:
         return self.dot(self)
 
     def unit(self) -> "Vec":
-        return self.times(self.squared().clamp_min(1e-20).rsqrt())
+        return self * self.squared().clamp_min(1e-20).rsqrt()
 
     def along(self, direction: "Vec", distance: Tensor) -> "Vec":
         """The point `distance` from here in `direction`."""
@@ -75,4 +74,4 @@ def take(column: Tensor, rows: Tensor) -> Tensor:
 
 def reflect(direction: Vec, normal: Vec) -> Vec:
     """`direction` mirrored at a surface with unit `normal`."""
-    return direction - normal.times(2 * direction.dot(normal))
+    return direction - normal * (2 * direction.dot(normal))

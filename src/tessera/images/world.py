@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tessera.images.fuse import fused
 from tessera.images.shapes import BOUND, CLEAR, HIT
 from tessera.images.vectors import Vec, take
 from tessera.scenes.batch import SceneBatch
@@ -34,10 +33,10 @@ class Lamp:
         squared = way.squared()
         nearness = squared.rsqrt()
         if self.sun:
-            return way.times(nearness), torch.ones_like(squared)
+            return way * nearness, torch.ones_like(squared)
         axis = self.position.unit().map(points.spread)  # area lamps look at the origin
         facing = (way.dot(axis) * nearness).clamp_min(0)  # cosine at the lamp, which shines to one side only
-        return way.times(nearness), facing * nearness * nearness
+        return way * nearness, facing * nearness * nearness
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,9 @@ class World:
     bound: Tensor  # (N, B) radius of the sphere around the thing; negative for absent things
     camera: Vec  # (B,)
     lamps: tuple[Lamp, ...]
-    dense: bool  # compute every thing for every point (one fused kernel) instead of picking the pairs that matter
 
     @staticmethod
-    def of(scenes: SceneBatch, dense: bool | None = None) -> "World":
+    def of(scenes: SceneBatch) -> "World":
         def column(values: Tensor) -> Tensor:
             return values.transpose(0, 1).contiguous()
 
@@ -91,7 +89,6 @@ class World:
             bound=column(torch.where(scenes.present, bound, -1.0)),
             camera=Vec.of(scenes.camera),
             lamps=_lamps(scenes),
-            dense=scenes.device.type == "cuda" if dense is None else dense,
         )
 
     def local(self, thing: Tensor, point: Vec) -> Vec:
@@ -119,8 +116,6 @@ class World:
 
     def meet(self, thing: Tensor, origin: Vec, direction: Vec) -> tuple[Tensor, Vec]:
         """Ray k against thing k: distance (inf where missed) and unit normal. Rays are (K, ...)."""
-        if self.dense:
-            return meet_any(self, thing, origin, direction)
         distance = torch.full_like(direction.x, torch.inf)
         normal = Vec(*(torch.zeros_like(direction.x) for _ in range(3)))
         for name, rows in self.by_shape(thing):
@@ -147,40 +142,22 @@ class World:
         how far from its surface the ray passes. `blur` widens them to the footprint of a pixel.
         """
         way = lamp.way(points)
-        if self.dense:
-            return self._visibility_dense(lamp, points, way, own, blur)
         thing, flat = pairs or self._candidates(lamp, way, points, own, blur)
-        shape = points.position.x.shape
-        start, way = points.position.map(torch.flatten), way.map(lambda c: c.expand(shape).flatten())
-        seen = torch.ones_like(start.x)
+        seen = torch.ones_like(points.position.x).flatten()
+        start, way = (
+            points.position.map(torch.flatten),
+            way.map(lambda c: c.expand(points.position.x.shape).flatten()),
+        )
         for name, rows in self.by_shape(thing):
             some, at = take(thing, rows), take(flat, rows)
             gap, fraction = CLEAR[name](
                 self.local(some, start.take(at)), self.local_direction(some, way.take(at))
             )
-            open_ = _openness(gap, fraction, take(self.size.flatten(), some), lamp, blur)
-            seen.scatter_reduce_(0, at, open_, "prod")
-        return seen.view(shape)
-
-    def _visibility_dense(
-        self, lamp: Lamp, points: Points, way: Vec, own: Tensor | None, blur: float
-    ) -> Tensor:
-        """The same for all things at once, (N, ...) inside."""
-        cos, sin, size, shape, bound = (
-            points.spread(column) for column in (self.cos, self.sin, self.size, self.shape, self.bound)
-        )
-        start = points.position - self.center.map(points.spread)
-
-        def local(v: Vec) -> Vec:
-            return Vec((cos * v.x + sin * v.y) / size, (cos * v.y - sin * v.x) / size, v.z / size)
-
-        choices = [CLEAR[name](local(start), local(way)) for name in SHAPES]
-        gap, fraction = _chosen(shape, [c[0] for c in choices]), _chosen(shape, [c[1] for c in choices])
-        open_ = _openness(gap, fraction, size, lamp, blur)
-        skip = bound <= 0
-        if own is not None:
-            skip = skip | (torch.arange(len(size), device=own.device)[:, None] == own)
-        return torch.where(skip, 1.0, open_).prod(0)
+            size = take(self.size.flatten(), some)
+            width = torch.hypot(lamp.radius * fraction, torch.full_like(fraction, blur)) / size
+            open_ = ((gap / width.clamp_min(1e-4) + 1) / 2).clamp(0, 1)
+            seen.scatter_reduce_(0, at, open_ * open_ * (3 - 2 * open_), "prod")
+        return seen.view(points.position.x.shape)
 
     def shadow_corners(self, lamp: Lamp, blur: float) -> Vec:
         """Eight points on the floor (8, N, B) whose hull holds each thing's shadow, penumbra included."""
@@ -203,7 +180,7 @@ class World:
         """Pairs (thing, point) whose light ray passes through the sphere around the thing or close by."""
         offset = self.center.map(points.spread) - points.position  # (N, ...)
         fraction = (offset.dot(way) / way.squared()).clamp(0, 1)
-        miss = (offset - way.times(fraction)).squared()
+        miss = (offset - way * fraction).squared()
         bound = points.spread(self.bound)
         near = (miss < (bound + lamp.radius * fraction + blur).square()) & (bound > 0)
         slot, flat = torch.nonzero(near.flatten(1), as_tuple=True)
@@ -211,30 +188,6 @@ class World:
             keep = slot != own[flat]
             slot, flat = slot[keep], flat[keep]
         return slot * self.size.shape[1] + points.scene_of(flat), flat
-
-
-@fused
-def meet_any(world: World, thing: Tensor, origin: Vec, direction: Vec) -> tuple[Tensor, Vec]:
-    """Ray k against thing k, by computing all shapes and keeping the right one."""
-    o, d = world.local(thing, origin), world.local_direction(thing, direction)
-    choices = [HIT[name](o, d) for name in SHAPES]
-    shape = _beside(take(world.shape.flatten(), thing), direction.x)
-    distance = _chosen(shape, [c[0] for c in choices])
-    normal = Vec(*(_chosen(shape, [getattr(c[1], axis) for c in choices]) for axis in "xyz"))
-    return distance, world.world_direction(thing, normal).unit()
-
-
-def _chosen(number: Tensor, choices: list[Tensor]) -> Tensor:
-    """Entry `number` of three tensors, elementwise."""
-    first, second, third = choices
-    return torch.where(number == 0, first, torch.where(number == 1, second, third))
-
-
-def _openness(gap: Tensor, fraction: Tensor, size: Tensor, lamp: Lamp, blur: float) -> Tensor:
-    """Share of the lamp seen past a thing that the light ray clears by `gap`, at `fraction` of its way."""
-    width = torch.sqrt((lamp.radius * fraction).square() + blur**2) / size
-    open_ = ((gap / width.clamp_min(1e-4) + 1) / 2).clamp(0, 1)
-    return open_ * open_ * (3 - 2 * open_)
 
 
 def _lamps(scenes: SceneBatch) -> tuple[Lamp, ...]:
