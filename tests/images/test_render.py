@@ -230,7 +230,7 @@ def test_masks_depth_and_colours_tell_one_story(seed, quality):
     on_floor = mask == 0
     torch.testing.assert_close(depth[on_floor], empty["depth"][0][on_floor], atol=1e-3, rtol=1e-3)
     assert (depth[~on_floor] < empty["depth"][0][~on_floor] + 0.05).all()
-    places, centre_depth = project(batch.center, batch.camera)
+    centre_depth = project(batch.center, batch.camera)[1]
     for k in range(count):
         here = mask == k + 1
         reach = float(batch.size[0, k]) * 1.75

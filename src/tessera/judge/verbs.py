@@ -443,7 +443,7 @@ class Calibrate:
             "calibrating on real renders", min(len(truth), self.most or len(truth))
         ) as advance:
             found = calibrate_clevr(judge, truth, size, self.most, advance, device)
-        return {"folder": str(self.clevr), "size": self.clevr_size or "as rendered", **found}
+        return {"folder": self.clevr.name if self.clevr else None, "size": self.clevr_size or "as rendered", **found}
 
 
 def calibration_tables(record: dict[str, Any]) -> list[Table]:

@@ -48,10 +48,11 @@ class Learner:
             denoiser.parameters(),
             lr=settings.lr,
             betas=(settings.beta1, settings.beta2),
-            fused=self.device.type == "cuda",
+            fused=self.device.type in ("cuda", "cpu"),
         )
         self.averages = Averages(denoiser, settings.ema)
         self.images_seen = 0
+        torch.backends.cudnn.benchmark = True  # every step has the same shapes, so finding fast kernels pays
         self.loss_of: Callable[..., Tensor] = self._loss_of
         self.normal: Callable[..., Tensor] = normal
         if chosen_compile(settings, self.device):
