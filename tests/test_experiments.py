@@ -32,6 +32,8 @@ TABLE = {  # name: conditioner, labelled things, network
     "exp3": (LocationList, "all", EDM2),
     "exp2L": (LocationGrid, "one", Patchwise),
     "exp3L": (LocationList, "all", Patchwise),
+    "exp1C": (LocationGrid, "all", LocalConv),
+    "exp2C": (LocationGrid, "one", LocalConv),
     "color": (ColorCounts, "all", EDM2),
 }
 
@@ -66,9 +68,9 @@ def test_small_networks_fit_into_eight_megabytes_of_half_precision(name):
     assert weights(build_denoiser(settings_for(name, "small"))) <= 4_000_000
 
 
-def test_a_local_convolutional_network_is_one_setting_away():
-    denoiser = build_denoiser(settings_for("exp2", "tiny", {"denoiser": {"kind": "localconv"}}))
-    assert type(denoiser) is LocalConv
+def test_another_network_is_one_setting_away():
+    denoiser = build_denoiser(settings_for("exp3", "tiny", {"denoiser": {"kind": "localconv"}}))
+    assert type(denoiser) is LocalConv and denoiser.tell == LocationList()
 
 
 def test_initial_weights_depend_on_the_seed_alone():

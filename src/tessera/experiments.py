@@ -61,6 +61,7 @@ class DenoiserSettings:
     coords: Annotated[bool, "give the network the x and y of every pixel"] = True
     tile: Annotated[int, "pixels along a side that the global network takes as one; 1 is the paper's"] = 1
     radius: Annotated[int, "cells a local network sees on each side of a cell"] = 2
+    depth: Annotated[int, "residual blocks of the local convolutional network"] = 6
     dropout: Annotated[float, "share of activations dropped in training"] = 0.0
 
 
@@ -163,6 +164,18 @@ EXPERIMENTS: dict[str, Experiment] = {
         tell={"kind": "list", "label": "all"},
         denoiser={"kind": "patchwise"},
     ),
+    # Ours: local at one pass per picture. Its reach of 3 cells, counted from the pixel, is that of a patch of
+    # 2 cells to each side, counted from the cell.
+    "exp1C": Experiment(
+        "exp1 with a local convolutional network",
+        tell={"kind": "grid", "label": "all"},
+        denoiser={"kind": "localconv", "radius": 3},
+    ),
+    "exp2C": Experiment(
+        "exp2 with a local convolutional network",
+        tell={"kind": "grid", "label": "one"},
+        denoiser={"kind": "localconv", "radius": 3},
+    ),
     "color": Experiment(
         "how many things of each colour",
         tell={"kind": "color", "label": "all"},
@@ -171,22 +184,23 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    "tiny": {
+    "tiny": {  # two minutes or so on two cores: enough for exp1C and exp2L, not for the global networks to place
         "data": {"size": 32},
         "denoiser": {
-            "width": 32,
+            "width": 24,
             "mult": (1, 2),
             "blocks": 1,
             "attention": (),
-            "head_width": 32,
+            "head_width": 24,
             "coords": True,
+            "tile": 2,
         },
         "training": {
-            "total": 24 * Ki,
-            "batch": 64,
+            "total": 16 * Ki,
+            "batch": 16,
             "lr": 0.02,
-            "decay": 100,
-            "rampup": 1024,
+            "decay": 500,
+            "rampup": 512,
             "snapshot": 8 * Ki,
             "checkpoint": 4 * Ki,
             "stockpile": 256,

@@ -21,6 +21,8 @@ from tessera.denoiser.views import Views, check_input
 from tessera.errors import UserError
 from tessera.scenes.random import uniform
 
+PIXELS_AT_ONCE = {"cpu": 1 << 15, "cuda": 1 << 22, "mps": 1 << 20}  # patch pixels in one pass: cache, memory
+
 
 class Patchwise(nn.Module):
     """Denoiser D(x; sigma, cond) with exactly zero influence from beyond the patch.
@@ -37,7 +39,7 @@ class Patchwise(nn.Module):
         radius: int = 2,
         mult: Sequence[int] = (1, 2, 3, 4),
         attention: Sequence[int] = (16, 8),
-        pixels_at_once: int = 1 << 22,
+        pixels_at_once: int | None = None,
         **network: Any,
     ):
         super().__init__()
@@ -67,7 +69,8 @@ class Patchwise(nn.Module):
         patches = self.unfold(x)  # (B * cells^2, C, side, side)
         told = self.told_everywhere(cond)  # (B * cells^2, patch_dim + 2)
         sigmas = per_picture(sigma, x).repeat_interleave(self.cells**2)
-        step = max(1, self.pixels_at_once // self.side**2)
+        budget = self.pixels_at_once or PIXELS_AT_ONCE.get(x.device.type, PIXELS_AT_ONCE["cpu"])
+        step = max(1, budget // self.side**2)
         centres = [
             self.centre(self.network(*piece))
             for piece in zip(patches.split(step), sigmas.split(step), told.split(step))

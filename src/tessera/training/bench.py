@@ -4,7 +4,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from tessera.denoiser.flops import flops_per_image
 from tessera.denoiser.views import SeesPatches, trained_network
 from tessera.devices import DeviceName, peak_memory, pick_device, synchronize
 from tessera.errors import UserError
-from tessera.experiments import DenoiserKind, Settings, settings_for
+from tessera.experiments import Settings, settings_for
 from tessera.provenance import provenance
 from tessera.training.loop import Learner, chosen_compile, chosen_precision
 from tessera.training.options import flags_for, given
@@ -177,6 +177,9 @@ def spread(rate: dict[str, Any]) -> str:
 # -- one denoise call --------------------------------------------------------------------------------------
 
 
+COMPARED = {"edm2": "exp1", "localconv": "exp1C", "patchwise": "exp2L"}  # network: a row that uses it
+
+
 @dataclass(frozen=True)
 class BenchDenoise:
     """Compare one denoise call of the patchwise and the local convolutional network with the global one."""
@@ -190,7 +193,7 @@ class BenchDenoise:
     device: DeviceName = "auto"
     """Where to compute."""
     denoiser: DenoiserFlags = field(default_factory=DenoiserFlags)  # type: ignore[valid-type]
-    """The network (its kind is varied)."""
+    """The networks, such as their width; each keeps its own kind and radius if none is given."""
     training: TrainingFlags = field(default_factory=TrainingFlags)  # type: ignore[valid-type]
     """Only --training.precision and --training.compile matter here."""
     json: bool = False
@@ -201,19 +204,20 @@ class BenchDenoise:
             raise UserError("A measurement needs at least one picture and one call.")
         device = pick_device(self.device)
         groups = {name: given(name, getattr(self, name)) for name in ("denoiser", "training")}
-        record = measure_denoising(
-            settings_for("exp1", self.preset, groups), device, self.batch, self.repeats
-        )
+        rows = {kind: settings_for(row, self.preset, groups) for kind, row in COMPARED.items()}
+        record = measure_denoising(rows, device, self.batch, self.repeats)
         if self.json:
             print_json(record)
         else:
             stderr.print(denoise_table(record))
 
 
-def measure_denoising(settings: Settings, device: torch.device, batch: int, repeats: int) -> dict[str, Any]:
+def measure_denoising(
+    rows: dict[str, Settings], device: torch.device, batch: int, repeats: int
+) -> dict[str, Any]:
     """The record `bench denoise --json` prints; ratios are to the global network."""
-    kinds: tuple[DenoiserKind, ...] = ("edm2", "localconv", "patchwise")
-    found = {kind: time_one(settings, kind, device, batch, repeats) for kind in kinds}
+    found = {kind: time_one(settings, device, batch, repeats) for kind, settings in rows.items()}
+    settings = rows["edm2"]
     base = found["edm2"]["seconds"]["mean"]
     for entry in found.values():
         entry["ratio"] = entry["seconds"]["mean"] / base
@@ -229,12 +233,9 @@ def measure_denoising(settings: Settings, device: torch.device, batch: int, repe
     }
 
 
-def time_one(
-    settings: Settings, kind: DenoiserKind, device: torch.device, batch: int, repeats: int
-) -> dict[str, Any]:
+def time_one(settings: Settings, device: torch.device, batch: int, repeats: int) -> dict[str, Any]:
     """Weights and seconds of one call."""
-    chosen = replace(settings, denoiser=replace(settings.denoiser, kind=kind))
-    denoiser = build_denoiser(chosen).to(device).eval().requires_grad_(False)
+    denoiser = build_denoiser(settings).to(device).eval().requires_grad_(False)
     denoiser.precision = chosen_precision(settings.training, device)  # type: ignore[assignment]
     if chosen_compile(settings.training, device):
         trained_network(denoiser).compile(dynamic=False)

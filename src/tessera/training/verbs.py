@@ -35,7 +35,7 @@ class Train:
     """Train one experiment of the study. The same command carries an interrupted run on, exactly."""
 
     experiment: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="EXPERIMENT")]
-    """One of exp1, exp2, exp2-random, exp2-drop, exp3, exp2L, exp3L, color."""
+    """One of exp1, exp2, exp2-random, exp2-drop, exp3, exp2L, exp3L, exp1C, exp2C, color."""
     objects: Annotated[str | None, tyro.conf.arg(metavar="RANGE", help_behavior_hint="(default: 1-3)")] = None
     """Fewest and most things in a training scene."""
     preset: str = "small"
