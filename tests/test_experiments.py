@@ -48,7 +48,7 @@ def test_the_table_has_the_rows_of_the_study():
 
 @pytest.mark.parametrize("name", TABLE)
 def test_each_row_builds_its_conditioner_and_network(name):
-    settings = settings_for(name, "tiny")
+    settings = settings_for(name, "small")
     tell, (kind, label, network) = tell_for(settings), TABLE[name]
     denoiser = build_denoiser(settings)
     assert type(tell) is kind and tell.label == label and type(denoiser) is network
@@ -74,8 +74,8 @@ def test_another_network_is_one_setting_away():
 
 
 def test_initial_weights_depend_on_the_seed_alone():
-    first, again = (build_denoiser(settings_for("exp1", "tiny")).state_dict() for _ in range(2))
-    other = build_denoiser(settings_for("exp1", "tiny", {"training": {"seed": 1}})).state_dict()
+    first, again = (build_denoiser(settings_for("exp1", "small")).state_dict() for _ in range(2))
+    other = build_denoiser(settings_for("exp1", "small", {"training": {"seed": 1}})).state_dict()
     assert all((first[name] == again[name]).all() for name in first)
     assert not (first["out.weight"] == other["out.weight"]).all()
 

@@ -7,7 +7,7 @@ from tessera.experiments import settings_for
 MINUTE = {
     "tell": {"cells": 4},
     "data": {"size": 8, "objects": (1, 2)},
-    "denoiser": {"width": 8, "mult": (1,), "blocks": 1, "head_width": 8, "radius": 1},
+    "denoiser": {"width": 8, "mult": (1,), "blocks": 1, "head_width": 8, "radius": 1, "tile": 1},
     "training": {
         "total": 64,
         "batch": 4,
