@@ -37,6 +37,7 @@ VERBS = {
     "judge calibrate": Verb("tessera.judge.verbs:Calibrate", "how far the judge can be trusted, for every K"),
     "judge train": Verb("tessera.judge.train:TrainJudge", "train the judge anew on rendered truth"),
     "bench judge": Verb("tessera.judge.bench:BenchJudge", "pictures per second of the judge"),
+    "tables": Verb("tessera.report.tables:Tables", "write the tables of README and docs from results/"),
     "demo": Verb("tessera.demo:Demo", "a first look, from nothing to pictures on disk"),
 }
 

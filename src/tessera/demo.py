@@ -1,0 +1,309 @@
+"""`tessera demo`: a first look. Draws scenes, judges things at the study's places, trains a little, samples."""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from tessera import console
+from tessera.denoiser.build import build_denoiser, tell_for
+from tessera.denoiser.folder import Model, denoiser_config
+from tessera.devices import DeviceName, pick_device
+from tessera.errors import UserError
+from tessera.experiments import Settings, format_count, settings_for
+from tessera.files import make_folder, write_json
+from tessera.images.pictures import save_png, to_uint8
+from tessera.images.render import render
+from tessera.images.sheet import contact_sheet
+from tessera.judge.calibrate import at_study_places
+from tessera.judge.explain import draw_explanation
+from tessera.judge.finding import Finding
+from tessera.judge.intervals import share_record
+from tessera.judge.judge import Judge, load_judge
+from tessera.judge.match import Verdict, match
+from tessera.provenance import provenance
+from tessera.sampler.asking import study
+from tessera.sampler.verbs import make_pictures, save_pictures, save_sheets
+from tessera.scenes.sampling import Scenes
+from tessera.scenes.vocabulary import COLORS, LOCATIONS
+from tessera.training.loop import Learner
+from tessera.training.run import Outcome, RunFolder, train_run
+
+SCENE_SIZES = (64, 128)
+SHEET_COLUMNS = 8
+PLACED_KS, PLACED_SIZE = (1, 3, 6, 9), 64
+SAMPLED_KS, SAMPLE_STEPS = (1, 2, 3), 18  # the little network saw up to three things
+STAGE_INK = (30, 30, 30)  # of the empty stage in a drawn mask
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A first look, from nothing to pictures on disk. A second run carries the training on."""
+
+    out: Path = Path("demo")
+    """Folder for sheets, samples, the run and summary.json."""
+    train_minutes: float = 1.5
+    """Train a tiny network for so long; 0 leaves training out."""
+    experiment: str = "exp1C"
+    """Which experiment to train; the local convolutional ones learn to place things soonest."""
+    count: int = 16
+    """Scenes on each contact sheet."""
+    each: int = 16
+    """Pictures for each K."""
+    seed: int = 0
+    """Stream of scenes and of samples."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    json: bool = False
+    """Print the summary on stdout."""
+
+    def run(self) -> None:
+        self.check()
+        settings = settings_for(self.experiment, "tiny")
+        tour = Tour(make_folder(self.out), pick_device(self.device), settings, self.seed)
+        summary = {"seed": self.seed, **tour.show(self.count, self.each, self.train_minutes)}
+        write_json(tour.path("summary.json"), summary)
+        if self.json:
+            console.print_json(summary)
+        console.stderr.print(summary_table(summary))
+        for line in conclusions(summary):
+            console.say(line)
+        for path in tour.written:
+            console.say(f"  {path}")
+
+    def check(self) -> None:
+        if min(self.count, self.each) < 1:
+            raise UserError("The demo needs at least one picture of each kind (--count, --each).")
+        if self.train_minutes < 0:
+            raise UserError(f"Training cannot take {self.train_minutes:g} minutes.")
+
+
+@dataclass
+class Tour:
+    """The stations of the demo, and the files they leave behind."""
+
+    out: Path
+    device: torch.device
+    settings: Settings
+    seed: int
+    written: list[Path] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def show(self, count: int, each: int, minutes: float) -> dict[str, Any]:
+        """Every station in turn. Returns the summary."""
+        with self.clock("judge"):
+            judge = load_judge(device=self.device)  # first: without it there is nothing to show
+        with self.clock("scenes"):
+            scenes = self.draw_scenes(count)
+        with self.clock("placed"):
+            placed = self.judge_placed(judge, each)
+        with self.clock("training"):
+            trained = self.train(minutes)
+        with self.clock("sampled"):
+            sampled = self.judge_sampled(judge, each)
+        return {
+            "scenes": scenes,
+            "placed": placed,
+            "trained": trained,
+            "sampled": sampled,
+            "seconds": self.seconds,
+            "provenance": provenance(self.device),
+        }
+
+    @contextmanager
+    def clock(self, station: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds[station] = round(time.perf_counter() - began, 2)
+
+    def path(self, name: str) -> Path:
+        """A file of the demo, remembered so that its path can be told at the end."""
+        self.written.append(self.out / name)
+        return self.out / name
+
+    # -- scenes --------------------------------------------------------------------------------------------
+
+    def draw_scenes(self, count: int) -> dict[str, Any]:
+        """One sheet per size: scenes of one to three things, each with its mask."""
+        scenes = Scenes(objects=(1, 3)).draw(count, self.seed, device=self.device)
+        with console.progress("drawing scenes", len(SCENE_SIZES)) as advance:
+            for size in SCENE_SIZES:
+                frame = render(scenes, size, layers=("rgb", "mask"))
+                pictures, masks = to_uint8(frame["rgb"]).cpu(), colored(frame["mask"].cpu())
+                save_png(self.path(f"scenes-{size}.png"), picture_rows(pictures, masks))
+                advance()
+        return {"count": count, "sizes": list(SCENE_SIZES), "things": int(scenes.count.sum())}
+
+    # -- things at the study's places ----------------------------------------------------------------------
+
+    def judge_placed(self, judge: Judge, each: int) -> list[dict[str, Any]]:
+        """Rendered things at the study's places: the judge should find each of them."""
+        rows, explained = [], []
+        with console.progress("judging placed things", len(PLACED_KS)) as advance:
+            for k in PLACED_KS:
+                scenes = at_study_places(k, each, self.seed, 0, self.device)
+                pictures = render(scenes, PLACED_SIZE)["rgb"]
+                found, strange = judge.look(pictures)
+                verdicts = [match(findings, LOCATIONS[:k]) for findings in found]
+                rows.append(row_for(k, found, verdicts))
+                explained.append(
+                    draw_explanation(pictures[0], found[0], verdicts[0], LOCATIONS[:k], float(strange[0]))
+                )
+                advance()
+        save_png(self.path("placed-explained.png"), contact_sheet(explained, columns=2))
+        return rows
+
+    # -- a little training ---------------------------------------------------------------------------------
+
+    @property
+    def run_folder(self) -> Path:
+        """Other settings, as another version may have, get another folder rather than a refusal."""
+        mark = hashlib.sha256(json.dumps(self.settings.plain(), sort_keys=True).encode()).hexdigest()[:8]
+        return self.out / f"run-{mark}"
+
+    def train(self, minutes: float) -> dict[str, Any] | None:
+        """Train for some minutes, from where the last demo stopped."""
+        if minutes == 0:
+            return None
+        with console.progress(f"training, {minutes:g} min", 60 * minutes) as advance:
+            watch = Stopwatch(advance)
+            outcome = train_run(
+                self.settings,
+                self.run_folder,
+                device=self.device,
+                minutes=minutes,
+                on_step=watch.step,
+                tell_person=console.say,
+            )
+        return training_record(self.settings, outcome)
+
+    # -- what it learned -----------------------------------------------------------------------------------
+
+    def judge_sampled(self, judge: Judge, each: int) -> list[dict[str, Any]] | None:
+        """Pictures made by the little network as it is now, judged."""
+        model = newest_model(self.settings, self.run_folder, self.device)
+        if model is None:
+            return None
+        asks = study(model.tell, list(SAMPLED_KS), each, self.seed)
+        pictures = make_pictures(model, asks, SAMPLE_STEPS, each, self.device)
+        folder = make_folder(self.out / "samples")
+        record = {**model.config, "size": model.size, "steps": SAMPLE_STEPS, "seed": self.seed}
+        write_json(folder / "asked.json", {**record, "pictures": save_pictures(folder, asks, pictures)})
+        save_sheets(folder, asks, pictures)
+        self.path("samples/sheet.png")
+        found = judge.find(pictures)
+        verdicts = [match(findings, ask.wanted) for findings, ask in zip(found, asks, strict=True)]
+        groups = [slice(n * each, (n + 1) * each) for n in range(len(SAMPLED_KS))]
+        return [row_for(k, found[rows], verdicts[rows]) for k, rows in zip(SAMPLED_KS, groups, strict=True)]
+
+
+class Stopwatch:
+    """Moves a bar by the seconds that pass, so that it ends when the time does."""
+
+    def __init__(self, advance):
+        self.advance, self.mark = advance, time.monotonic()
+
+    def step(self, images_seen: int) -> None:
+        now = time.monotonic()
+        self.advance(now - self.mark, note=f"{images_seen:,} images")
+        self.mark = now
+
+
+def newest_model(settings: Settings, folder: Path, device: torch.device) -> Model | None:
+    """The averaged network where training stands now, between snapshots too; None if it never began."""
+    learner = Learner(build_denoiser(settings), settings.training, device)
+    if RunFolder(folder).resume(learner) is None:
+        return None
+    std = max(settings.training.ema)  # after so little training a long average looks best
+    denoiser = learner.averaged(std)
+    facts = {"images_seen": learner.images_seen, "ema": std}
+    config = {"denoiser": denoiser_config(denoiser), "settings": settings.plain(), **facts}
+    return Model(denoiser, tell_for(settings), config)
+
+
+def training_record(settings: Settings, outcome: Outcome) -> dict[str, Any]:
+    return {
+        "experiment": settings.experiment,
+        "preset": settings.preset,
+        "images_seen": outcome.images_seen,
+        "total": settings.training.total,
+        "finished": outcome.finished,
+        "loss": outcome.record.get("loss"),
+        "images_per_second": outcome.record.get("images_per_second"),
+    }
+
+
+def row_for(k: int, found: Sequence[Sequence[Finding]], verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """What the pictures for one K show, with a 95% interval."""
+    count = len(verdicts)
+    return {
+        "k": k,
+        "pictures": count,
+        "as_asked": share_record(sum(verdict.ok for verdict in verdicts), count),
+        "found": sum(verdict.found for verdict in verdicts) / count,
+        "extra": sum(verdict.extra for verdict in verdicts) / count,
+        "things": sum(map(len, found)) / count,
+    }
+
+
+# --- drawing ------------------------------------------------------------------------------------------------
+
+
+def colored(masks: Tensor) -> Tensor:
+    """Instance masks (B, H, W) as 8-bit pictures (B, 3, H, W), a colour per thing."""
+    inks = torch.tensor([STAGE_INK, *COLORS.values()], dtype=torch.uint8)
+    number = torch.where(masks > 0, (masks - 1) % len(COLORS) + 1, 0)
+    return inks[number].permute(0, 3, 1, 2)
+
+
+def picture_rows(pictures: Tensor, masks: Tensor) -> Tensor:
+    """A row of pictures, under it the row of their masks, and so on."""
+    columns = min(SHEET_COLUMNS, len(pictures))
+    blank = torch.full_like(pictures[:1], 255)
+    rows: list[Tensor] = []
+    for first in range(0, len(pictures), columns):
+        for layer in (pictures, masks):
+            row = layer[first : first + columns]
+            rows += [*row, *blank.expand(columns - len(row), -1, -1, -1)]
+    return contact_sheet(rows, columns=columns)
+
+
+# --- telling ------------------------------------------------------------------------------------------------
+
+
+def summary_table(summary: dict[str, Any]) -> Table:
+    table = Table("pictures", "K asked", "n", "as asked", "95%", "found", "extra", title="what the judge saw")
+    for name, station in (("rendered", "placed"), ("sampled", "sampled")):
+        for row in summary[station] or []:
+            share = row["as_asked"]
+            table.add_row(
+                name,
+                str(row["k"]),
+                str(row["pictures"]),
+                f"{share['share']:.0%}",
+                f"{share['low']:.0%} to {share['high']:.0%}",
+                f"{row['found']:.2f}",
+                f"{row['extra']:.2f}",
+            )
+    return table
+
+
+def conclusions(summary: dict[str, Any]) -> list[str]:
+    """How far the training got, and what to do next."""
+    trained, took = summary["trained"], sum(summary["seconds"].values())
+    lines = ["No training was asked for."]
+    if trained:
+        seen, total = format_count(trained["images_seen"]), format_count(trained["total"])
+        more = "" if trained["finished"] else "; run the demo again to carry on"
+        lines = [
+            f"The {trained['preset']} network of {trained['experiment']} has seen {seen} of {total} images{more}."
+        ]
+    return [*lines, f"That took {took:.0f} s. Look at:"]

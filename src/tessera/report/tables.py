@@ -1,0 +1,312 @@
+"""`tessera tables`: every number in README and docs comes from results/*.json, never from a keyboard.
+
+A document holds pairs of markers, `<!-- results:NAME -->` and `<!-- /results -->`; what stands between them is
+rewritten. What has no record is shown as not measured.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tessera.console import say
+from tessera.errors import UserError
+from tessera.files import atomic, read_json
+
+NOT_MEASURED = "not measured"
+MARKED = re.compile(r"(<!-- results:([\w-]+) -->\n)(.*?)(<!-- /results -->)", re.DOTALL)
+GIB = 2**30
+
+Record = dict[str, Any]
+Rows = list[Sequence[str]]
+
+
+class Results:
+    """The records of a folder by name; one that is not there is None."""
+
+    def __init__(self, folder: Path):
+        self.folder = Path(folder)
+
+    def one(self, name: str) -> Record | None:
+        path = self.folder / f"{name}.json"
+        return read_json(path) if path.is_file() else None
+
+    def several(self, pattern: str) -> list[Record]:
+        """All records whose file matches; a file may hold a list of them."""
+        found = [read_json(path) for path in sorted(self.folder.glob(f"{pattern}.json"))]
+        return [record for each in found for record in (each if isinstance(each, list) else [each])]
+
+
+# --- the renderer -------------------------------------------------------------------------------------------
+
+
+def render_accuracy(results: Results) -> Rows:
+    """Both qualities, over all reference pictures and over the half that no constant was fitted to."""
+    rows: Rows = [("quality", "pictures", "PSNR, dB", "SSIM", "mask IoU", "centre error, px")]
+    for quality in ("true", "fast"):
+        for suffix, which in (("", "all"), ("-held-out", "held out")):
+            record = results.one(f"render-accuracy-{quality}{suffix}")
+            rows.append((quality, *accuracy_cells(record, which)))
+    return rows
+
+
+def render_accuracy_by_kind(results: Results) -> Rows:
+    """Quality `true`, by the kind of scene."""
+    record = results.one("render-accuracy-true")
+    rows: Rows = [("scenes", "PSNR, dB", "worst PSNR", "SSIM", "worst SSIM")]
+    for kind, measured in (record or {"kinds": {}})["kinds"].items():
+        psnr, ssim = measured["psnr"], measured["ssim"]
+        rows.append(
+            (
+                f"{kind} ({psnr['n']})",
+                with_interval(psnr, ".1f"),
+                f"{psnr['min']:.1f}",
+                with_interval(ssim, ".3f"),
+                f"{ssim['min']:.3f}",
+            )
+        )
+    return rows if record else [*rows, unknown("all", rows)]
+
+
+def accuracy_cells(record: Record | None, which: str) -> Sequence[str]:
+    if record is None:
+        return (which, *[NOT_MEASURED] * 4)
+    measured = record["all"]
+    return (
+        f"{which} ({record['pictures']})",
+        with_interval(measured["psnr"], ".1f"),
+        with_interval(measured["ssim"], ".3f"),
+        with_interval(measured["mask_iou"], ".4f"),
+        f"{measured['center_error']['max']:.1g} at most",
+    )
+
+
+def render_speed(results: Results) -> Rows:
+    """One row per machine, size and quality; the machines we always ask about are shown even if not measured."""
+    rows: Rows = [("machine", "pictures", "quality", "pictures/s", "scenes drawn/s", "peak memory")]
+    for place, sizes in (("cpu", (64,)), ("h200", (64, 128))):
+        records = results.several(f"bench-render-{place}*")
+        known = {record["size"][0] for record in records}
+        for record in sorted(records, key=lambda record: record["size"]):
+            rows += [speed_row(record, quality) for quality in record["quality"]]
+        rows += [unknown(place, rows, f"{size}x{size}") for size in sizes if size not in known]
+    return rows
+
+
+def speed_row(record: Record, quality: str) -> Sequence[str]:
+    measured = record["quality"][quality]
+    return (
+        record["provenance"]["device"],
+        f"{record['size'][0]}x{record['size'][1]}, {record['objects']} things",
+        quality,
+        f"{measured['images_per_second']['median']:,.0f}",
+        f"{record['scene_drawing']['scenes_per_second']['median']:,.0f}",
+        f"{measured['peak_memory_bytes'] / GIB:.2f} GiB",
+    )
+
+
+# --- training and denoising ---------------------------------------------------------------------------------
+
+
+def training_speed(results: Results) -> Rows:
+    rows: Rows = [("preset", "machine", "weights", "pictures/s", "without rendering", "peak memory")]
+    records = results.several("bench-train-*")
+    for record in records:
+        rows.append(
+            (
+                f"{record['settings']['experiment']} {record['settings']['preset']}",
+                record["provenance"]["device"],
+                f"{record['weights']:,}",
+                f"{record['images_per_second']['mean']:,.0f}",
+                f"{record['images_per_second_without_rendering']['mean']:,.0f}",
+                in_gib(record["peak_memory_bytes"]),
+            )
+        )
+    known = {record["settings"]["preset"] for record in records}
+    return [*rows, *(unknown(preset, rows) for preset in ("small", "paper") if preset not in known)]
+
+
+def in_gib(size: int | None) -> str:
+    return "" if size is None else f"{size / GIB:.2f} GiB"
+
+
+# --- the judge ----------------------------------------------------------------------------------------------
+
+
+def judge_error(results: Results) -> Rows:
+    """Exact counts at 64 x 64, for each number of things, in each arrangement measured."""
+    sets = (results.one("judge-calibration") or {"sizes": {}})["sizes"].get("64", {})
+    names = [name for name in ("official", "relaxed", "study") if name in sets]
+    rows: Rows = [("things", *[f"exact count, {name}" for name in names or ["official", "study"]])]
+    if not names:
+        return [*rows, unknown("0 to 12", rows)]
+    numbers = sorted({int(k) for name in names for k in sets[name]["rows"]})
+    for k in numbers:
+        cells = [exact_count(sets[name]["rows"].get(str(k))) for name in names]
+        rows.append((str(k), *cells))
+    return rows
+
+
+def exact_count(row: Record | None) -> str:
+    if row is None:
+        return ""
+    share = row["exact_count"]
+    return f"{100 * share['share']:.1f}% [{100 * share['low']:.1f}, {100 * share['high']:.1f}]"
+
+
+def judge_speed(results: Results) -> Rows:
+    rows: Rows = [("machine", "pictures", "pictures/s", "peak memory")]
+    for place in ("cpu", "h200"):
+        records = results.several(f"bench-judge-{place}*")
+        for record in records:
+            speed = f"{record['images_per_second']['median']:,.0f}"
+            size = f"{record['size'][0]}x{record['size'][1]}, {record['things']} things"
+            rows.append((record["provenance"]["device"], size, speed, in_gib(record["peak_memory_bytes"])))
+        if not records:
+            rows.append(unknown(place, rows, "64x64"))
+    return rows
+
+
+# --- everything in one table --------------------------------------------------------------------------------
+
+
+def overview(results: Results) -> Rows:
+    """The few numbers of the README, each with where it was measured."""
+    rows: Rows = [("what", "measured", "where")]
+    accuracy = results.one("render-accuracy-true-held-out")
+    rows.append(("renderer against Blender, 128x128, held-out pictures", *accuracy_in_words(accuracy)))
+    for place, label in (("cpu", "a CPU"), ("h200", "one H200")):
+        rows.append(
+            (f"rendering on {label}, 64x64", *fastest(results.several(f"bench-render-{place}*"), render_rate))
+        )
+    for place, label in (("cpu", "a CPU"), ("h200", "one H200")):
+        rows.append(
+            (f"judging on {label}, 64x64", *fastest(results.several(f"bench-judge-{place}*"), plain_rate))
+        )
+    for record in results.several("bench-train-*"):
+        what = f"training {record['settings']['experiment']} `{record['settings']['preset']}`"
+        rate = f"{record['images_per_second']['mean']:,.0f} pictures/s"
+        rows.append((what, rate, where(record)))
+    dynamics = results.one("dynamics-bench")
+    runs = f"{dynamics['runs_per_second']:,.0f} runs/s" if dynamics else NOT_MEASURED
+    rows.append(("phase diagrams of learning dynamics", runs, where(dynamics)))
+    return rows
+
+
+def accuracy_in_words(record: Record | None) -> tuple[str, str]:
+    if record is None:
+        return NOT_MEASURED, ""
+    measured = record["all"]
+    return (
+        f"PSNR {with_interval(measured['psnr'], '.1f')} dB, SSIM {with_interval(measured['ssim'], '.3f')}, "
+        f"mask IoU {measured['mask_iou']['mean']:.3f}",
+        f"{record['pictures']} pictures",
+    )
+
+
+def fastest(records: Iterable[Record], rate: Callable[[Record], float]) -> tuple[str, str]:
+    """The rate at 64 x 64, and the machine."""
+    small = [record for record in records if record["size"][0] == 64]
+    if not small:
+        return NOT_MEASURED, ""
+    best = max(small, key=rate)
+    return f"{rate(best):,.0f} pictures/s", where(best)
+
+
+def render_rate(record: Record) -> float:
+    return max(measured["images_per_second"]["median"] for measured in record["quality"].values())
+
+
+def plain_rate(record: Record) -> float:
+    return record["images_per_second"]["median"]
+
+
+def where(record: Record | None) -> str:
+    """The machine a record comes from."""
+    if record is None:
+        return ""
+    return record["provenance"]["device"] or f"{record.get('cores', 1)} CPU cores"
+
+
+# --- Markdown -----------------------------------------------------------------------------------------------
+
+
+def with_interval(measured: Record, form: str) -> str:
+    """`43.3 [42.5, 44.1]`."""
+    mean, low, high = (format(measured[name], form) for name in ("mean", "low", "high"))
+    return f"{mean} [{low}, {high}]"
+
+
+def unknown(what: str, rows: Rows, *known: str) -> Sequence[str]:
+    """A row as wide as the head, with what is known of it, for a number that nobody measured."""
+    return (what, *known, *[NOT_MEASURED] * (len(rows[0]) - 1 - len(known)))
+
+
+def markdown(rows: Rows) -> str:
+    head, *body = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([head, "|" + "---|" * len(rows[0]), *body]) + "\n"
+
+
+TABLES: dict[str, Callable[[Results], Rows]] = {
+    "overview": overview,
+    "render-accuracy": render_accuracy,
+    "render-accuracy-by-kind": render_accuracy_by_kind,
+    "render-speed": render_speed,
+    "training-speed": training_speed,
+    "judge-error": judge_error,
+    "judge-speed": judge_speed,
+}
+
+
+def filled_in(text: str, results: Results, name: str = "the document") -> str:
+    """The document with every marked part made anew."""
+
+    def table(match: re.Match[str]) -> str:
+        if match[2] not in TABLES:
+            raise UserError(f"{name} asks for the table `{match[2]}`; there are {', '.join(TABLES)}.")
+        return f"{match[1]}{markdown(TABLES[match[2]](results))}{match[4]}"
+
+    made = MARKED.sub(table, text)
+    if made.count("<!-- results:") != len(MARKED.findall(made)):
+        raise UserError(f"{name} has a results marker that is never closed with <!-- /results -->.")
+    return made
+
+
+# --- the verb -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Write the tables between results markers of README.md and docs/*.md anew, from results/*.json."""
+
+    root: Path = Path()
+    """Folder with README.md, docs/ and results/."""
+    check: bool = False
+    """Change nothing; leave with code 1 if a document is out of date."""
+
+    def run(self) -> int:
+        results = Results(self.root / "results")
+        late = [path for path in documents(self.root) if self.refresh(path, results)]
+        for path in late:
+            say(f"{path} {'is out of date: run `tessera tables`' if self.check else 'was rewritten'}.")
+        if not late:
+            say("All tables are up to date.")
+        return 1 if self.check and late else 0
+
+    def refresh(self, path: Path, results: Results) -> bool:
+        """Whether the document was out of date; unless only checking, it no longer is."""
+        text = path.read_text()
+        made = filled_in(text, results, str(path))
+        if made != text and not self.check:
+            with atomic(path) as temporary:
+                temporary.write_text(made)
+        return made != text
+
+
+def documents(root: Path) -> list[Path]:
+    """README.md and every page of docs/."""
+    found = [path for path in (root / "README.md", *sorted((root / "docs").glob("*.md"))) if path.is_file()]
+    if not found:
+        raise UserError(f"{root.resolve()} has neither README.md nor docs/*.md.")
+    return found
