@@ -50,7 +50,7 @@ class Demo:
 
     out: Path = Path("demo")
     """Folder for sheets, samples, the run and summary.json."""
-    train_minutes: float = 1.5
+    train_minutes: float = 2.0
     """Train a tiny network for so long; 0 leaves training out."""
     experiment: str = "exp1C"
     """Which experiment to train; the local convolutional ones learn to place things soonest."""

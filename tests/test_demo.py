@@ -1,0 +1,67 @@
+"""The demo with the smallest settings, through the command line."""
+
+import json
+
+import pytest
+
+from tessera.cli import main
+from tessera.images.pictures import load_png
+
+SMALL = ["--count", "2", "--each", "1", "--device", "cpu"]
+
+
+def demo(*words) -> int:
+    with pytest.raises(SystemExit) as leaving:
+        main(["demo", *SMALL, *map(str, words)])
+    return leaving.value.code
+
+
+def test_the_demo_draws_judges_trains_and_samples(tmp_path, capsys):
+    assert demo("--out", tmp_path, "--train-minutes", "0.001") == 0
+    said = capsys.readouterr()
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    for name in ("scenes-64.png", "scenes-128.png", "placed-explained.png", "samples/sheet.png"):
+        assert load_png(tmp_path / name).float().std() > 1  # not a blank sheet
+        assert name in "".join(said.err.split())
+    assert said.out == ""
+    assert [row["k"] for row in summary["placed"]] == [1, 3, 6, 9]
+    assert summary["placed"][0]["found"] == 1 and summary["placed"][1]["found"] == 3
+    assert [row["k"] for row in summary["sampled"]] == [1, 2, 3]
+    assert summary["trained"]["images_seen"] > 0 and not summary["trained"]["finished"]
+
+    assert demo("--out", tmp_path, "--train-minutes", "0.001") == 0  # carries on
+    again = json.loads((tmp_path / "summary.json").read_text())
+    assert again["trained"]["images_seen"] > summary["trained"]["images_seen"]
+    assert again["placed"] == summary["placed"]
+    assert len(list(tmp_path.glob("run-*"))) == 1
+
+
+def test_without_training_the_rest_is_shown(tmp_path, capsys):
+    assert demo("--out", tmp_path, "--train-minutes", "0", "--json") == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["trained"] is None and summary["sampled"] is None
+    assert summary["scenes"]["things"] >= 2
+    assert not list(tmp_path.glob("run-*")) and not (tmp_path / "samples").exists()
+
+
+def test_a_missing_judge_is_told_before_any_work(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("tessera.judge.judge.resources.files", lambda name: tmp_path / "nowhere")
+    assert demo("--out", tmp_path / "out") == 2
+    said = capsys.readouterr().err
+    assert "no readable judge" in said and len(said.strip().splitlines()) == 1
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--count", "0"), "at least one picture"),
+        (("--train-minutes", "-1"), "-1 minutes"),
+        (("--experiment", "exp9"), "exp9"),
+    ],
+)
+def test_bad_options_are_told_in_one_sentence(tmp_path, capsys, words, sentence):
+    assert demo("--out", tmp_path / "out", *words) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and len(said.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
