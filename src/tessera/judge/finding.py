@@ -1,14 +1,12 @@
 """One thing the judge saw in a picture, and what anything that judges pictures can do."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """Where it is, what it looks like, and how sure the judge is of it."""
 
     place: tuple[float, float]  # (x, y) in [0, 1], centre of the thing in the picture

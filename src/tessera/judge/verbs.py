@@ -179,7 +179,7 @@ class Judged:
 
     def record(self) -> dict[str, Any]:
         asked = {"file": str(self.asked.file), "places": self.asked.places, "colors": self.asked.colors}
-        found = {"findings": [asdict(finding) for finding in self.findings]}
+        found = {"findings": [finding._asdict() for finding in self.findings]}
         return {**asked, **asdict(self.verdict), "strangeness": self.strangeness, **found}
 
 
@@ -344,7 +344,7 @@ class Explain:
             console.print_json(
                 {
                     "image": str(self.image),
-                    "findings": [asdict(finding) for finding in found[0]],
+                    "findings": [finding._asdict() for finding in found[0]],
                     "verdict": asdict(verdict) if verdict else None,
                     "strangeness": strangeness,
                     "drawn": str(out),
@@ -443,7 +443,11 @@ class Calibrate:
             "calibrating on real renders", min(len(truth), self.most or len(truth))
         ) as advance:
             found = calibrate_clevr(judge, truth, size, self.most, advance, device)
-        return {"folder": self.clevr.name if self.clevr else None, "size": self.clevr_size or "as rendered", **found}
+        return {
+            "folder": self.clevr.name if self.clevr else None,
+            "size": self.clevr_size or "as rendered",
+            **found,
+        }
 
 
 def calibration_tables(record: dict[str, Any]) -> list[Table]:
