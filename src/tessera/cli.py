@@ -109,13 +109,18 @@ def parse(name: str, words: list[str]):
 
 
 def one_sentence(box: str) -> str:
-    """The parser's boxed message as one line of plain words."""
+    """What the parser complains of, without its boxes and its help texts, on one line."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
-    lines = [re.sub(r"^[│|]\s?|\s*[│|]$", "", line).strip() for line in plain.splitlines()]
-    kept = [line for line in lines if line and not re.match(r"^[╭╰├┌└─╮╯]", line)]
-    kept = [line for line in kept if not line.startswith(("For full helptext", "in tessera", "To see full"))]
-    sentence = " ".join(" ".join(kept).split())
-    return sentence if sentence.endswith((".", "?", "!")) else sentence + "."
+    rows = [re.sub(r"^│ ?|\s*│$", "", row) for row in plain.splitlines()]
+    sections = re.split(r"\n{2,}", "\n".join(rule_off(row) for row in rows))
+    told = [section for section in sections if not section.lstrip().startswith(("For full", "Argument help", "in "))]
+    shallow = [[row.strip() for row in section.splitlines() if not row.startswith(" " * 8)] for section in told]
+    return ". ".join(" ".join(rows).rstrip(".") for rows in shallow if any(rows)).strip() + "."
+
+
+def rule_off(row: str) -> str:
+    """Borders and rules of a box become empty rows, which part its sections."""
+    return "\n" if re.match(r"^[╭╰─]", row) else row
 
 
 def overview(names: list[str] | None = None) -> str:

@@ -32,7 +32,7 @@ def progress(what: str, total: float | None) -> Iterator[Any]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=stderr, transient=True) as bar:
+    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
         task = bar.add_task(what, total=total, note="")
 
         def advance(steps: float = 1, note: str | None = None) -> None:

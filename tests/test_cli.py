@@ -1,0 +1,64 @@
+"""The command line: fast, and one clear sentence for every mistake."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tessera.cli import VERBS, main
+
+
+def complaint(capsys, *words: str) -> str:
+    with pytest.raises(SystemExit) as leaving:
+        main(list(words))
+    assert leaving.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err.strip().splitlines()) == 1, printed.err
+    return printed.err
+
+
+def test_help_does_not_import_torch():
+    code = "import sys; from tessera.cli import overview; overview(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_help_lists_every_verb(capsys):
+    with pytest.raises(SystemExit) as leaving:
+        main(["--help"])
+    assert leaving.value.code == 0
+    listed = capsys.readouterr().out
+    assert all(f"  {name} " in listed for name in VERBS)
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("tessera 0.")
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_explains_itself(name, capsys):
+    with pytest.raises(SystemExit) as leaving:
+        main([*name.split(), "--help"])
+    assert leaving.value.code == 0
+    assert f"usage: tessera {name}" in capsys.readouterr().out
+
+
+def test_a_misspelt_verb_is_told_the_near_one(capsys):
+    assert "did you mean `render`" in complaint(capsys, "rendr")
+    assert "did you mean `bench render`" in complaint(capsys, "bench", "rendr")
+
+
+def test_a_misspelt_option_is_told_the_near_one(capsys):
+    told = complaint(capsys, "judge", "train", "--totl", "5")
+    assert "Unrecognized options: --totl" in told and "--total" in told
+
+
+def test_a_wrong_value_names_its_option(capsys):
+    assert "--total" in complaint(capsys, "judge", "train", "--total", "abc")
+    assert "Expected one of" in complaint(capsys, "judge", "train", "--device", "cude")
+
+
+def test_a_missing_option_is_named(capsys):
+    assert "--out" in complaint(capsys, "render")
