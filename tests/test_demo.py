@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tessera.cli import main
+from tessera.demo import free_threads
 from tessera.images.pictures import load_png
 
 SMALL = ["--count", "2", "--each", "1", "--device", "cpu"]
@@ -50,6 +51,12 @@ def test_a_missing_judge_is_told_before_any_work(tmp_path, capsys, monkeypatch):
     said = capsys.readouterr().err
     assert "no readable judge" in said and len(said.strip().splitlines()) == 1
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_busy_machine_gets_fewer_threads_and_never_none(monkeypatch):
+    monkeypatch.setattr("tessera.demo.os.cpu_count", lambda: 8)
+    assert [free_threads(8, load) for load in (0.2, 2.6, 7.9, 30.0)] == [8, 5, 1, 1]
+    assert free_threads(2, 0.0) == 2  # what the user allows is kept
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -68,6 +69,7 @@ class Demo:
     def run(self) -> None:
         self.check()
         settings = settings_for(self.experiment, "tiny")
+        torch.set_num_threads(free_threads(torch.get_num_threads(), os.getloadavg()[0]))
         tour = Tour(make_folder(self.out), pick_device(self.device), settings, self.seed)
         summary = {"seed": self.seed, **tour.show(self.count, self.each, self.train_minutes)}
         write_json(tour.path("summary.json"), summary)
@@ -203,6 +205,15 @@ class Tour:
         verdicts = [match(findings, ask.wanted) for findings, ask in zip(found, asks, strict=True)]
         groups = [slice(n * each, (n + 1) * each) for n in range(len(SAMPLED_KS))]
         return [row_for(k, found[rows], verdicts[rows]) for k, rows in zip(SAMPLED_KS, groups, strict=True)]
+
+
+def free_threads(threads: int, load: float) -> int:
+    """How many threads to use beside the work already going on.
+
+    Threads that share a core with others wait for each other: on two busy cores, two are several times slower
+    than one.
+    """
+    return max(1, min(threads, (os.cpu_count() or 1) - round(load)))
 
 
 class Stopwatch:

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from tessera.cli import main
+from tessera.experiments import settings_for
 from tessera.report.tables import NOT_MEASURED, TABLES, Results, filled_in, markdown
 
 PAGE = "before\n<!-- results:render-speed -->\nold\n<!-- /results -->\nafter\n"
@@ -45,6 +46,25 @@ def test_a_file_may_hold_several_records(root):
     (root / "results" / "bench-render-h200.json").write_text(json.dumps(both))
     rows = TABLES["render-speed"](Results(root / "results"))
     assert [(row[0], row[3]) for row in rows[2:]] == [("gpu", "80"), ("gpu", "20")]
+
+
+def test_a_changed_network_is_not_passed_off_as_its_preset(tmp_path):
+    settings = settings_for("exp1", "small", {"denoiser": {"width": 64, "coords": False}}).plain()
+    speed = {"images_per_second": {"mean": 9.0}, "images_per_second_without_rendering": {"mean": 10.0}}
+    record = {"settings": settings, "weights": 5, **speed, "peak_memory_bytes": None}
+    (tmp_path / "bench-train-x.json").write_text(json.dumps({**record, "provenance": {"device": "gpu"}}))
+    rows = TABLES["training-speed"](Results(tmp_path))
+    assert rows[1][0] == "exp1 small but width 64, coords off"
+    assert ("exp1 small", *[NOT_MEASURED] * 6) in rows
+
+
+def test_the_overview_gives_accuracy_and_speed_of_the_same_qualities(root):
+    record = bench("this cpu", 64, 100.0)
+    record["quality"]["true"] = {"images_per_second": {"median": 40.0}, "peak_memory_bytes": 0}
+    (root / "results" / "bench-render-cpu.json").write_text(json.dumps(record))
+    rows = {row[0]: row[1] for row in TABLES["overview"](Results(root / "results"))}
+    assert rows["rendering on a CPU, 64x64"] == "100 pictures/s `fast`, 40 pictures/s `true`"
+    assert sum("quality `" in what for what in rows) == 2
 
 
 @pytest.mark.parametrize("name", TABLES)

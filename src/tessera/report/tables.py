@@ -12,11 +12,13 @@ from typing import Any
 
 from tessera.console import say
 from tessera.errors import UserError
+from tessera.experiments import settings_for
 from tessera.files import atomic, read_json
 
 NOT_MEASURED = "not measured"
 MARKED = re.compile(r"(<!-- results:([\w-]+) -->\n)(.*?)(<!-- /results -->)", re.DOTALL)
 GIB = 2**30
+MACHINES = {"cpu": "a CPU", "h200": "one H200"}  # always asked about, whether measured or not
 
 Record = dict[str, Any]
 Rows = list[Sequence[str]]
@@ -110,21 +112,42 @@ def speed_row(record: Record, quality: str) -> Sequence[str]:
 
 
 def training_speed(results: Results) -> Rows:
-    rows: Rows = [("preset", "machine", "weights", "pictures/s", "without rendering", "peak memory")]
+    rows: Rows = [("what", "machine", "weights", "batch", "pictures/s", "without rendering", "peak memory")]
     records = results.several("bench-train-*")
     for record in records:
         rows.append(
             (
-                f"{record['settings']['experiment']} {record['settings']['preset']}",
+                training_name(record),
                 record["provenance"]["device"],
                 f"{record['weights']:,}",
+                str(record["settings"]["training"]["batch"]),
                 f"{record['images_per_second']['mean']:,.0f}",
                 f"{record['images_per_second_without_rendering']['mean']:,.0f}",
                 in_gib(record["peak_memory_bytes"]),
             )
         )
-    known = {record["settings"]["preset"] for record in records}
-    return [*rows, *(unknown(preset, rows) for preset in ("small", "paper") if preset not in known)]
+    known = {record["settings"]["preset"] for record in records if not changes(record)}
+    return [*rows, *(unknown(f"exp1 {preset}", rows) for preset in ("small", "paper") if preset not in known)]
+
+
+def training_name(record: Record) -> str:
+    """`exp1 small`, and what of the network is not as that preset has it."""
+    name = f"{record['settings']['experiment']} {record['settings']['preset']}"
+    changed = ", ".join(f"{key} {in_words(value)}" for key, value in changes(record).items())
+    return f"{name} but {changed}" if changed else name
+
+
+def changes(record: Record) -> dict[str, Any]:
+    """Settings of the network in which a record differs from its preset."""
+    settings = record["settings"]
+    usual = settings_for(settings["experiment"], settings["preset"]).plain()["denoiser"]
+    return {key: value for key, value in settings["denoiser"].items() if usual.get(key) != value}
+
+
+def in_words(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "-".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def in_gib(size: int | None) -> str:
@@ -172,26 +195,24 @@ def judge_speed(results: Results) -> Rows:
 
 
 def overview(results: Results) -> Rows:
-    """The few numbers of the README, each with where it was measured."""
+    """The few numbers of the README, each with where it was measured; speed and accuracy of both qualities."""
     rows: Rows = [("what", "measured", "where")]
-    accuracy = results.one("render-accuracy-true-held-out")
-    rows.append(("renderer against Blender, 128x128, held-out pictures", *accuracy_in_words(accuracy)))
-    for place, label in (("cpu", "a CPU"), ("h200", "one H200")):
-        rows.append(
-            (f"rendering on {label}, 64x64", *fastest(results.several(f"bench-render-{place}*"), render_rate))
-        )
-    for place, label in (("cpu", "a CPU"), ("h200", "one H200")):
-        rows.append(
-            (f"judging on {label}, 64x64", *fastest(results.several(f"bench-judge-{place}*"), plain_rate))
-        )
+    for quality in ("true", "fast"):
+        what = f"renderer against Blender, 128x128, quality `{quality}`, held-out pictures"
+        rows.append((what, *accuracy_in_words(results.one(f"render-accuracy-{quality}-held-out"))))
+    for place, label in MACHINES.items():
+        what, records = f"rendering on {label}, 64x64", small(results.several(f"bench-render-{place}*"))
+        rows += [(what, render_rates(record), where(record)) for record in records] or [unknown(what, rows)]
+    for place, label in MACHINES.items():
+        what, records = f"judging on {label}, 64x64", small(results.several(f"bench-judge-{place}*"))
+        rows += [(what, judge_rate(record), where(record)) for record in records] or [unknown(what, rows)]
     for record in results.several("bench-train-*"):
-        what = f"training {record['settings']['experiment']} `{record['settings']['preset']}`"
-        rate = f"{record['images_per_second']['mean']:,.0f} pictures/s"
-        rows.append((what, rate, where(record)))
+        size, weights = record["settings"]["data"]["size"], record["weights"] / 1e6
+        what = f"training {record['settings']['experiment']}, {weights:.1f}M weights, {size}x{size}"
+        rows.append((what, f"{record['images_per_second']['mean']:,.0f} pictures/s", where(record)))
     dynamics = results.one("dynamics-bench")
     runs = f"{dynamics['runs_per_second']:,.0f} runs/s" if dynamics else NOT_MEASURED
-    rows.append(("phase diagrams of learning dynamics", runs, where(dynamics)))
-    return rows
+    return [*rows, ("phase diagrams of learning dynamics", runs, where(dynamics))]
 
 
 def accuracy_in_words(record: Record | None) -> tuple[str, str]:
@@ -205,28 +226,25 @@ def accuracy_in_words(record: Record | None) -> tuple[str, str]:
     )
 
 
-def fastest(records: Iterable[Record], rate: Callable[[Record], float]) -> tuple[str, str]:
-    """The rate at 64 x 64, and the machine."""
-    small = [record for record in records if record["size"][0] == 64]
-    if not small:
-        return NOT_MEASURED, ""
-    best = max(small, key=rate)
-    return f"{rate(best):,.0f} pictures/s", where(best)
+def small(records: Iterable[Record]) -> list[Record]:
+    return [record for record in records if record["size"] == [64, 64]]
 
 
-def render_rate(record: Record) -> float:
-    return max(measured["images_per_second"]["median"] for measured in record["quality"].values())
+def render_rates(record: Record) -> str:
+    """Every quality measured, none singled out."""
+    rates = {name: found["images_per_second"]["median"] for name, found in record["quality"].items()}
+    return ", ".join(f"{rate:,.0f} pictures/s `{name}`" for name, rate in rates.items())
 
 
-def plain_rate(record: Record) -> float:
-    return record["images_per_second"]["median"]
+def judge_rate(record: Record) -> str:
+    return f"{record['images_per_second']['median']:,.0f} pictures/s"
 
 
 def where(record: Record | None) -> str:
     """The machine a record comes from."""
     if record is None:
         return ""
-    return record["provenance"]["device"] or f"{record.get('cores', 1)} CPU cores"
+    return record["provenance"]["device"] or f"{record['threads_used']} of {record['cores']} CPU cores"
 
 
 # --- Markdown -----------------------------------------------------------------------------------------------
