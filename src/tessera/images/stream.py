@@ -10,7 +10,8 @@ from tessera.conditioners import Conditioner
 from tessera.images.render import Quality, render
 from tessera.scenes import Scenes
 from tessera.scenes.batch import SceneBatch
-from tessera.scenes.sampling import fill, thing_counts
+
+AHEAD = {"cuda": 8}  # stockpiles whose scenes are drawn together
 
 
 @dataclass(frozen=True)
@@ -44,28 +45,36 @@ class Stream:
 
     def samples(self, index: Tensor) -> Batch:
         """The samples numbered `index` (B,), made on its device."""
-        scenes = self.scenes_at(index)
+        return self.seen(self.scenes_at(index), index)
+
+    def seen(self, scenes: SceneBatch, index: Tensor) -> Batch:
+        """The samples of scenes already drawn."""
         images = render(scenes, size=self.size, quality=self.quality)["rgb"]
         return Batch(images, self.tell.encode(scenes, index, self.seed), index)
 
     def scenes_at(self, index: Tensor) -> SceneBatch:
-        return fill(self.scenes, self.seed, index, thing_counts(self.scenes, self.seed, index))[0]
+        return self.scenes.numbered(index, self.seed)[0]
 
     def steps(
         self, start: int, batch: int, stockpile: int = 1, rank: int = 0, world: int = 1, device=None
     ) -> Iterator[Batch]:
         """This process's share of every training step, from the step that begins with sample `start`.
 
-        Many steps are made together, since drawing and rendering like large batches. Stockpiles begin at
-        multiples of their own length, so a resumed run makes the very same ones.
+        Many steps are made together, since drawing and rendering like large batches; scenes, which are small
+        and on a GPU take longer to draw than to render, are drawn further ahead. Stockpiles begin at multiples
+        of their own length, so a resumed run makes the very same ones.
         """
         share, together = batch // world, max(1, stockpile // batch)
+        ahead = together * AHEAD.get(torch.device(device or "cpu").type, 1)
         first = start // batch
         while True:
             begin = first - first % together
-            step = torch.arange(begin, begin + together, device=device)
+            step = torch.arange(begin, begin + ahead, device=device)
             own = step[:, None] * batch + rank * share + torch.arange(share, device=device)  # (steps, share)
-            pile = self.samples(own.flatten())
-            for turn in range(first - begin, together):
-                yield pile[turn * share : (turn + 1) * share]
-            first = begin + together
+            index = own.flatten()
+            scenes = self.scenes_at(index)
+            for rows in torch.arange(len(index), device=device).split(together * share):
+                pile = self.seen(scenes[rows], index[rows])
+                for turn in range(first - begin, together):
+                    yield pile[turn * share : (turn + 1) * share]
+                first = begin = begin + together
