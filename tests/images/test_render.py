@@ -79,9 +79,9 @@ def test_clearance_is_negative_exactly_for_rays_that_go_through(name):
         .any(1)
     )
     gap, _ = shapes.CLEAR[name](Vec.of(torch.tensor(start)), Vec.of(torch.tensor(way)))
-    close = np.abs(gap.numpy()) < 0.06  # the rounded edges are sharp in shadows
+    close = np.abs(gap.numpy()) < 0.1  # in shadows a slightly smaller, sharp solid stands for the rounded one
     assert ((gap.numpy() < 0) == marched)[~close].all()
-    assert close.mean() < 0.2
+    assert close.mean() < 0.25
 
 
 # --- stage and light ------------------------------------------------------------------------------------------

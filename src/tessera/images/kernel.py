@@ -31,7 +31,7 @@ PI = tl.constexpr(math.pi)
 BALL = tl.constexpr(shapes.SPHERE_RADIUS)
 FLAT, ROUND = tl.constexpr(shapes.CUBE_FLAT), tl.constexpr(shapes.CUBE_ROUND)
 RIM_R, RIM_Z = tl.constexpr(shapes.RIM_RADIAL), tl.constexpr(shapes.RIM_AXIAL)
-HALF = tl.constexpr(0.97)
+HALF, TALL = tl.constexpr(shapes.SHADOW_WIDE), tl.constexpr(shapes.SHADOW_TALL)
 ROUGH, SHARP, SHARE = (tl.constexpr(c) for c in (shading.ROUGH, shading.SHARP, shading.ROUGH_SHARE))
 STRETCH, GLOSS = tl.constexpr(shading.STRETCH), tl.constexpr(shading.RUBBER_GLOSS)
 THING_, LAMP_, CAMERA_ = tl.constexpr(THING), tl.constexpr(LAMP), tl.constexpr(CAMERA)
@@ -64,10 +64,10 @@ def _signed(square, like):
 
 
 @triton.jit
-def _slab(o, d):
+def _slab(o, d, half):
     safe = tl.where(tl.abs(d) > 1e-9, d, 1e-9)
-    first = (-1.0 - o) / safe
-    second = (1.0 - o) / safe
+    first = (-half - o) / safe
+    second = (half - o) / safe
     return tl.minimum(first, second), tl.maximum(first, second)
 
 
@@ -81,9 +81,9 @@ def _beyond_cube(c):
 
 @triton.jit
 def _meet_cube(ox, oy, oz, dx, dy, dz):
-    x0, x1 = _slab(ox, dx)
-    y0, y1 = _slab(oy, dy)
-    z0, z1 = _slab(oz, dz)
+    x0, x1 = _slab(ox, dx, 1.0)
+    y0, y1 = _slab(oy, dy, 1.0)
+    z0, z1 = _slab(oz, dz, 1.0)
     enter = tl.maximum(tl.maximum(x0, y0), z0)
     leave = tl.minimum(tl.minimum(x1, y1), z1)
     t = tl.where(enter < leave, enter, 0.0)
@@ -115,7 +115,7 @@ def _meet_cylinder(ox, oy, oz, dx, dy, dz):
     b = ox * dx + oy * dy
     inside = b * b - a * (ox * ox + oy * oy - 1.0)
     root = tl.sqrt(tl.maximum(inside, 0.0))
-    z0, z1 = _slab(oz, dz)
+    z0, z1 = _slab(oz, dz, 1.0)
     enter = tl.maximum((-b - root) / a, z0)
     leave = tl.minimum((-b + root) / a, z1)
     crosses = (inside > 0) & (enter < leave)
@@ -187,7 +187,7 @@ def _first(table, count, own, active, ox, oy, oz, dx, dy, dz):
 
 @triton.jit
 def _within_height(oz, dx, dy, dz):
-    enter, leave = _slab(oz, dz)
+    enter, leave = _slab(oz, dz, TALL)
     sine = tl.abs(dz) / tl.sqrt(_dot(dx, dy, dz, dx, dy, dz))
     return _clamp(enter, 0.0, 1.0), _clamp(leave, 0.0, 1.0), sine
 

@@ -13,6 +13,8 @@ from tessera.images.vectors import Vec
 SPHERE_RADIUS = 0.9991
 CUBE_FLAT, CUBE_ROUND = 0.75, 0.25  # faces are flat to 0.75; the rest is rounded with a^3 + b^3 + c^3 = 1
 RIM_RADIAL, RIM_AXIAL = 0.089, 0.099  # the rounded rim of the cylinder: a^4 + b^4 = 1
+# Shadows are those of sharp solids a little smaller, so that light reaches under their rounded lower edges.
+SHADOW_WIDE, SHADOW_TALL = 0.97, 0.91
 BOUND = {"cube": 1.60, "sphere": 1.0, "cylinder": 1.38}  # radius of the sphere around each shape
 
 
@@ -101,7 +103,7 @@ def clear_sphere(origin: Vec, direction: Vec) -> tuple[Tensor, Tensor]:
 
 def _within_height(origin: Vec, direction: Vec) -> tuple[Tensor, Tensor, Tensor]:
     """The part of the way at the height of an upright solid, and how steep the ray is (sine)."""
-    enter, leave = _slab(origin.z, direction.z)
+    enter, leave = _slab(origin.z, direction.z, SHADOW_TALL)
     sine = direction.z.abs() * direction.squared().rsqrt()
     return enter.clamp(0.0, 1.0), leave.clamp(0.0, 1.0), sine
 
@@ -116,7 +118,7 @@ def clear_cylinder(origin: Vec, direction: Vec) -> tuple[Tensor, Tensor]:
     return torch.where(enter < leave, gap, torch.inf), fraction
 
 
-def clear_cube(origin: Vec, direction: Vec, half: float = 0.97) -> tuple[Tensor, Tensor]:
+def clear_cube(origin: Vec, direction: Vec, half: float = SHADOW_WIDE) -> tuple[Tensor, Tensor]:
     """Separating axes: the two face normals, and the normal of the ray's path on the ground."""
     enter, leave, sine = _within_height(origin, direction)
     ax, ay = origin.x + enter * direction.x, origin.y + enter * direction.y
