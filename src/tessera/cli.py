@@ -38,6 +38,12 @@ VERBS = {
     "judge train": Verb("tessera.judge.train:TrainJudge", "train the judge anew on rendered truth"),
     "bench judge": Verb("tessera.judge.bench:BenchJudge", "pictures per second of the judge"),
     "tables": Verb("tessera.report.tables:Tables", "write the tables of README and docs from results/"),
+    "reproduce": Verb("tessera.study.verbs:Reproduce", "the paper's tables and figures: train, sample, judge"),
+    "reproduce status": Verb("tessera.study.verbs:Status", "every cell of the study beside the paper's"),
+    "zoo list": Verb("tessera.study.zoo:ZooList", "the models that come with Tessera"),
+    "zoo pack": Verb("tessera.study.zoo:Pack", "put the study's models on the shelf"),
+    "bench zoo": Verb("tessera.study.zoo:BenchZoo", "seconds per picture of the shipped models"),
+    "bench speedrun": Verb("tessera.study.speedrun:Speedrun", "minutes from nothing to length generalisation"),
     "demo": Verb("tessera.demo:Demo", "a first look, from nothing to pictures on disk"),
 }
 

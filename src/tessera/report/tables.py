@@ -14,6 +14,7 @@ from tessera.console import say
 from tessera.errors import UserError
 from tessera.experiments import settings_for
 from tessera.files import atomic, read_json
+from tessera.study.tables import STUDY_TABLES
 
 NOT_MEASURED = "not measured"
 MARKED = re.compile(r"(<!-- results:([\w-]+) -->\n)(.*?)(<!-- /results -->)", re.DOTALL)
@@ -274,6 +275,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "training-speed": training_speed,
     "judge-error": judge_error,
     "judge-speed": judge_speed,
+    **STUDY_TABLES,
 }
 
 

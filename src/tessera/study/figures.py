@@ -1,0 +1,147 @@
+"""The paper's sample sheets (Figures 1, 4, 5 left and 8): red dots where something was asked, verdicts below."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from tessera.experiments import EXPERIMENTS, look_up
+from tessera.files import make_folder, read_json
+from tessera.images.pictures import save_png
+from tessera.images.sheet import as_image
+from tessera.judge.explain import BAD, GOOD, INK, PAPER
+from tessera.sampler.sheets import marked
+from tessera.scenes.vocabulary import COLOR_NAMES, COLORS, LOCATIONS
+from tessera.study.cells import CELLS, Cell
+from tessera.study.jobs import Places, job_name
+from tessera.study.strips import Shown, load_strip
+
+SIDE = 128  # a picture on the sheet, in pixels
+GAP, WORDS, TITLE, MARGIN = 4, 14, 40, 44
+SMALL, LARGE = 11, 15
+SWATCH, ABOUT = 7, 200
+
+
+class Figure(NamedTuple):
+    """Which cells stand side by side, which Ks below each other, and how many pictures each gets."""
+
+    cells: tuple[str, ...]
+    ks: tuple[int, ...]
+    columns: int
+
+
+FIGURES = {
+    "fig1": Figure(("exp1-M3", "exp2-M3", "exp3-M3", "exp2L-M3"), (0, 1, 3, 6, 9), 4),
+    "fig4": Figure(("exp1-M1", "exp2L-M1"), tuple(range(7)), 4),
+    "fig5": Figure(("color-M5",), tuple(range(9)), 8),
+    "fig8": Figure(tuple(f"exp1-M{m}" for m in range(1, 7)), tuple(range(13)), 8),
+}
+
+
+class Panel(NamedTuple):
+    """A cell of a figure; without pictures it was not run."""
+
+    cell: Cell
+    rows: dict[int, list[Shown]]
+    k_max: int | None
+
+
+def save_figure(name: str, places: Places, preset: str, seed: int = 0) -> Path | None:
+    """results/figures/NAME-PRESET.png from the pictures kept so far; None if there are none."""
+    figure = look_up(name, FIGURES, "figure")
+    panels = [panel_for(CELLS[cell], places, preset, seed) for cell in figure.cells]
+    if not any(panel.rows for panel in panels):
+        return None
+    path = make_folder(places.figures) / f"{name}-{preset}.png"
+    save_png(path, drawn(figure, panels))
+    return path
+
+
+def panel_for(cell: Cell, places: Places, preset: str, seed: int) -> Panel:
+    job = job_name(cell.name, preset, seed)
+    path, strip = places.records / f"{job}.json", places.strips / f"{job}.png"
+    if not path.is_file() or not strip.is_file():
+        return Panel(cell, {}, None)
+    record = read_json(path)
+    known: tuple = COLOR_NAMES if cell.experiment == "color" else LOCATIONS
+    wanted = {int(k): known[: int(k)] for k in record["shown"]}
+    return Panel(cell, load_strip(strip, record, wanted), record["result"]["k_max"]["paper"]["value"])
+
+
+# --- drawing ------------------------------------------------------------------------------------------------
+
+
+def drawn(figure: Figure, panels: Sequence[Panel]) -> Tensor:
+    """The sheet (3, H, W), 8-bit: a block of pictures for each cell, K in the margin."""
+    block = figure.columns * (SIDE + GAP) + 3 * GAP
+    step = SIDE + WORDS + GAP
+    sheet = Image.new("RGB", (MARGIN + len(panels) * block, TITLE + len(figure.ks) * step), PAPER)
+    pen = ImageDraw.Draw(sheet)
+    for row, k in enumerate(figure.ks):
+        write(pen, (6, TITLE + row * step + SIDE // 2 - LARGE), f"K={k}", LARGE)
+    for number, panel in enumerate(panels):
+        left = MARGIN + number * block
+        title(pen, left, panel, block)
+        for row, k in enumerate(figure.ks):
+            for column, shown in enumerate(panel.rows.get(k, [])[: figure.columns]):
+                corner = (left + column * (SIDE + GAP), TITLE + row * step)
+                put(sheet, pen, corner, shown)
+    return torch.from_numpy(np.array(sheet)).permute(2, 0, 1)
+
+
+def title(pen: ImageDraw.ImageDraw, left: int, panel: Panel, width: int) -> None:
+    cell = panel.cell
+    head = (
+        f"{cell.experiment}, 1 to {cell.seen_max} things"
+        if cell.seen_max > 1
+        else f"{cell.experiment}, 1 thing"
+    )
+    ours = "not run" if panel.k_max is None else f"K_max {panel.k_max}"
+    paper = f"paper: {cell.paper.text}" if cell.paper.text else ""
+    write(pen, (left, 3), head, LARGE)
+    write(pen, (left, 21), cut(", ".join(part for part in (ours, paper) if part), width), SMALL)
+    if width > 2 * ABOUT:  # else the experiment's own line would run into the next panel
+        write(pen, (left + ABOUT, 6), cut(EXPERIMENTS[cell.experiment].about, width - ABOUT), SMALL)
+
+
+def cut(text: str, width: int, size: int = SMALL) -> str:
+    """The beginning of a line that fits."""
+    font = ImageFont.load_default(size)
+    while text and font.getlength(text) > width:
+        text = text[:-1]
+    return text
+
+
+def write(pen: ImageDraw.ImageDraw, at: tuple[int, int], text: str, size: int, ink=INK) -> None:
+    pen.text(at, text, font=ImageFont.load_default(size), fill=ink)
+
+
+def put(sheet: Image.Image, pen: ImageDraw.ImageDraw, corner: tuple[int, int], shown: Shown) -> None:
+    """A picture with its dots, and below it a tick or a cross, found of asked, and extras."""
+    dots = [want for want in shown.wanted if not isinstance(want, str)]
+    image = as_image(marked(shown.picture, dots)).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+    sheet.paste(image, corner)
+    left, top = corner[0] + 2, corner[1] + SIDE + 2
+    ink = GOOD if shown.ok else BAD
+    (tick if shown.ok else cross)(pen, left, top, ink)
+    extra = f" +{shown.extra}" if shown.extra else ""
+    write(pen, (left + 14, top - 2), f"{shown.found}/{len(shown.wanted)}{extra}", SMALL, ink)
+    for number, color in enumerate(want for want in shown.wanted if isinstance(want, str)):
+        swatch(pen, left + 50 + number * (SWATCH + 2), top, color)
+
+
+def tick(pen: ImageDraw.ImageDraw, left: int, top: int, ink) -> None:
+    pen.line([(left, top + 5), (left + 3, top + 9), (left + 9, top)], fill=ink, width=2)
+
+
+def cross(pen: ImageDraw.ImageDraw, left: int, top: int, ink) -> None:
+    pen.line([(left, top + 1), (left + 8, top + 9)], fill=ink, width=2)
+    pen.line([(left + 8, top + 1), (left, top + 9)], fill=ink, width=2)
+
+
+def swatch(pen: ImageDraw.ImageDraw, left: int, top: int, color: str) -> None:
+    pen.rectangle((left, top + 1, left + SWATCH, top + 1 + SWATCH), fill=COLORS[color], outline=INK)

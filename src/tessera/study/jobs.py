@@ -1,0 +1,191 @@
+"""A job is one cell with one training seed: where its files lie, what is finished of it, what is left to do."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tessera.experiments import Settings, first_difference, settings_from
+from tessera.files import read_json
+from tessera.study.cells import Cell
+
+FORMAT = 1
+BENCHES = "bench-train*.json"
+# Settings that leave what is computed as it is, so that a record made with others of them still counts.
+HARMLESS = {f"training.{name}" for name in ("snapshot", "checkpoint", "compile", "stockpile", "micro")}
+
+
+@dataclass(frozen=True)
+class Places:
+    """Folders of the study: runs (large, thrown away) and results (small, kept)."""
+
+    runs: Path = Path("runs/study")
+    results: Path = Path("results")
+
+    @property
+    def records(self) -> Path:
+        return self.results / "study"
+
+    @property
+    def strips(self) -> Path:
+        return self.records / "strips"
+
+    @property
+    def figures(self) -> Path:
+        return self.results / "figures"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One cell at one size with one training seed, and the exam it will sit."""
+
+    cell: Cell
+    seed: int
+    settings: Settings
+    exam: Mapping[str, Any]  # the plain form of an Exam
+    snapshots: int = 0  # moments of training at which the exam is set besides the end
+
+    @property
+    def name(self) -> str:
+        return job_name(self.cell.name, self.settings.preset, self.seed)
+
+    @property
+    def pictures(self) -> int:
+        return len(self.exam["ks"]) * self.exam["each"]
+
+    def folder(self, places: Places) -> Path:
+        return places.runs / self.name
+
+    def record_path(self, places: Places) -> Path:
+        return places.records / f"{self.name}.json"
+
+    def record(self, places: Places) -> dict[str, Any] | None:
+        """The record of this very job, if it is finished."""
+        path = self.record_path(places)
+        found = read_json(path) if path.is_file() else None
+        return found if found is not None and self.is_answered_by(found) else None
+
+    def is_answered_by(self, record: Mapping[str, Any]) -> bool:
+        """Whether a record has the same training, the same exam and as many moments as are asked for."""
+        if record.get("format") != FORMAT or record["exam"] != dict(self.exam):
+            return False
+        if first_difference(settings_from(record["settings"]), self.settings, HARMLESS):
+            return False
+        return len(record["snapshots"]) >= self.snapshots
+
+
+def job_name(cell: str, preset: str, seed: int) -> str:
+    return f"{cell}-{preset}-seed{seed}"
+
+
+def evenly(moments: Sequence[int], count: int) -> list[int]:
+    """`count` of the moments, the last among them, as evenly spread as they can be."""
+    if count >= len(moments):
+        return list(moments)
+    return [moments[round((turn + 1) * len(moments) / count) - 1] for turn in range(count)]
+
+
+# --- what it will take --------------------------------------------------------------------------------------
+
+
+class Speeds:
+    """Speeds seen before: `bench train` records, and cells already trained and examined."""
+
+    def __init__(self, places: Places):
+        benches = [read_json(path) for path in sorted(places.results.glob(BENCHES))]
+        studied = [read_json(path) for path in sorted(places.records.glob("*.json"))]
+        self.training = [(r["settings"], r["images_per_second"]["mean"]) for r in in_lists(benches)]
+        self.training += [(r["settings"], r["training"]["images_per_second"]) for r in studied]
+        self.exams = [(r["settings"], r["examined"]["pictures"] / seconds_in(r["examined"])) for r in studied]
+
+    def images_per_second(self, settings: Settings) -> float | None:
+        """Of the latest record of the same network at the same size of picture and batch."""
+        return latest(self.training, settings)
+
+    def pictures_per_second(self, settings: Settings) -> float | None:
+        """Sampled and judged."""
+        return latest(self.exams, settings)
+
+
+def seconds_in(examined: Mapping[str, Any]) -> float:
+    return max(1e-9, examined["sampling_seconds"] + examined["judging_seconds"])
+
+
+def in_lists(records: Iterable[Any]) -> list[Any]:
+    """A bench file may hold one record or a list of them."""
+    return [one for each in records for one in (each if isinstance(each, list) else [each])]
+
+
+def latest(known: Sequence[tuple[Mapping[str, Any], float | None]], settings: Settings) -> float | None:
+    like = cost_of(settings.plain())
+    found = [value for plain, value in known if value and cost_of(plain) == like]
+    return found[-1] if found else None
+
+
+def cost_of(plain: Mapping[str, Any]) -> tuple:
+    """The settings that decide how fast a network is."""
+    denoiser = {name: value for name, value in plain["denoiser"].items() if matters(name, plain)}
+    return denoiser, plain["data"]["size"], plain["training"]["batch"], plain["tell"]["kind"]
+
+
+def matters(name: str, plain: Mapping[str, Any]) -> bool:
+    """A global network has no radius, and only the local convolutional one a depth."""
+    kind = plain["denoiser"]["kind"]
+    return not (name == "radius" and kind == "edm2") and not (name == "depth" and kind != "localconv")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What is left to do for a job; minutes are None where no speed is known."""
+
+    job: Job
+    state: str  # done, trained, half trained, or not begun
+    images: int
+    pictures: int
+    training_minutes: float | None
+    exam_minutes: float | None
+
+    @property
+    def minutes(self) -> float | None:
+        known = [part for part in (self.training_minutes, self.exam_minutes) if part is not None]
+        return None if self.training_minutes is None else sum(known)
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "job": self.job.name,
+            "state": self.state,
+            "images": self.images,
+            "pictures": self.pictures,
+            "training_minutes": self.training_minutes,
+            "exam_minutes": self.exam_minutes,
+            "minutes": self.minutes,
+        }
+
+
+def estimate(job: Job, places: Places, speeds: Speeds) -> Estimate:
+    """What is left of a job, and how long that took before."""
+    done = job.record(places) is not None
+    total, seen = job.settings.training.total, images_seen(job.folder(places))
+    left = 0 if done else max(0, total - seen)
+    pictures = 0 if done else job.pictures * max(1, job.snapshots)
+    state = "done" if done else "trained" if not left else "half trained" if seen else "not begun"
+    return Estimate(
+        job,
+        state,
+        left,
+        pictures,
+        minutes_for(left, speeds.images_per_second(job.settings)),
+        minutes_for(pictures, speeds.pictures_per_second(job.settings)),
+    )
+
+
+def images_seen(folder: Path) -> int:
+    """How far a run has come, by the names of what it saved."""
+    names = [path.stem.split("-")[1] for path in (folder / "snapshots").glob("*-*.safetensors")]
+    return max((int(name) for name in names if name.isdigit()), default=0)
+
+
+def minutes_for(count: int, per_second: float | None) -> float | None:
+    if not count:
+        return 0.0
+    return None if per_second is None else count / per_second / 60

@@ -1,0 +1,130 @@
+"""Records of finished jobs become one row for each cell, and one file, results/study.json."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tessera.errors import UserError
+from tessera.files import make_folder, read_json, write_json
+from tessera.judge.intervals import share_record
+from tessera.study.cells import CELLS, Cell
+from tessera.study.jobs import FORMAT, Places, job_name
+
+RULES = ("paper", "strict")
+SHARES = ("all_filled", "clean", "within", "near")
+NEEDED = (
+    "format", "cell", "preset", "seed", "settings", "exam", "training", "result", "quality", "snapshots", "provenance",
+)  # fmt: skip
+
+Record = dict[str, Any]
+
+
+def read_records(places: Places) -> list[Record]:
+    """All records of finished jobs, by name."""
+    return [checked(read_json(path), path) for path in sorted(places.records.glob("*.json"))]
+
+
+def checked(record: Any, path: Path) -> Record:
+    if not isinstance(record, dict) or any(name not in record for name in NEEDED):
+        raise UserError(f"{path} is no record of the study; move it away and run the cell again.")
+    if record["format"] != FORMAT:
+        raise UserError(f"{path} was written by another version; move it away and run the cell again.")
+    return record
+
+
+def rows_of(records: Sequence[Record], preset: str) -> list[Record]:
+    """One row for every cell of the table, run or not, in the table's order."""
+    return [row_of(cell, [r for r in records if belongs(r, cell, preset)], preset) for cell in CELLS.values()]
+
+
+def belongs(record: Record, cell: Cell, preset: str) -> bool:
+    return record["cell"] == cell.name and record["preset"] == preset
+
+
+def row_of(cell: Cell, records: Sequence[Record], preset: str) -> Record:
+    """A cell beside the paper; without records nothing is claimed of it."""
+    row: Record = {
+        "cell": cell.name,
+        "experiment": cell.experiment,
+        "seen_max": cell.seen_max,
+        "about": cell.about,
+        "preset": preset,
+        "paper": cell.paper.plain(),
+        "run": bool(records),
+    }
+    if not records:
+        return row
+    return row | {
+        "seeds": [record["seed"] for record in records],
+        "k_max": {
+            rule: over_seeds([record["result"]["k_max"][rule] for record in records]) for rule in RULES
+        },
+        "extras": spread_at(records, "extra", asked=True),
+        "at_zero": spread_at(records, "things", asked=False),
+        "shares": shares_by_k(records),
+        "proper": pooled([record["quality"]["proper"] for record in records]),
+        "images_seen": [record["training"]["images_seen"] for record in records],
+        "training_seconds": [record["training"]["seconds"] for record in records],
+        "devices": sorted({record["provenance"]["device"] for record in records}),
+    }
+
+
+def over_seeds(found: Sequence[Mapping[str, Any]]) -> Record:
+    """The middle K_max of several trainings; its interval covers those of all of them."""
+    values = [one["value"] for one in found]
+    record: Record = {
+        "value": statistics.median_low(values),
+        "low": min(one["low"] for one in found),
+        "high": max(one["high"] for one in found),
+        "values": values,
+        "tested_to": min(one["tested_to"] for one in found),
+    }
+    if all("corrected" in one for one in found):
+        record["corrected"] = {
+            "value": statistics.median_low([one["corrected"]["value"] for one in found]),
+            "low": min(one["corrected"]["low"] for one in found),
+            "high": max(one["corrected"]["high"] for one in found),
+        }
+        record["judge_range"] = [
+            min(one["judge_range"][0] for one in found),
+            max(one["judge_range"][1] for one in found),
+        ]
+    return record
+
+
+def spread_at(records: Sequence[Record], what: str, asked: bool) -> list[int] | None:
+    """The numbers that nine in ten pictures lie between: at K = 0, or (`asked`) where K succeeds."""
+    rows = [row for record in records for row in record["result"]["rows"]]
+    chosen = [row[what]["typical"] for row in rows if (row["succeeds"]["paper"] if asked else row["k"] == 0)]
+    return [min(low for low, _ in chosen), max(high for _, high in chosen)] if chosen else None
+
+
+def shares_by_k(records: Sequence[Record]) -> dict[str, dict[str, Record]]:
+    """Shares of every K over the pictures of all seeds."""
+    by_k: dict[str, list[Record]] = {}
+    for record in records:
+        for row in record["result"]["rows"]:
+            by_k.setdefault(str(row["k"]), []).append(row)
+    return {k: {name: pooled([row[name] for row in rows]) for name in SHARES} for k, rows in by_k.items()}
+
+
+def pooled(shares: Sequence[Mapping[str, Any]]) -> Record:
+    return share_record(sum(share["count"] for share in shares), sum(share["n"] for share in shares))
+
+
+def write_study(places: Places) -> Record:
+    """results/study.json: every cell at every size that has a record."""
+    records = read_records(places)
+    presets = sorted({record["preset"] for record in records})
+    content = {
+        "format": FORMAT,
+        "presets": {preset: rows_of(records, preset) for preset in presets},
+        "records": [
+            f"study/{job_name(record['cell'], record['preset'], record['seed'])}.json" for record in records
+        ],
+        "commits": sorted({record["provenance"]["commit"] or "unknown" for record in records}),
+    }
+    make_folder(places.results)
+    write_json(places.results / "study.json", content)
+    return content

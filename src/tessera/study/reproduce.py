@@ -1,0 +1,273 @@
+"""Runs the jobs of the study one after another in one process: train what is missing, set the exam, record.
+
+Any step can be interrupted: training carries on from its last state, and a record, once written, is recognised
+by its settings and its exam.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from tessera.console import say
+from tessera.denoiser.folder import Model
+from tessera.devices import peak_memory
+from tessera.errors import UserError
+from tessera.experiments import format_count
+from tessera.files import make_folder, write_json
+from tessera.judge.kmax import Training
+from tessera.provenance import provenance
+from tessera.study.exam import Answers, Exam, Examiner, quality
+from tessera.study.jobs import FORMAT, Job, Places, evenly
+from tessera.study.records import write_study
+from tessera.study.strips import save_strip, shown_record
+from tessera.training.distributed import ALONE
+from tessera.training.loop import chosen_compile, chosen_precision
+from tessera.training.run import Outcome, RunFolder, load_run, train_run
+from tessera.training.verbs import Watch
+
+Keep = Literal["everything", "averages", "last"]
+QUICK_RESAMPLES = 200  # for moments of training, whose intervals are only looked at along a curve
+
+
+class Stopped(Exception):
+    """The person, or the clock, asked to stop; everything so far is kept."""
+
+
+@dataclass
+class Clock:
+    """How long is left."""
+
+    minutes: float | None = None
+
+    def __post_init__(self):
+        self.begun = time.monotonic()
+
+    @property
+    def left(self) -> float | None:
+        return None if self.minutes is None else self.minutes - (time.monotonic() - self.begun) / 60
+
+    def check(self) -> None:
+        if self.left is not None and self.left <= 0:
+            raise Stopped
+
+
+class Study:
+    """Runs jobs; finished ones are passed over, failed ones named at the end."""
+
+    def __init__(
+        self,
+        places: Places,
+        examiner: Examiner,
+        clock: Clock | None = None,
+        keep: Keep = "averages",
+        on_record: Callable[[Job, dict[str, Any]], None] | None = None,
+    ):
+        self.places, self.examiner, self.keep = places, examiner, keep
+        self.clock, self.on_record = clock or Clock(), on_record
+        self.device = examiner.device
+        self.failed: dict[str, str] = {}
+
+    def run(self, jobs: Sequence[Job]) -> bool:
+        """Whether everything was seen to the end; False if stopped before."""
+        try:
+            for number, job in enumerate(jobs, 1):
+                if job.record(self.places) is None:
+                    say(f"{job.name} ({number} of {len(jobs)})")
+                    self.attempt(job)
+        except Stopped:
+            return False
+        finally:
+            write_study(self.places)
+        return True
+
+    def attempt(self, job: Job) -> None:
+        """One job; a training that fails must not take the evening's others with it."""
+        try:
+            self.clock.check()
+            forget_compiled()
+            self.train(job)
+            self.clock.check()
+            self.examine(job)
+        except UserError as error:
+            self.failed[job.name] = str(error)
+            say(f"{job.name} failed: {error}")
+
+    # -- training ------------------------------------------------------------------------------------------
+
+    def train(self, job: Job) -> None:
+        folder = job.folder(self.places)
+        if trained_at(job, folder) is not None:
+            return
+        with Watch(job.settings, folder, ALONE, "off") as watch:
+            outcome = train_run(
+                job.settings,
+                folder,
+                device=self.device,
+                minutes=self.clock.left,
+                on_step=watch.step,
+                on_record=watch.record,
+            )
+        self.told(job, outcome)
+        if not outcome.finished:
+            raise Stopped
+
+    def told(self, job: Job, outcome: Outcome) -> None:
+        what = "trained on" if outcome.finished else "paused at"
+        say(f"{job.name}: {what} {format_count(outcome.images_seen)} images after {outcome.seconds:.0f} s.")
+
+    # -- the exam ------------------------------------------------------------------------------------------
+
+    def examine(self, job: Job) -> None:
+        """Set the exam at the end of training, and at moments before if asked for; then write the record."""
+        folder = job.folder(self.places)
+        end = trained_at(job, folder)
+        assert end is not None
+        model = self.examiner.ready(load_run(folder, images_seen=end, device=self.device))
+        exam = Exam(**{**job.exam, "ks": tuple(job.exam["ks"])})
+        answers = self.examiner.sit(model, exam)
+        result = self.examiner.mark(model, answers)
+        earlier, spent = self.moments(job, model, exam, end, result)
+        record = self.record(job, model, answers, result, earlier, [answers.seconds, *spent])
+        self.write(job, record, answers)
+        tidy(RunFolder(folder), self.keep)
+
+    def moments(
+        self, job: Job, model: Model, exam: Exam, end: int, result: dict[str, Any]
+    ) -> tuple[list[dict[str, Any]], list[dict[str, float]]]:
+        """K_max and shares along training; the end, already examined, is the last of them."""
+        folder = job.folder(self.places)
+        wanted = (
+            evenly([seen for seen in snapshots(folder) if seen <= end], job.snapshots)
+            if job.snapshots
+            else []
+        )
+        found, spent = [], []
+        for seen in wanted[:-1]:
+            self.clock.check()
+            # The same module with other weights: what was compiled for it stays good.
+            model.denoiser.load_state_dict(load_run(folder, images_seen=seen).denoiser.state_dict())
+            answers = self.examiner.sit(model, exam)
+            found.append(moment(seen, self.examiner.mark(model, answers, False, QUICK_RESAMPLES)))
+            spent.append(answers.seconds)
+        return [*found, moment(end, result)] if wanted else [], spent
+
+    def record(
+        self,
+        job: Job,
+        model: Model,
+        answers: Answers,
+        result: dict[str, Any],
+        moments: list[dict[str, Any]],
+        spent: Sequence[dict[str, float]],
+    ) -> dict[str, Any]:
+        settings = job.settings
+        return {
+            "format": FORMAT,
+            "cell": job.cell.name,
+            "experiment": job.cell.experiment,
+            "seen_max": job.cell.seen_max,
+            "about": job.cell.about,
+            "preset": settings.preset,
+            "seed": job.seed,
+            "paper": job.cell.paper.plain(),
+            "settings": settings.plain(),
+            "exam": dict(job.exam),
+            "training": training_record(job, RunFolder(job.folder(self.places)), model, self.device),
+            "ema": model.config["ema"],
+            "result": result,
+            "quality": quality(answers),
+            "shown": shown_record(answers, Training(job.cell.seen_max, settings.tell.label)),
+            "snapshots": moments,
+            "examined": {
+                "pictures": len(answers.asks) * len(spent),
+                "sampling_seconds": round(sum(s["sampling"] for s in spent), 2),
+                "judging_seconds": round(sum(s["judging"] for s in spent), 2),
+            },
+            "provenance": provenance(self.device),
+        }
+
+    def write(self, job: Job, record: dict[str, Any], answers: Answers) -> None:
+        """The strip first: a record vouches for everything that belongs to it."""
+        save_strip(make_folder(self.places.strips) / f"{job.name}.png", answers)
+        write_json(job.record_path(self.places), record)
+        write_study(self.places)
+        if self.on_record:
+            self.on_record(job, record)
+
+
+# --- what a run folder says ---------------------------------------------------------------------------------
+
+
+def snapshots(folder: Path) -> list[int]:
+    """Moments of which averages are kept, earliest first."""
+    return sorted({int(kept.images_seen) for kept in RunFolder(folder).averages()})
+
+
+def trained_at(job: Job, folder: Path) -> int | None:
+    """The moment at which this training was complete, if it is; another training in the folder is an error."""
+    run = RunFolder(folder)
+    if not run.config.is_file():
+        return None
+    run.check(job.settings)
+    return next((seen for seen in snapshots(folder) if seen >= job.settings.training.total), None)
+
+
+def training_record(job: Job, run: RunFolder, model: Model, device: torch.device) -> dict[str, Any]:
+    seen = model.config["images_seen"]
+    seconds, last = training_seconds(run, seen)
+    return {
+        "images_seen": seen,
+        "seconds": round(seconds, 1),
+        "images_per_second": round(seen / seconds, 1) if seconds else None,
+        "loss": last.get("loss"),
+        "weights": sum(p.numel() for p in model.denoiser.parameters()),
+        "precision": chosen_precision(job.settings.training, device),
+        "compiled": chosen_compile(job.settings.training, device),
+        "peak_memory_bytes": peak_memory(device),
+    }
+
+
+def training_seconds(run: RunFolder, end: int) -> tuple[float, dict[str, Any]]:
+    """Time the training took, over however many sittings, from its log; and the log's last line."""
+    seconds, before, last = 0.0, 0, {}
+    for line in run.records():
+        if line["images_seen"] <= end:
+            seconds += (line["images_seen"] - before) / line["images_per_second"]
+            before, last = line["images_seen"], line
+    return seconds, last
+
+
+def moment(images_seen: int, result: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of an exam during training: K_max and the shares of every K."""
+    rows = [
+        {
+            name: row[name]
+            for name in ("k", "n", "all_filled", "clean", "within", "near", "found", "extra", "things")
+        }
+        for row in result["rows"]
+    ]
+    return {"images_seen": images_seen, "k_max": result["k_max"], "rows": rows}
+
+
+def tidy(run: RunFolder, keep: Keep) -> None:
+    """Remove what a finished job no longer needs: full states, and perhaps averages before the last."""
+    if keep == "everything":
+        return
+    last = max(snapshots(run.folder))
+    earlier = [
+        path for path in run.snapshots.glob("ema-*.safetensors") if f"ema-{last:012d}-" not in path.name
+    ]
+    for path in [*run.states(), *(earlier if keep == "last" else [])]:
+        path.unlink()
+
+
+def forget_compiled() -> None:
+    """Each network is compiled for itself: beyond a few under one name the compiler would give up on it.
+
+    What was compiled stays in the compiler's cache of kernels, so that the next network like it starts soon.
+    """
+    torch.compiler.reset()

@@ -1,0 +1,248 @@
+"""The speed-run: from nothing to a model that length-generalises, against the clock.
+
+The clock runs while the network is built, compiled and trained and while pictures are rendered; it stands still
+during exams, whose time is told separately. A fresh cache makes the compiler start from nothing too.
+"""
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.box import SIMPLE
+from rich.table import Table
+
+from tessera.console import print_json, progress, say, stderr
+from tessera.denoiser.build import build_denoiser, denoiser_config, tell_for
+from tessera.denoiser.folder import Model, save_model
+from tessera.devices import DeviceName, peak_memory, pick_device, synchronize
+from tessera.errors import UserError
+from tessera.experiments import Settings, listed, parse_count, settings_for
+from tessera.files import make_folder
+from tessera.judge.calibrate import load_calibration
+from tessera.provenance import provenance
+from tessera.sampler.asking import parse_ks
+from tessera.study.exam import Exam, Examiner
+from tessera.study.verbs import open_judge
+from tessera.training.loop import Learner, chosen_compile, chosen_precision, train
+from tessera.training.options import flags_for, given
+from tessera.training.run import stream_for
+
+DataFlags, DenoiserFlags, TrainingFlags = flags_for("data"), flags_for("denoiser"), flags_for("training")
+GROUPS = ("data", "denoiser", "training")
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+LOG = "speedrun.jsonl"
+
+
+@dataclass(frozen=True)
+class Speedrun:
+    """Minutes from nothing to exp1 (1 to 3 things) with K_max at the target by the paper rule; logs every try."""
+
+    target: int = 9
+    """K_max to reach, by the paper rule."""
+    minutes: float = 10.0
+    """Give up after this much training."""
+    every: str = "128Ki"
+    """Images between exams."""
+    first: str = "0"
+    """Images before the first exam."""
+    each: int = 64
+    """Pictures for each K in an exam."""
+    k: str | None = None
+    """Ks to ask for, such as 1-12 (default: 1 up to the target)."""
+    steps: int = 32
+    """Noise levels on the way from noise to picture."""
+    experiment: str = "exp1"
+    """The experiment to run."""
+    preset: str = "small"
+    """Size of the whole."""
+    variant: str = "preset"
+    """Name of what is tried, for the log."""
+    note: str = ""
+    """What is tried, in words, for the log."""
+    warm: bool = False
+    """Let the compiler reuse what it compiled before this run."""
+    save: Path | None = None
+    """Keep the model that reached the target in this folder."""
+    results: Path = Path("results")
+    """Folder of speedrun.jsonl, to which one line is added."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    json: bool = False
+    """Print one JSON object."""
+    data: DataFlags = field(default_factory=DataFlags)  # type: ignore[valid-type]
+    """The scenes and how they are drawn."""
+    denoiser: DenoiserFlags = field(default_factory=DenoiserFlags)  # type: ignore[valid-type]
+    """The network."""
+    training: TrainingFlags = field(default_factory=TrainingFlags)  # type: ignore[valid-type]
+    """Optimiser, noise levels, averages, and how the work is done."""
+
+    def run(self) -> None:
+        if self.minutes <= 0 or self.target < 1:
+            raise UserError("A speed-run needs a target of at least 1 and a positive number of minutes.")
+        device = pick_device(self.device)
+        changes = {group: given(group, getattr(self, group)) for group in GROUPS}
+        settings = settings_for(self.experiment, self.preset, changes)
+        ks = tuple(parse_ks(self.k)) if self.k else tuple(range(1, self.target + 1))
+        if not set(range(1, self.target + 1)) <= set(ks):
+            raise UserError(f"To reach K_max {self.target}, every K from 1 to {self.target} must be asked.")
+        examiner = Examiner(open_judge(device), load_calibration(), device)
+        with caches(fresh=not self.warm):
+            race = Race(settings, examiner, Exam(ks, self.each, self.steps), self.target)
+            race.go(60 * self.minutes, parse_count(self.first), parse_count(self.every))
+        record = self.record(race, changes)
+        append_line(make_folder(self.results) / LOG, record)
+        if self.save and race.reached:
+            race.keep(self.save)
+        if self.json:
+            print_json(record)
+        else:
+            stderr.print(race_table(record))
+            say(conclusion(record))
+
+    def record(self, race: "Race", changes: Mapping[str, Any]) -> dict[str, Any]:
+        device, settings = race.examiner.device, race.settings
+        told = {group: values for group, values in changes.items() if values}
+        return {
+            "variant": self.variant,
+            "note": self.note,
+            "changes": listed(told),
+            "target": self.target,
+            "reached": race.reached,
+            "minutes": race.spent / 60 if race.reached else None,
+            "k_max": race.exams[-1]["k_max"]["paper"]["value"] if race.exams else None,
+            "images_seen": race.learner.images_seen,
+            "training_minutes": race.spent / 60,
+            "exam_minutes": race.examining / 60,
+            "first_step_seconds": race.first_step,
+            "cold_compiler": not self.warm,
+            "weights": sum(p.numel() for p in race.learner.denoiser.parameters()),
+            "precision": chosen_precision(settings.training, device),
+            "compiled": chosen_compile(settings.training, device),
+            "peak_memory_bytes": peak_memory(device),
+            "exam": race.exam.plain(),
+            "exams": race.exams,
+            "settings": settings.plain(),
+            "provenance": provenance(device),
+        }
+
+
+class Race:
+    """A training with a clock that stands still during exams."""
+
+    def __init__(self, settings: Settings, examiner: Examiner, exam: Exam, target: int):
+        self.settings, self.examiner, self.exam, self.target = settings, examiner, exam, target
+        self.exams: list[dict[str, Any]] = []
+        self.examining, self.first_step = 0.0, 0.0
+        self.reached = False
+        self.begun = self.stopped = time.perf_counter()
+        self.learner = Learner(build_denoiser(settings), settings.training, examiner.device)
+        self.model: Model | None = None
+
+    @property
+    def spent(self) -> float:
+        """Seconds on the clock."""
+        return self.stopped - self.begun - self.examining
+
+    def stop_clock(self) -> None:
+        synchronize(self.examiner.device)
+        self.stopped = time.perf_counter()
+
+    def go(self, seconds: float, first: int, every: int) -> None:
+        """Train until the target is reached, the clock or the training has run out."""
+        due = max(first, every)
+        self.stop_clock()
+        with progress(f"speed-run, {self.settings.run_name}", self.settings.training.total) as advance:
+            for step in train(self.learner, stream_for(self.settings)):
+                if not self.first_step:
+                    self.stop_clock()
+                    self.first_step = self.spent
+                last = step.images_seen >= self.settings.training.total
+                late = time.perf_counter() - self.begun - self.examining > seconds
+                if step.images_seen >= due or last or late:
+                    self.stop_clock()
+                    due += every
+                    self.sit_exam()
+                advance(self.settings.training.batch, note=f"K_max {self.last_k_max()}")
+                if self.reached or late:
+                    break
+
+    def last_k_max(self) -> int | str:
+        return self.exams[-1]["k_max"]["paper"]["value"] if self.exams else "unknown"
+
+    def sit_exam(self) -> None:
+        """The averaged network's K_max now, off the clock."""
+        model = self.examined()
+        answers = self.examiner.sit(model, self.exam)
+        marks = self.examiner.mark(model, answers, corrected=False, resamples=200)
+        rows = [
+            {name: row[name] for name in ("k", "n", "all_filled", "within", "near")} for row in marks["rows"]
+        ]
+        moment = {"seconds": round(self.spent, 2), "images_seen": self.learner.images_seen}
+        self.exams.append({**moment, "k_max": marks["k_max"], "rows": rows})
+        self.reached = marks["k_max"]["paper"]["value"] >= self.target
+        self.examining += time.perf_counter() - self.stopped
+
+    def examined(self) -> Model:
+        """One copy of the network for all exams, with the average as it is now: it is compiled only once."""
+        if self.model is None:
+            denoiser = self.learner.averaged()
+            config = {"denoiser": denoiser_config(denoiser), "settings": self.settings.plain()}
+            self.model = self.examiner.ready(Model(denoiser, tell_for(self.settings), config))
+        else:
+            self.model.denoiser.load_state_dict(self.learner.averages.state(min(self.settings.training.ema)))
+        return self.model
+
+    def keep(self, folder: Path) -> None:
+        model = self.examined()
+        facts = {"settings": self.settings.plain(), "images_seen": self.learner.images_seen}
+        save_model(folder, model.denoiser, model.tell, {**facts, "ema": min(self.settings.training.ema)})
+
+
+@contextmanager
+def caches(fresh: bool) -> Iterator[None]:
+    """With `fresh`, the compiler finds nothing of earlier runs."""
+    if not fresh:
+        yield
+        return
+    before = {name: os.environ.get(name) for name in CACHES}
+    torch.compiler.reset()
+    with tempfile.TemporaryDirectory(prefix="tessera-speedrun-", ignore_cleanup_errors=True) as folder:
+        os.environ.update({name: str(Path(folder) / name.lower()) for name in CACHES})
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                os.environ |= {} if value is None else {name: value}
+
+
+def append_line(path: Path, record: Mapping[str, Any]) -> None:
+    try:
+        with open(path, "a") as file:
+            file.write(json.dumps(record, allow_nan=False) + "\n")
+    except OSError as error:
+        raise UserError(f"Could not write {path}: {error.strerror or error}.") from error
+
+
+def race_table(record: Mapping[str, Any]) -> Table:
+    table = Table("minutes", "images", "K_max, paper rule", "strict rule", title="speed-run", box=SIMPLE)
+    for exam in record["exams"]:
+        k_max = exam["k_max"]
+        values = (str(k_max[rule]["value"]) for rule in ("paper", "strict"))
+        table.add_row(f"{exam['seconds'] / 60:.2f}", f"{exam['images_seen']:,}", *values)
+    return table
+
+
+def conclusion(record: Mapping[str, Any]) -> str:
+    exams = f"exams took {record['exam_minutes']:.2f} minutes besides"
+    spent, seen = f"{record['training_minutes']:.2f} minutes", f"{record['images_seen']:,} images"
+    if record["reached"]:
+        return f"K_max {record['k_max']} after {spent} and {seen}; {exams}."
+    return f"K_max {record['target']} was not reached in {spent}; {exams}."

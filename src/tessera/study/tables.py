@@ -1,0 +1,188 @@
+"""The study's tables for README and docs, from results/study.json, speedrun.jsonl and the zoo's records."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tessera.experiments import format_count
+from tessera.study.cells import ABLATIONS, CELLS, Cell
+
+NOT_RUN = "not run"
+PUBLISHED = "small"  # the preset whose cells the documents show
+
+Record = dict[str, Any]
+Rows = list[Sequence[str]]
+
+
+# --- words --------------------------------------------------------------------------------------------------
+
+
+def k_max_words(found: Mapping[str, Any]) -> str:
+    """`9 [8, 10]`, and the single trainings where there are several."""
+    if found["value"] is None:
+        return "not asked"
+    interval = f"{found['value']} [{found['low']}, {found['high']}]"
+    values = found.get("values", [])
+    return f"{interval} ({', '.join(map(str, values))})" if len(values) > 1 else interval
+
+
+def span_words(span: Sequence[int] | None) -> str:
+    if span is None:
+        return ""
+    low, high = span
+    return str(low) if low == high else f"{low}-{high}"
+
+
+# --- cells --------------------------------------------------------------------------------------------------
+
+
+def study_rows(results: Any) -> dict[str, Record]:
+    """Rows of results/study.json by the name of the cell; empty if nothing was run."""
+    record = results.one("study")
+    found = record["presets"].get(PUBLISHED, []) if record else []
+    return {row["cell"]: row for row in found if row["run"]}
+
+
+def ours(row: Record | None, rule: str = "paper") -> str:
+    return k_max_words(row["k_max"][rule]) if row else NOT_RUN
+
+
+def by_training(experiments: Sequence[tuple[str, str]]) -> Callable[[Any], Rows]:
+    """A table like the paper's: a row for each M, for each experiment the paper's K_max and ours."""
+
+    def table(results: Any) -> Rows:
+        known = study_rows(results)
+        heads = [word for _, name in experiments for word in (f"{name}, paper", "ours")]
+        rows: Rows = [("training scenes", *heads)]
+        for seen_max in range(1, 7):
+            cells = [CELLS.get(f"{experiment}-M{seen_max}") for experiment, _ in experiments]
+            if any(cells):
+                words = [word for cell in cells for word in pair(cell, known)]
+                rows.append((f"1-{seen_max} things" if seen_max > 1 else "1 thing", *words))
+        return rows
+
+    return table
+
+
+def pair(cell: Cell | None, known: Mapping[str, Record]) -> tuple[str, str]:
+    return ("", "") if cell is None else (cell.paper.text, ours(known.get(cell.name)))
+
+
+def at_zero(results: Any) -> Rows:
+    """Things drawn when none is asked for."""
+    known = study_rows(results)
+    rows: Rows = [("cell", "things at K = 0, paper", "ours, nine in ten pictures")]
+    for cell in CELLS.values():
+        if cell.paper.at_zero is not None:
+            row = known.get(cell.name)
+            rows.append((cell.name, cell.paper.at_zero, span_words(row["at_zero"]) if row else NOT_RUN))
+    return rows
+
+
+def every_cell(results: Any) -> Rows:
+    """All cells with both rules, what the judge's own error leaves open, and what was spent on them."""
+    known = study_rows(results)
+    heads = (
+        "cell",
+        "paper",
+        "ours, paper rule",
+        "strict rule",
+        "judge's error leaves",
+        "proper things",
+        "images",
+        "minutes",
+    )
+    return [heads, *(cell_row(cell, known.get(cell.name)) for cell in CELLS.values())]
+
+
+def cell_row(cell: Cell, row: Record | None) -> Sequence[str]:
+    if row is None:
+        return (cell.name, cell.paper.text, *[NOT_RUN] * 2, "", "", "", "")
+    open_range = row["k_max"]["paper"].get("judge_range")
+    proper, seconds = row["proper"]["share"], row["training_seconds"]
+    return (
+        cell.name,
+        cell.paper.text,
+        ours(row),
+        ours(row, "strict"),
+        span_words(open_range),
+        "" if proper is None else f"{100 * proper:.1f}%",
+        format_count(max(row["images_seen"])),
+        f"{sum(seconds) / len(seconds) / 60:.1f}",
+    )
+
+
+COMPARED = [("exp2L-M3", "patch radius 2"), *[(cell.name, cell.about) for cell in ABLATIONS]]
+ONE_THING = [("exp1-M1", "one thing, global network"), ("exp2L-M1", "one thing, local network")]
+WITH_COORDS = [("exp1-M3", "with coordinate channels"), ("exp2-M3", "with coordinate channels")]
+
+
+def ablations(results: Any) -> Rows:
+    known = study_rows(results)
+    rows: Rows = [("cell", "what differs", "paper", "ours, paper rule", "strict rule")]
+    for name, about in sorted([*COMPARED, *ONE_THING, *WITH_COORDS]):
+        row = known.get(name)
+        rows.append((name, about, CELLS[name].paper.text, ours(row), ours(row, "strict")))
+    return rows
+
+
+# --- speed --------------------------------------------------------------------------------------------------
+
+
+def speed_log(results: Any) -> Rows:
+    """Every variant of the speed-run, in the order tried."""
+    rows: Rows = [("variant", "what was tried", "minutes", "K_max reached", "images", "machine", "commit")]
+    path = results.folder / "speedrun.jsonl"
+    lines = path.read_text().splitlines() if path.is_file() else []
+    rows += [speed_row(json.loads(line)) for line in lines if line.strip()]
+    return rows if len(rows) > 1 else [*rows, (NOT_RUN, *[""] * (len(rows[0]) - 1))]
+
+
+def speed_row(record: Record) -> Sequence[str]:
+    minutes = (
+        f"{record['minutes']:.2f}" if record["reached"] else f"not within {record['training_minutes']:.1f}"
+    )
+    where = record["provenance"]
+    return (
+        record["variant"],
+        record["note"] or changes_words(record["changes"]),
+        minutes,
+        str(record["k_max"]) if record["k_max"] is not None else "",
+        format_count(record["images_seen"]),
+        where["device"],
+        where["commit"] or "",
+    )
+
+
+def changes_words(changes: Mapping[str, Mapping[str, Any]]) -> str:
+    """`denoiser.width 32, training.batch 256`."""
+    told = [f"{group}.{name} {value}" for group, values in changes.items() for name, value in values.items()]
+    return ", ".join(told) or "as the preset has it"
+
+
+def zoo_speed(results: Any) -> Rows:
+    rows: Rows = [("model", "weights", "machine", "seconds per picture")]
+    for record in results.several("bench-zoo*"):
+        for name, one in record["models"].items():
+            seconds = one["seconds_per_picture"]["mean"]
+            rows.append((name, f"{one['weights']:,}", record["provenance"]["device"], f"{seconds:.2f}"))
+    return rows if len(rows) > 1 else [*rows, (NOT_RUN, *[""] * (len(rows[0]) - 1))]
+
+
+STUDY_TABLES: dict[str, Callable[[Any], Rows]] = {
+    "study-table1": by_training([("exp1", "exp1"), ("exp2", "exp2"), ("exp2L", "exp2L"), ("color", "color")]),
+    "study-table2": by_training(
+        [
+            ("exp1", "all labels"),
+            ("exp2", "one"),
+            ("exp2-random", "random number"),
+            ("exp2-drop", "all but one"),
+        ]
+    ),
+    "study-lists": by_training([("exp3", "exp3"), ("exp3L", "exp3L")]),
+    "study-at-zero": at_zero,
+    "study-cells": every_cell,
+    "study-ablations": ablations,
+    "speed-log": speed_log,
+    "zoo-speed": zoo_speed,
+}

@@ -1,0 +1,268 @@
+"""The verbs `reproduce` and `reproduce status`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.box import SIMPLE
+from rich.table import Table
+
+from tessera.console import print_json, say, stderr
+from tessera.devices import DeviceName, pick_device
+from tessera.errors import UserError
+from tessera.experiments import PRESETS, format_count, look_up, parse_count
+from tessera.sampler.asking import parse_ks
+from tessera.study.cells import CELLS, Cell, cells_for, with_ks
+from tessera.study.exam import Exam
+from tessera.study.figures import FIGURES, save_figure
+from tessera.study.jobs import Estimate, Job, Places, Speeds, estimate, images_seen, job_name
+from tessera.study.records import read_records, rows_of
+from tessera.study.tables import NOT_RUN, k_max_words, span_words
+from tessera.training.options import flags_for, given
+
+GROUPS = ("tell", "data", "denoiser", "training")
+TellFlags, DataFlags = flags_for("tell"), flags_for("data")
+DenoiserFlags, TrainingFlags = flags_for("denoiser"), flags_for("training")
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Repeat a table or figure of the paper: train what is missing, sample, judge, record. Carries on if stopped."""
+
+    what: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="WHAT")]
+    """table1, table2, fig1, fig4, fig5, fig8, lists (exp3 and exp3L), ablations, or all."""
+    preset: str = "small"
+    """Size of the whole: tiny, small or paper."""
+    seeds: int = 3
+    """Trainings of each cell, with seeds 0, 1, ..."""
+    total: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="(from preset)")] = None
+    """Images to train each cell on, such as 4Mi."""
+    each: int = 64
+    """Pictures judged for each K."""
+    k: Annotated[str | None, tyro.conf.arg(metavar="LIST", help_behavior_hint="")] = None
+    """Ks to test, such as 0-12 (default: all that the study asks for)."""
+    steps: int = 32
+    """Noise levels on the way from noise to picture."""
+    snapshots: int = 0
+    """Moments of training at which K_max is measured too, the end among them."""
+    only: Annotated[str | None, tyro.conf.arg(metavar="CELLS", help_behavior_hint="")] = None
+    """Only these cells, such as exp1-M3,exp2L-M1."""
+    root: Path = Path("runs/study")
+    """Where the runs lie, or will."""
+    results: Path = Path("results")
+    """Where records, study.json and figures go."""
+    minutes: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
+    """Stop after this many minutes, ready to be carried on by the same command."""
+    keep: Literal["everything", "averages", "last"] = "averages"
+    """What stays of a run once its record is written: full states too, all averages, or the last ones."""
+    dry_run: bool = False
+    """Only say what would be done, and how long it may take."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    json: bool = False
+    """Print one JSON object."""
+    tell: TellFlags = field(default_factory=TellFlags)  # type: ignore[valid-type]
+    """What the network is told."""
+    data: DataFlags = field(default_factory=DataFlags)  # type: ignore[valid-type]
+    """The scenes and how they are drawn; how many things and the seed are the cell's."""
+    denoiser: DenoiserFlags = field(default_factory=DenoiserFlags)  # type: ignore[valid-type]
+    """The network; what makes a cell stays as it is."""
+    training: TrainingFlags = field(default_factory=TrainingFlags)  # type: ignore[valid-type]
+    """Optimiser, noise levels, averages, and how the work is done."""
+
+    def run(self) -> int | None:
+        places, jobs = Places(self.root, self.results), self.jobs()
+        if self.dry_run:
+            speeds = Speeds(places)
+            show_plan([estimate(job, places, speeds) for job in jobs], self.json)
+            return None
+        finished, failed = self.work(places, jobs)
+        figures = self.draw(places)
+        rows = self.rows(places, jobs)
+        if self.json:
+            print_json({"finished": finished, "failed": failed, "figures": figures, "cells": rows})
+        else:
+            stderr.print(status_table(rows))
+        if not finished:
+            say("Stopped before the end; the same command carries on.")
+        return 1 if failed else None if finished or self.minutes is not None else 130
+
+    def jobs(self) -> list[Job]:
+        """One job for each cell and seed; all cells once before any of them again."""
+        if self.seeds < 1 or self.snapshots < 0:
+            raise UserError("At least one seed is needed, and no fewer than 0 snapshots.")
+        ks = None if self.k is None else tuple(parse_ks(self.k))
+        cells = [with_ks(cell, ks) for cell in cells_for(self.what, self.only)]
+        return [self.job(cell, seed) for seed in range(self.seeds) for cell in cells]
+
+    def job(self, cell: Cell, seed: int) -> Job:
+        changes = {group: given(group, getattr(self, group)) for group in GROUPS}
+        if self.total is not None:
+            changes["training"]["total"] = parse_count(self.total)
+        settings = cell.settings(self.preset, seed, changes)
+        if self.snapshots:
+            every = max(1, settings.training.total // self.snapshots)
+            changes["training"]["snapshot"] = every
+            settings = cell.settings(self.preset, seed, changes)
+        exam = Exam(cell.ks, self.each, self.steps).plain()
+        return Job(cell, seed, settings, exam, self.snapshots)
+
+    def work(self, places: Places, jobs: Sequence[Job]) -> tuple[bool, dict[str, str]]:
+        from tessera.judge.calibrate import load_calibration
+        from tessera.study.exam import Examiner
+        from tessera.study.reproduce import Clock, Study
+
+        device = pick_device(self.device)
+        examiner = Examiner(open_judge(device), load_calibration(), device)
+        study = Study(places, examiner, Clock(self.minutes), self.keep, on_record=announce)
+        return study.run(jobs), study.failed
+
+    def draw(self, places: Places) -> list[str]:
+        names = list(FIGURES) if self.what == "all" else [self.what] if self.what in FIGURES else []
+        drawn = [save_figure(name, places, self.preset) for name in names]
+        for path in filter(None, drawn):
+            say(f"{path} is drawn.")
+        return [str(path) for path in drawn if path]
+
+    def rows(self, places: Places, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+        asked = {job.cell.name for job in jobs}
+        return [row for row in rows_of(read_records(places), self.preset) if row["cell"] in asked]
+
+
+def open_judge(device):
+    from tessera.judge.judge import load_judge
+
+    return load_judge(None, device)
+
+
+def announce(job: Job, record: dict[str, Any]) -> None:
+    k_max = record["result"]["k_max"]
+    ours = ", ".join(f"{k_max_words(found)} by the {rule} rule" for rule, found in k_max.items())
+    say(f"{job.name}: K_max {ours}; the paper has {job.cell.paper.text or 'nothing'}.")
+
+
+# --- the plan -----------------------------------------------------------------------------------------------
+
+
+def show_plan(plan: Sequence[Estimate], as_json: bool) -> None:
+    if as_json:
+        print_json({"jobs": [one.plain() for one in plan], **totals(plan)})
+        return
+    stderr.print(plan_table(plan))
+    for line in plan_words(plan):
+        say(line)
+
+
+def totals(plan: Sequence[Estimate]) -> dict[str, Any]:
+    known = [one.minutes for one in plan if one.minutes is not None]
+    return {
+        "images": sum(one.images for one in plan),
+        "pictures": sum(one.pictures for one in plan),
+        "minutes": sum(known) if len(known) == len(plan) else None,
+        "minutes_known": sum(known),
+        "unknown": sum(one.minutes is None for one in plan),
+    }
+
+
+def plan_table(plan: Sequence[Estimate]) -> Table:
+    table = Table("job", "state", "images to train", "pictures to judge", "minutes", box=SIMPLE)
+    for one in plan:
+        minutes = "unknown" if one.minutes is None else f"{one.minutes:.1f}"
+        table.add_row(one.job.name, one.state, format_count(one.images), str(one.pictures), minutes)
+    return table
+
+
+def plan_words(plan: Sequence[Estimate]) -> list[str]:
+    whole = totals(plan)
+    lines = [
+        f"{len(plan)} jobs, {whole['images']:,} images to train on, {whole['pictures']:,} pictures to make and judge."
+    ]
+    if whole["minutes"] is None:
+        lines.append(
+            f"How long {whole['unknown']} of them take is unknown: no speed of their networks is recorded "
+            f"(`tessera bench train`); the others take about {whole['minutes_known']:.1f} minutes."
+        )
+    else:
+        lines.append(f"Expected: {whole['minutes']:.1f} minutes, at the speeds recorded in results/.")
+    if any(one.pictures and one.exam_minutes is None for one in plan):
+        lines.append(
+            "Sampling and judging come on top where no earlier cell of the network tells their speed."
+        )
+    return lines
+
+
+# --- status -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Status:
+    """Every cell of the study: the paper's K_max, ours by both rules with 95% intervals, or not run."""
+
+    preset: str = "small"
+    """Size the cells were trained at."""
+    root: Path = Path("runs/study")
+    """Where the runs lie; of one that is half trained, it is said how far it has come."""
+    results: Path = Path("results")
+    """Where the records lie."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> None:
+        look_up(self.preset, PRESETS, "preset")
+        places = Places(self.root, self.results)
+        rows = rows_of(read_records(places), self.preset)
+        for row in rows:
+            row["images_trained"] = progress_of(row, places)
+        if self.json:
+            print_json(
+                {"preset": self.preset, "cells": rows, "run": sum(r["run"] for r in rows), "of": len(CELLS)}
+            )
+        else:
+            stderr.print(status_table(rows))
+            say(f"{sum(row['run'] for row in rows)} of {len(rows)} cells were run at `{self.preset}`.")
+
+
+def progress_of(row: dict[str, Any], places: Places) -> int | None:
+    """Images seen so far by a cell without a record."""
+    if row["run"]:
+        return None
+    return images_seen(places.runs / job_name(row["cell"], row["preset"], 0)) or None
+
+
+def status_table(rows: Sequence[dict[str, Any]]) -> Table:
+    heads = (
+        "cell",
+        "M",
+        "paper",
+        "ours, paper rule",
+        "strict rule",
+        "K=0 paper",
+        "K=0 ours",
+        "seeds",
+        "images",
+    )
+    table = Table(*heads, box=SIMPLE)
+    for row in rows:
+        table.add_row(*status_cells(row))
+    return table
+
+
+def status_cells(row: dict[str, Any]) -> list[str]:
+    paper = row["paper"]
+    known = [row["cell"], str(row["seen_max"]), paper["text"]]
+    if not row["run"]:
+        seen = row.get("images_trained")
+        half = f"{NOT_RUN} ({format_count(seen)} images so far)" if seen else NOT_RUN
+        return [*known, half, NOT_RUN, paper["at_zero"] or "", NOT_RUN, "", ""]
+    k_max = row["k_max"]
+    return [
+        *known,
+        k_max_words(k_max["paper"]),
+        k_max_words(k_max["strict"]),
+        paper["at_zero"] or "",
+        span_words(row["at_zero"]),
+        str(len(row["seeds"])),
+        format_count(max(row["images_seen"])),
+    ]

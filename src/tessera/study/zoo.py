@@ -1,0 +1,281 @@
+"""The model zoo: the study's own models, small enough to ship, with their results on the card."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.box import SIMPLE
+from rich.table import Table
+
+from tessera.console import print_json, progress, say, stderr
+from tessera.denoiser.folder import (
+    CARD,
+    CONFIG,
+    SHELVES,
+    WEIGHTS,
+    Model,
+    find_model,
+    load_model,
+    save_model,
+    shipped,
+)
+from tessera.devices import DeviceName, pick_device, synchronize
+from tessera.errors import UserError
+from tessera.experiments import EXPERIMENTS, look_up
+from tessera.files import atomic, read_json
+from tessera.provenance import provenance
+from tessera.study.cells import CELLS
+from tessera.study.jobs import Places, job_name
+from tessera.study.tables import k_max_words, span_words
+from tessera.training.run import is_run, load_run
+
+# Names on the shelf, and the cell of the study each is.
+ZOO = {
+    "exp1": "exp1-M3",
+    "exp2": "exp2-M3",
+    "exp3": "exp3-M3",
+    "exp2L": "exp2L-M3",
+    "exp1-M1": "exp1-M1",
+    "exp2L-M1": "exp2L-M1",
+    "color": "color-M5",
+}
+MOST_BYTES = 8 * 10**6
+
+
+# --- pack ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Put the study's models on the shelf: averaged weights in half precision, a card, and their results."""
+
+    root: Path = Path("runs/study")
+    """Where the runs of `tessera reproduce` lie."""
+    results: Path = Path("results")
+    """Where their records lie."""
+    preset: str = "small"
+    """Size they were trained at."""
+    seed: int = 0
+    """Which training of each."""
+    std: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
+    """Length of the running average (default: the one that was judged)."""
+    only: Annotated[str | None, tyro.conf.arg(metavar="NAMES", help_behavior_hint="")] = None
+    """Only these models, such as exp1,color (default: all that were run)."""
+    out: Path = SHELVES[0]
+    """The shelf (default: the one that comes with the package)."""
+
+    def run(self) -> int | None:
+        places, packed = Places(self.root, self.results), 0
+        for name in self.names():
+            job = job_name(ZOO[name], self.preset, self.seed)
+            if not is_run(self.root / job):
+                say(f"{name} is left out: there is no run {self.root / job}.")
+                continue
+            pack(name, places, job, self.out, self.std)
+            packed += 1
+        if not packed:
+            raise UserError(
+                f"None of the models was run in {self.root}; `tessera reproduce fig1` trains four."
+            )
+        return None
+
+    def names(self) -> list[str]:
+        if self.only is None:
+            return list(ZOO)
+        words = self.only.replace(",", " ").split()
+        for word in words:
+            look_up(word, ZOO, "model of the zoo")
+        return words
+
+
+def pack(name: str, places: Places, job: str, shelf: Path, std: float | None = None) -> Path:
+    """One run as a model folder on the shelf, if it is small enough."""
+    path = places.records / f"{job}.json"
+    record = read_json(path) if path.is_file() else None
+    moment = record["training"]["images_seen"] if record else None
+    model = load_run(places.runs / job, std, moment)
+    weights = sum(p.numel() for p in model.denoiser.parameters())
+    if 2 * weights > MOST_BYTES:
+        raise UserError(
+            f"{name} has {weights:,} weights, {2 * weights / 1e6:.1f} MB in half precision; "
+            f"a shipped model may have {MOST_BYTES / 1e6:.0f} MB. Train it narrower (--denoiser.width)."
+        )
+    kept = {key: model.config[key] for key in ("settings", "images_seen", "ema")}
+    kept["cell"] = ZOO[name]
+    kept["results"] = brief(record) if record and std is None else None  # another average was not judged
+    folder = save_model(shelf / name, model.denoiser, model.tell, kept)
+    append_results(folder / CARD, kept["results"])
+    say(f"{name} is in {folder}: {weights:,} weights, {size_of(folder) / 1e6:.1f} MB.")
+    return folder
+
+
+def brief(record: dict[str, Any]) -> dict[str, Any]:
+    """What a card tells of the exam."""
+    rows = [
+        {name: row[name] for name in ("k", "n", "all_filled", "within", "near", "succeeds")}
+        for row in record["result"]["rows"]
+    ]
+    at_zero = next((row["things"]["typical"] for row in record["result"]["rows"] if row["k"] == 0), None)
+    return {
+        "k_max": record["result"]["k_max"],
+        "paper": record["paper"],
+        "at_zero": at_zero,
+        "rows": rows,
+        "training_seconds": record["training"]["seconds"],
+        "seed": record["seed"],
+        "provenance": record["provenance"],
+    }
+
+
+def append_results(card: Path, results: dict[str, Any] | None) -> None:
+    with atomic(card) as temporary:
+        temporary.write_text(card.read_text() + "\n" + "\n".join(card_lines(results)) + "\n")
+
+
+def card_lines(results: dict[str, Any] | None) -> list[str]:
+    if results is None:
+        return ["## Results", "", "This average of the training was not judged."]
+    lines = ["## How far it length-generalises", "", "| rule | K_max, 95% interval |", "|---|---|"]
+    lines += [f"| {rule} | {k_max_words(found)} |" for rule, found in results["k_max"].items()]
+    lines += [f"| the paper's own model | {results['paper']['text'] or 'not tested'} |", ""]
+    lines += ["| K | pictures | all filled | K - 2 filled |", "|---|---|---|---|"]
+    lines += [
+        f"| {row['k']} | {row['n']} | {percent(row['all_filled'])} | {percent(row['near'])} |"
+        for row in results["rows"]
+    ]
+    if results["at_zero"] is not None:
+        lines += ["", f"Asked for nothing, it draws {span_words(results['at_zero'])} things."]
+    where = results["provenance"]
+    return [*lines, "", f"Judged on {where['device']}, {where['date']}, commit {where['commit']}."]
+
+
+def percent(share: dict[str, Any]) -> str:
+    return f"{100 * share['share']:.0f}% [{100 * share['low']:.0f}, {100 * share['high']:.0f}]"
+
+
+def size_of(folder: Path) -> int:
+    return sum((folder / name).stat().st_size for name in (CONFIG, WEIGHTS, CARD))
+
+
+# --- list ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ZooList:
+    """The models that come with Tessera, what they were trained on, and how far they length-generalise."""
+
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> None:
+        models = [described(name) for name in shipped()]
+        absent = [name for name in ZOO if name not in {model["name"] for model in models}]
+        if self.json:
+            print_json({"models": models, "not_shipped": absent})
+            return
+        if models:
+            stderr.print(zoo_table(models))
+        say(f"Not shipped with this version: {', '.join(absent)}." if absent else "The shelf is complete.")
+
+
+def described(name: str) -> dict[str, Any]:
+    folder = find_model(name)
+    config = read_json(folder / CONFIG)
+    experiment = config.get("settings", {}).get("experiment")
+    return {
+        "name": name,
+        "experiment": experiment,
+        "about": EXPERIMENTS[experiment].about if experiment in EXPERIMENTS else "",
+        "objects": config.get("settings", {}).get("data", {}).get("objects"),
+        "size": config["denoiser"]["size"],
+        "bytes": size_of(folder),
+        "images_seen": config.get("images_seen"),
+        "k_max": (config.get("results") or {}).get("k_max"),
+        "paper": CELLS[config["cell"]].paper.plain() if config.get("cell") in CELLS else None,
+    }
+
+
+def zoo_table(models: Sequence[dict[str, Any]]) -> Table:
+    table = Table("model", "told", "scenes", "pixels", "MB", "K_max, paper rule", "paper", box=SIMPLE)
+    for model in models:
+        low, high = model["objects"] or (None, None)
+        k_max = k_max_words(model["k_max"]["paper"]) if model["k_max"] else "not judged"
+        paper = model["paper"]["text"] if model["paper"] else ""
+        size, megabytes = str(model["size"]), f"{model['bytes'] / 1e6:.1f}"
+        table.add_row(model["name"], model["about"], f"{low}-{high}", size, megabytes, k_max, paper)
+    return table
+
+
+# --- bench --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BenchZoo:
+    """Seconds per picture of each shipped model on this machine."""
+
+    each: int = 4
+    """Pictures made together in one round."""
+    rounds: int = 3
+    """Timed rounds, after one that does not count."""
+    steps: int = 32
+    """Noise levels on the way (each but the last takes two calls of the network)."""
+    only: Annotated[str | None, tyro.conf.arg(metavar="NAMES", help_behavior_hint="")] = None
+    """Only these models, by name or folder (default: all on the shelf)."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> None:
+        if min(self.each, self.rounds, self.steps) < 1:
+            raise UserError("A measurement needs at least one picture, one round and one step.")
+        names = shipped() if self.only is None else self.only.replace(",", " ").split()
+        if not names:
+            raise UserError(
+                "No models are shipped with this version; `tessera zoo pack` puts them on the shelf."
+            )
+        device = pick_device(self.device)
+        with progress("sampling", len(names) * (self.rounds + 1)) as advance:
+            models = {
+                Path(name).name: self.measure(load_model(name, device), device, advance) for name in names
+            }
+        record = {
+            "models": models,
+            "steps": self.steps,
+            "each": self.each,
+            "rounds": self.rounds,
+            "seeds": [0],
+        }
+        record["provenance"] = provenance(device)
+        if self.json:
+            print_json(record)
+        else:
+            stderr.print(bench_table(record))
+
+    def measure(self, model: Model, device, advance) -> dict[str, Any]:
+        from tessera.sampler.asking import study
+        from tessera.sampler.verbs import set_precision
+        from tessera.study.exam import made
+        from tessera.training.bench import interval
+
+        set_precision(model, "auto", device)
+        asks = study(model.tell, [3], self.each, seed=0)
+        seconds = []
+        for _ in range(self.rounds + 1):
+            begun = time.perf_counter()
+            made(model, asks, self.steps, device)
+            synchronize(device)
+            seconds.append((time.perf_counter() - begun) / self.each)
+            advance()
+        weights = sum(p.numel() for p in model.denoiser.parameters())
+        return {"weights": weights, "size": model.size, "seconds_per_picture": interval(seconds[1:])}
+
+
+def bench_table(record: dict[str, Any]) -> Table:
+    table = Table("model", "weights", "seconds per picture", box=SIMPLE)
+    for name, one in record["models"].items():
+        table.add_row(name, f"{one['weights']:,}", f"{one['seconds_per_picture']['mean']:.3f}")
+    return table
