@@ -29,7 +29,7 @@ from tessera.judge.explain import draw_explanation
 from tessera.judge.finding import Finding
 from tessera.judge.intervals import share_record
 from tessera.judge.judge import Judge, load_judge
-from tessera.judge.match import Verdict, match
+from tessera.judge.matching import Verdict, match
 from tessera.provenance import provenance
 from tessera.sampler.asking import study
 from tessera.sampler.verbs import make_pictures, save_pictures, save_sheets

@@ -207,7 +207,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
     "small": {
-        "data": {"size": 64},
+        "data": {"size": 64, "quality": "true"},
         "denoiser": {
             "width": 48,
             "mult": (1, 2, 2),
@@ -228,7 +228,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
     "paper": {  # 124,330,021 weights with the 256 numbers of the grid
-        "data": {"size": 128},
+        "data": {"size": 128, "quality": "true"},
         "denoiser": {
             "width": 128,
             "mult": (1, 2, 3, 4),

@@ -25,7 +25,7 @@ from tessera.judge.calibrate import (
 )
 from tessera.judge.clutter import KINDS, nothing_to_find
 from tessera.judge.finding import Finding
-from tessera.judge.match import CELL
+from tessera.judge.matching import CELL
 from tessera.judge.truth import ClevrTruth, truths
 from tessera.scenes import LOCATIONS, Scenes, place_at, write_scenes
 from tessera.scenes.visibility import all_visible

@@ -4,7 +4,7 @@ import torch
 from tessera.images.render import render
 from tessera.judge.explain import BAD, GOOD, ODD, PANEL, draw_explanation, half_sides, words, wrapped
 from tessera.judge.finding import Finding
-from tessera.judge.match import match
+from tessera.judge.matching import match
 from tessera.scenes import place_at
 
 

@@ -8,7 +8,7 @@ from tessera.errors import UserError
 from tessera.judge.error import JudgeError, confusion, missed_among_asked, unconfuse
 from tessera.judge.intervals import wilson
 from tessera.judge.kmax import Counts, Training, k_max, length_generalization, shares_of
-from tessera.judge.match import Verdict
+from tessera.judge.matching import Verdict
 
 
 def pictures(k, *kinds):

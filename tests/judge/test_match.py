@@ -1,11 +1,13 @@
 import itertools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from tessera.errors import UserError
 from tessera.judge.finding import Finding
-from tessera.judge.match import CELL, match, match_colors
+from tessera.judge.matching import CELL, match, match_colors
 
 
 def thing(x, y, color="red", confidence=0.9, proper=0.9):
@@ -111,3 +113,8 @@ def test_unknown_colours_and_places_that_are_no_pairs_are_refused():
         match_colors([], ["pink"])
     with pytest.raises(UserError, match="pair"):
         match([], [(0.5,)])
+
+
+def test_the_public_name_is_the_function_whatever_was_imported_before():
+    code = "import tessera.judge.judge; from tessera.judge import match; assert match([], []).ok"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from tessera.judge.judge import Judge as Judge
     from tessera.judge.judge import load_judge as load_judge
     from tessera.judge.kmax import length_generalization as length_generalization
-    from tessera.judge.match import Verdict as Verdict
-    from tessera.judge.match import match as match
-    from tessera.judge.match import match_colors as match_colors
+    from tessera.judge.matching import Verdict as Verdict
+    from tessera.judge.matching import match as match
+    from tessera.judge.matching import match_colors as match_colors
 
 WHERE = {
     "finding": ("Finding",),
     "judge": ("Judge", "load_judge"),
     "kmax": ("length_generalization",),
-    "match": ("Verdict", "match", "match_colors"),
+    "matching": ("Verdict", "match", "match_colors"),
 }
 
 

@@ -19,7 +19,7 @@ from tessera.judge.clutter import KINDS, nothing_to_find
 from tessera.judge.error import JudgeError
 from tessera.judge.finding import Finder, Finding
 from tessera.judge.intervals import mean_record, share_record
-from tessera.judge.match import CELL, Verdict, match, match_colors
+from tessera.judge.matching import CELL, Verdict, match, match_colors
 from tessera.judge.truth import ClevrTruth, truths
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.camera import ASPECT

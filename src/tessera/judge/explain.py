@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tessera.images.sheet import as_image
 from tessera.judge.finding import Finding
-from tessera.judge.match import Place, Verdict, is_proper
+from tessera.judge.matching import Place, Verdict, is_proper
 from tessera.judge.truth import picture_aspect
 from tessera.scenes.camera import CAMERA, FOCAL, ground_point, project
 from tessera.scenes.vocabulary import COLORS, SIZES

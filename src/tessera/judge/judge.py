@@ -14,7 +14,7 @@ from tessera.errors import UserError
 from tessera.files import atomic, write_json
 from tessera.judge.detector import CELLS, Detector, fold_norms
 from tessera.judge.finding import Finding
-from tessera.judge.match import Verdict, match, match_colors
+from tessera.judge.matching import Verdict, match, match_colors
 from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
 
 THRESHOLD = 0.5  # a finding counts when the detector is this sure

@@ -21,7 +21,7 @@ from tessera.judge.intervals import (
     whole_range,
     wilson,
 )
-from tessera.judge.match import Verdict
+from tessera.judge.matching import Verdict
 
 MOST_PICTURES = 7 / 8  # of the paper's eight pictures, all but one
 SOME_PICTURES = 1 / 4

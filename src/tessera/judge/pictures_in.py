@@ -14,7 +14,7 @@ from torch import Tensor
 from tessera.errors import UserError
 from tessera.files import read_json
 from tessera.images.pictures import load_png, open_image, to_float
-from tessera.judge.match import Place, checked_place, color_wishes
+from tessera.judge.matching import Place, checked_place, color_wishes
 from tessera.judge.truth import ClevrTruth
 from tessera.scenes.vocabulary import LOCATIONS
 

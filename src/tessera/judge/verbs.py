@@ -32,7 +32,7 @@ from tessera.judge.explain import draw_explanation
 from tessera.judge.finding import Finder, Finding
 from tessera.judge.intervals import RESAMPLES, share_record
 from tessera.judge.kmax import Counts, length_generalization
-from tessera.judge.match import CELL, Verdict, match, match_colors
+from tessera.judge.matching import CELL, Verdict, match, match_colors
 from tessera.judge.pictures_in import (
     MOST_NAMED,
     Asked,
