@@ -1,0 +1,1 @@
+"""Which pixels and which conditions move a pixel, for any denoiser."""
