@@ -1,0 +1,234 @@
+"""Figure 12: pixel locality of an EDM2 trained on CIFAR-10, where neighbourhoods grow with the noise.
+
+The verb `locate cifar`, and the function `fig12` behind it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import tyro
+from torch import Tensor
+
+from tessera.console import print_json, progress, say
+from tessera.denoiser.build import build_denoiser
+from tessera.denoiser.folder import Model
+from tessera.devices import DeviceName, pick_device
+from tessera.errors import UserError
+from tessera.experiments import Settings, parse_count, settings_for
+from tessera.files import make_folder, write_json
+from tessera.images.pictures import to_float
+from tessera.images.stream import Batch
+from tessera.judge.intervals import RESAMPLES, quantile_range
+from tessera.locality.cifar import SIDE, Pictures, load_cifar, shuffled_steps
+from tessera.locality.figures import figure_12, save_figure
+from tessera.locality.pixels import PLAIN, How
+from tessera.locality.scatter import spearman
+from tessera.locality.study import (
+    Located,
+    Source,
+    generated,
+    level_records,
+    measure,
+    noised,
+    probe_record,
+    probes_at,
+)
+from tessera.provenance import provenance
+from tessera.training.loop import Learner
+from tessera.training.run import Keeper, RunFolder, gentle_stop, load_run
+
+PROBES = ((0.5, 0.5), (0.25, 0.3), (0.7, 0.75))  # centre, upper left, lower right
+NOTHING_SAID: Callable[[int], None] = lambda images: None  # noqa: E731
+
+
+def cifar_settings(preset: str, total: int | None = None) -> Settings:
+    """An unconditional EDM2 for 32 x 32 pixels, otherwise as the preset has it."""
+    changes: dict[str, Any] = {
+        "tell": {"kind": "nothing"},
+        "data": {"size": SIDE},
+        "denoiser": {"tile": 1, "coords": False},
+    }
+    if preset != "tiny":
+        changes["denoiser"]["attention"] = (16, 8)
+    if total is not None:
+        changes["training"] = {"total": total}
+    return replace(settings_for("exp1", preset, changes), experiment="cifar10")
+
+
+def train_cifar(
+    pictures: Pictures,
+    settings: Settings,
+    folder: Path,
+    device,
+    on_step: Callable[[int], None] = NOTHING_SAID,
+) -> Model:
+    """Train on the pictures in a run folder, or carry on there; the averaged network."""
+    run, training = RunFolder(folder), settings.training
+    learner = Learner(build_denoiser(settings), training, device)
+    run.prepare(settings)
+    with run.alone(), gentle_stop() as asked_to_stop:
+        run.resume(learner)
+        run.trim_log(learner.images_seen)
+        keeper = Keeper(run, learner)
+        images = pictures.images.to(device)
+        steps = shuffled_steps(
+            len(pictures), training.batch, learner.images_seen // training.batch, training.seed
+        )
+        while learner.images_seen < training.total and not asked_to_stop():
+            step = learner.step(cifar_batch(images, next(steps), learner.images_seen))
+            keeper.after(step.loss, step.lr)
+            on_step(step.images_seen)
+        if not keeper.finish().finished:
+            raise UserError(f"Stopped before the end; the same command carries on in {folder}.")
+    return load_run(folder, device=device)
+
+
+def cifar_batch(images: Tensor, rows: Tensor, first: int) -> Batch:
+    chosen = to_float(images[rows.to(images.device)])
+    index = torch.arange(first, first + len(rows), device=images.device)
+    return Batch(chosen, chosen.new_zeros(len(rows), 0), index)
+
+
+def fig12(
+    path: str | Path,
+    out: str | Path,
+    *,
+    preset: str = "small",
+    total: int | None = None,
+    pictures: int = 8,
+    levels: int = 12,
+    steps: int = 32,
+    source: Source = "truth",
+    seed: int = 0,
+    how: How = PLAIN,
+    device=None,
+    on_step: Callable[[int], None] = NOTHING_SAID,
+) -> dict[str, Any]:
+    """Train on the CIFAR-10 at `path` (once), measure, write fig12.png and fig12.json into `out`.
+
+    `source` "truth" looks at noised test pictures, "generated" at the model's own way from noise to picture.
+    """
+    device = torch.device(device or "cpu")
+    out = make_folder(Path(out))
+    settings = cifar_settings(preset, total)
+    model = train_cifar(load_cifar(path, "train"), settings, out / "run", device, on_step)
+    seeds = [(seed << 32) + n for n in range(pictures)]
+    if source == "truth":
+        shown = load_cifar(path, "test")
+        order = torch.randperm(len(shown), generator=torch.Generator().manual_seed(seed))[:pictures]
+        way = noised(
+            to_float(shown.images[order]).to(device), seeds[: len(order)], steps=steps, levels=levels
+        )
+    else:
+        way = generated(model.denoiser, None, SIDE, seeds, steps=steps, levels=levels, device=device)
+    probes = probes_at(PROBES, SIDE, SIDE)
+    located = measure(model.denoiser, way, None, None, (), probes, how=how)
+    record = fig12_record(located, settings, source, seed, device)
+    save_figure(figure_12(located, "CIFAR-10, EDM2"), out / "fig12.png")
+    write_json(out / "fig12.json", record)
+    return record
+
+
+def fig12_record(located: Located, settings: Settings, source: Source, seed: int, device) -> dict[str, Any]:
+    return {
+        "settings": settings.plain(),
+        "source": source,
+        "pictures": len(located.sides_each),
+        "seed": seed,
+        "growth": growth(located, seed),
+        "levels": level_records([located], seed),
+        "probes": [probe_record(located)],
+        "provenance": provenance(device),
+    }
+
+
+def growth(located: Located, seed: int = 0, resamples: int = RESAMPLES) -> dict[str, Any]:
+    """Does the 90% side grow with the noise? Highest third of the levels against the lowest, and in ranks.
+
+    Intervals draw pictures again.
+    """
+    sides = located.sides_each.double().mean(-1).numpy()  # (B, S), from high noise to low
+    third = max(1, sides.shape[1] // 3)
+    rng = np.random.default_rng(seed)
+    drawn = sides[rng.integers(len(sides), size=(resamples, len(sides)))].mean(1)  # (R, S)
+    mean = sides.mean(0)[None]
+
+    def ends(curves: np.ndarray) -> np.ndarray:
+        return curves[:, :third].mean(1) / curves[:, -third:].mean(1)
+
+    sigmas = np.array(located.sigmas)
+    low, high = quantile_range(ends(drawn))
+    rank = spearman(sigmas, mean[0])
+    return {
+        "side_high_noise": float(mean[0, :third].mean()),
+        "side_low_noise": float(mean[0, -third:].mean()),
+        "ratio": {"value": float(ends(mean)[0]), "low": low, "high": high},
+        "spearman_with_sigma": rank if np.isfinite(rank) else None,
+        "levels_in_a_third": third,
+    }
+
+
+@dataclass(frozen=True)
+class LocateCifar:
+    """Figure 12: train an EDM2 on CIFAR-10 (or carry on) and measure how far its pixels look at each noise level."""
+
+    cifar: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="PATH")]
+    """The official archive (python or binary version), its folder, or a folder of PNGs in a folder per class."""
+    out: Path = Path("fig12")
+    """Folder for the run, fig12.png and fig12.json."""
+    preset: str = "small"
+    """tiny, small or paper."""
+    total: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="")] = None
+    """Images to train on, such as 4Mi (default: the preset's)."""
+    pictures: int = 8
+    """Pictures over which gradients are averaged."""
+    levels: int = 12
+    """Noise levels to look at."""
+    source: Source = "truth"
+    """Noised test pictures, or pictures the model makes itself."""
+    seed: int = 0
+    """Another seed looks at other pictures."""
+    memory: float = 1.0
+    """GiB that gradients may take."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    json: bool = False
+    """Print one JSON object on stdout."""
+
+    def run(self) -> None:
+        if self.pictures < 1:
+            raise UserError(f"At least one picture must be looked at, not {self.pictures}.")
+        device = pick_device(self.device)
+        total = None if self.total is None else parse_count(self.total)
+        aim = cifar_settings(self.preset, total).training.total
+        with progress("training", aim) as advance:
+            seen = [0]
+
+            def moved(images: int) -> None:
+                advance(images - seen[0])
+                seen[0] = images
+
+            record = fig12(
+                self.cifar,
+                self.out,
+                preset=self.preset,
+                total=total,
+                pictures=self.pictures,
+                levels=self.levels,
+                source=self.source,
+                seed=self.seed,
+                how=How(memory=int(self.memory * 2**30)),
+                device=device,
+                on_step=moved,
+            )
+        if self.json:
+            print_json(record)
+        found = record["growth"]
+        say(
+            f"90% side: {found['side_low_noise']:.1f} pixels at low noise, {found['side_high_noise']:.1f} at high;"
+            f" figure and record are in {self.out}."
+        )

@@ -1,0 +1,381 @@
+"""Figures in the manner of the paper's Figures 2, 10 and 12, from what `study` measured."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import LogLocator, NullFormatter
+from torch import Tensor
+
+from tessera.dynamics.figures import GRID, INK, QUIET, STYLE
+from tessera.files import atomic
+from tessera.images.pictures import to_uint8
+from tessera.locality.scatter import Point
+from tessera.locality.study import Located, Probe
+
+# One colour per condition, apart from each other on white and on dark heat-maps.
+CONDITIONS = (
+    "#e4572e", "#1b98e0", "#59a14f", "#b07aa1", "#f2b134", "#17becf",
+    "#d37295", "#8c6d31", "#6b6ecf", "#7f7f7f", "#bcbd22", "#3d405b",
+)  # fmt: skip
+CENTRE = INK
+HEAT = "inferno"
+GAMMA = 0.5  # heat-maps show the root of influence, or nothing but the probe would be seen
+COLUMNS = 8  # levels shown side by side
+FAINT = 0.07  # of a cross whose condition does not matter at all
+
+
+def save_figure(figure: Figure, path: Path, dpi: int = 200) -> None:
+    kind = path.suffix[1:] or "png"
+    with atomic(path) as temporary:
+        figure.savefig(temporary, format=kind, dpi=dpi)
+
+
+def styled(draw):
+    """Drawn with our style, whatever the caller's."""
+
+    def drawn(*args: Any, **options: Any) -> Figure:
+        with matplotlib.rc_context(STYLE):
+            return draw(*args, **options)
+
+    drawn.__doc__ = draw.__doc__
+    return drawn
+
+
+# -- Figure 2: heat-maps with crosses --------------------------------------------------------------------------
+
+
+@styled
+def figure_maps(located: Located, title: str = "", columns: int = COLUMNS) -> Figure:
+    """What the denoiser sees, then a row of heat-maps per probe, from high noise (left) to low."""
+    levels = spread_levels(len(located.sigmas), columns)
+    rows = 1 + len(located.probes)
+    size = (1.05 * len(levels) + 0.75, 1.05 * rows + 0.55 + 0.25 * bool(title))
+    figure = Figure(figsize=size, layout=close_together())
+    axes = figure.subplots(rows, len(levels), squeeze=False)
+    for column, level in enumerate(levels):
+        show_picture(axes[0, column], located.clean[level])
+        mark_places(axes[0, column], located)
+        axes[0, column].set_title(rf"$\sigma$ = {located.sigmas[level]:.2g}", fontsize=8, loc="center")
+        for row, probe in enumerate(located.probes):
+            heat_map(axes[row + 1, column], located, row, level, probe)
+    row_names(axes, ["denoised", *(probe.name for probe in located.probes)])
+    note = "heat: pixel influence (root, each map to its own maximum)   \u25a1 90% of its energy"
+    if located.told.shape[-1]:
+        note += "   \u00d7 strength: influence of that condition on the probe"
+    figure.supxlabel(note, fontsize=7, color=QUIET)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    return figure
+
+
+def close_together() -> ConstrainedLayoutEngine:
+    return ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0.01, hspace=0.01)
+
+
+def spread_levels(levels: int, columns: int) -> list[int]:
+    return sorted({round(level) for level in np.linspace(0, levels - 1, min(levels, columns))})
+
+
+def show_picture(ax: Axes, picture: Tensor) -> None:
+    """A picture (C, H, W) in [-1, 1]; one channel is shown in grey."""
+    shown = to_uint8(picture).permute(1, 2, 0).numpy()
+    ax.imshow(shown if shown.shape[-1] == 3 else shown[..., 0], cmap="gray", vmin=0, vmax=255)
+    bare_axes(ax)
+
+
+def heat_map(ax: Axes, located: Located, row: int, level: int, probe: Probe) -> None:
+    influence = located.influence[level, row].numpy()
+    ax.imshow(influence, cmap=HEAT, norm=PowerNorm(GAMMA, 0, max(influence.max(), 1e-30)))
+    square(ax, probe, int(located.sides[level, row]))
+    crosses(ax, located, row, level)
+    bare_axes(ax)
+
+
+def square(ax: Axes, probe: Probe, side: int) -> None:
+    corner = (probe.at.col - side / 2, probe.at.row - side / 2)
+    ax.add_patch(Rectangle(corner, side, side, fill=False, ec="white", lw=0.8, alpha=0.9))
+
+
+def crosses(ax: Axes, located: Located, row: int, level: int) -> None:
+    """A cross at every asked place, the stronger the more its condition moves the probe at this level."""
+    told = located.told[:, level, row].mean(0).numpy()  # (K,)
+    strongest = max(told.max(), 1e-30) if len(told) else 1.0
+    height, width = located.influence.shape[-2:]
+    for number, want in enumerate(located.wanted):
+        if isinstance(want, str):
+            continue
+        alpha = FAINT + (1 - FAINT) * float(told[number]) / strongest
+        ax.plot(
+            want[0] * width - 0.5,
+            want[1] * height - 0.5,
+            marker="x",
+            ms=6,
+            mew=1.8,
+            color=condition_color(number),
+            alpha=alpha,
+            path_effects=[withStroke(linewidth=3.2, foreground="white", alpha=0.75 * alpha)],
+        )
+
+
+def mark_places(ax: Axes, located: Located) -> None:
+    """Small rings in the colours of the conditions."""
+    height, width = located.clean.shape[-2:]
+    for number, want in enumerate(located.wanted):
+        if not isinstance(want, str):
+            spot = (want[0] * width - 0.5, want[1] * height - 0.5)
+            ax.plot(*spot, marker="o", ms=4, mfc="none", mew=1.1, color=condition_color(number))
+
+
+def condition_color(number: int) -> str:
+    return CONDITIONS[number % len(CONDITIONS)]
+
+
+def bare_axes(ax: Axes) -> None:
+    height, width = ax.get_images()[0].get_array().shape[:2]  # type: ignore[union-attr]
+    ax.set(xticks=[], yticks=[], xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
+    ax.grid(False)
+    for side in ax.spines.values():
+        side.set_visible(False)
+
+
+def row_names(axes: np.ndarray, names: Sequence[str]) -> None:
+    for ax, name in zip(axes[:, 0], names):
+        ax.set_ylabel(name, fontsize=8)
+
+
+@styled
+def figure_conditions(located: Located, columns: int = COLUMNS) -> Figure:
+    """Where each condition acts: Eq. 10 over the whole picture, one row per condition, one scale per level."""
+    levels = spread_levels(len(located.sigmas), columns)
+    rows = max(1, located.told_maps.shape[1])
+    figure = Figure(figsize=(1.05 * len(levels) + 0.9, 1.05 * rows + 0.5), layout=close_together())
+    axes = figure.subplots(rows, len(levels), squeeze=False)
+    for column, level in enumerate(levels):
+        maps = located.told_maps[level].numpy()
+        axes[0, column].set_title(rf"$\sigma$ = {located.sigmas[level]:.2g}", fontsize=8, loc="center")
+        for row, told in enumerate(maps):
+            ax = axes[row, column]
+            ax.imshow(told, cmap=HEAT, norm=PowerNorm(GAMMA, 0, max(maps.max(), 1e-30)))
+            bare_axes(ax)
+            mark_own(ax, located, row)
+    row_names(axes, [condition_name(want) for want in located.wanted])
+    figure.supxlabel(
+        "change when one condition is taken away (root, one scale per column)", fontsize=7, color=QUIET
+    )
+    return figure
+
+
+def mark_own(ax: Axes, located: Located, row: int) -> None:
+    want = located.wanted[row]
+    if not isinstance(want, str):
+        height, width = located.told_maps.shape[-2:]
+        spot = (want[0] * width - 0.5, want[1] * height - 0.5)
+        ax.plot(*spot, marker="o", ms=9, mfc="none", mew=1.1, color=condition_color(row))
+
+
+def condition_name(want: Any) -> str:
+    return want if isinstance(want, str) else f"({want[0]:.2g}, {want[1]:.2g})"
+
+
+# -- Figure 10: curves -----------------------------------------------------------------------------------------
+
+
+@styled
+def figure_curves(located: Located, title: str = "", band: tuple[float, float] | None = None) -> Figure:
+    """Condition influence at every probe, then the 90% side and the total energy over noise levels."""
+    told = located.told.shape[-1] > 0
+    panels = located.probes if told else []
+    left = int(np.ceil(len(panels) / 2))
+    figure = Figure(figsize=(2.15 * left + 5.6, 3.7 if told else 2.9))
+    grid = figure.add_gridspec(2, left + 2, width_ratios=[1] * left + [1.3, 1.3])
+    share_y = None
+    for number, probe in enumerate(panels):
+        ax = figure.add_subplot(grid[number % 2, number // 2], sharey=share_y)
+        share_y = share_y or ax
+        condition_curves(ax, located, number, probe)
+        shade(ax, band)
+        if number // 2 == 0:
+            ax.set_ylabel("condition influence $I_k$")
+        if number % 2 == 1 or number == len(panels) - 1:
+            ax.set_xlabel(r"noise level $\sigma$")
+    side, energy = (figure.add_subplot(grid[:, left + n]) for n in (0, 1))
+    probe_curves(side, located, located.sides.float(), "90% side, pixels")
+    probe_curves(energy, located, located.energy, "total pixel energy", log=True)
+    side.set_ylim(0, None)
+    side.set_title("Pixels: size of the neighbourhood")
+    energy.set_title("Pixels: energy")
+    side.legend(fontsize=7, loc="best")
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    return figure
+
+
+def condition_curves(ax: Axes, located: Located, number: int, probe: Probe) -> None:
+    told = located.told[:, :, number].numpy()  # (B, S, K)
+    own = probe_condition(located, probe)
+    for k in range(told.shape[-1]):
+        values, color = told[..., k], condition_color(k)
+        ax.plot(
+            located.sigmas, values.mean(0), color=color, lw=2.4 if k == own else 1.2, zorder=3 + (k == own)
+        )
+        if len(values) > 1:
+            low, high = np.quantile(values, [0.1, 0.9], axis=0)
+            ax.fill_between(located.sigmas, low, high, color=color, alpha=0.12, lw=0)
+    title = ax.set_title(probe.name, fontsize=9)
+    if own is not None:
+        title.set_color(condition_color(own))
+    noise_axis(ax)
+    ax.set_ylim(0, None)
+
+
+def probe_condition(located: Located, probe: Probe) -> int | None:
+    """Which condition asks for this very place."""
+    names = [f"loc {n}" for n in range(len(located.wanted))]
+    return names.index(probe.name) if probe.name in names else None
+
+
+def probe_curves(ax: Axes, located: Located, values: Tensor, name: str, log: bool = False) -> None:
+    """values (S, P)."""
+    for number, probe in enumerate(located.probes):
+        own = probe_condition(located, probe)
+        color = condition_color(own) if own is not None else probe_color(number, located)
+        ax.plot(located.sigmas, values[:, number], color=color, lw=1.6, label=probe.name, marker="o", ms=2.5)
+    if log:
+        ax.set_yscale("log")
+    noise_axis(ax)
+    ax.set(ylabel=name, xlabel=r"noise level $\sigma$")
+
+
+def probe_color(number: int, located: Located) -> str:
+    return CENTRE if located.wanted else condition_color(number)
+
+
+def noise_axis(ax: Axes) -> None:
+    """Sampling runs from left to right: high noise first."""
+    ax.set_xscale("log")
+    ax.xaxis.set_major_locator(LogLocator(numticks=5))
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    if not ax.xaxis_inverted():
+        ax.invert_xaxis()
+
+
+def shade(ax: Axes, band: tuple[float, float] | None) -> None:
+    """The levels at which conditions matter."""
+    if band is not None:
+        ax.axvspan(*band, color=GRID, alpha=0.6, lw=0, zorder=0)
+
+
+# -- the definition, put to the test -----------------------------------------------------------------------------
+
+
+@styled
+def figure_residual(rows: Sequence[dict[str, Any]], title: str = "") -> Figure:
+    """Change of a pixel when what should not matter is exchanged, and when everything is."""
+    figure = Figure(figsize=(4.2, 3.1))
+    ax = figure.subplots()
+    sigmas = [row["sigma"] for row in rows]
+    ax.plot(
+        sigmas, [row["ceiling"] for row in rows], color=QUIET, ls=(0, (4, 2)), label="everything exchanged"
+    )
+    for number, name in enumerate(("pixels", "conditions", "both")):
+        if name not in rows[0]:
+            continue
+        color = CONDITIONS[number]
+        low, value, high = ([row[name][key] for row in rows] for key in ("low", "rms", "high"))
+        ax.plot(
+            sigmas, value, color=color, label=f"{name} beyond the neighbourhood" if name != "both" else "both"
+        )
+        ax.fill_between(sigmas, low, high, color=color, alpha=0.15, lw=0)
+    noise_axis(ax)
+    ax.set(xlabel=r"noise level $\sigma$", ylabel="change of the clean pixel (rms)", ylim=(0, None))
+    ax.legend(fontsize=7)
+    if title:
+        ax.set_title(title)
+    return figure
+
+
+# -- Figure 2, right: length generalisation against locality -------------------------------------------------------
+
+STAGES = (("early", "o"), ("mid", "s"), ("late", "^"))
+
+
+@styled
+def figure_scatter(points: Sequence[Point], record: dict[str, Any]) -> Figure:
+    """A colour per model, a shape per stage of its training, bars for the interval of locality."""
+    figure = Figure(figsize=(5.6, 3.9))
+    ax = figure.subplots()
+    models = list(dict.fromkeys(point.model for point in points))
+    for number, model in enumerate(models):
+        own = sorted((p for p in points if p.model == model), key=lambda p: p.images_seen)
+        spots = [(p.gained, p.locality) for p in own]
+        ax.plot(*zip(*spots), color=condition_color(number), lw=0.9, alpha=0.45, zorder=2)
+        for point in own:
+            draw_point(ax, point, stage_of(point, own), condition_color(number))
+        ax.plot([], [], color=condition_color(number), marker="o", ls="", ms=5, label=model)
+    for stage, marker in STAGES:
+        ax.plot([], [], color=QUIET, marker=marker, ls="", ms=5, mfc="none", label=stage)
+    ax.axvline(0, color=GRID, lw=1, zorder=1)
+    ax.set(
+        xlabel="length generalisation  ($K_{max}$ less the most in training)", ylabel="conditional locality"
+    )
+    ax.set_ylim(0, 1.03)
+    ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=7)
+    ax.set_title(correlation_words(record))
+    return figure
+
+
+def draw_point(ax: Axes, point: Point, marker: str, color: str) -> None:
+    if point.low is not None and point.high is not None:
+        ax.plot([point.gained] * 2, [point.low, point.high], color=color, lw=1, alpha=0.7, zorder=3)
+    ax.plot(point.gained, point.locality, marker=marker, color=color, mec="white", mew=0.6, ms=7, zorder=4)
+
+
+def stage_of(point: Point, own: Sequence[Point]) -> str:
+    """Third of the model's training that a snapshot belongs to, as a marker."""
+    share = point.images_seen / max(p.images_seen for p in own) if own[-1].images_seen else 1.0
+    return STAGES[min(2, int(np.ceil(3 * share)) - 1 if share > 0 else 0)][1]
+
+
+def correlation_words(record: dict[str, Any]) -> str:
+    rank = record["spearman"]
+    if rank["value"] is None:
+        return "no correlation: one of the two does not vary"
+    low, high = rank["interval"]
+    return f"Spearman {rank['value']:.2f}  (95%: {low:.2f} to {high:.2f}),  {record['points']} snapshots"
+
+
+# -- Figure 12 -------------------------------------------------------------------------------------------------
+
+
+@styled
+def figure_12(located: Located, title: str = "", columns: int = COLUMNS) -> Figure:
+    """Left: 90% side and energy over noise levels. Right: denoised pictures and heat-maps at every probe."""
+    levels = spread_levels(len(located.sigmas), columns)
+    rows = 1 + len(located.probes)
+    figure = Figure(figsize=(3.1 + 0.95 * len(levels), 0.98 * rows + 0.55))
+    parts = figure.subfigures(1, 2, squeeze=False, width_ratios=[2.9, 0.95 * len(levels)])
+    left, right = parts[0]
+    top, bottom = left.subplots(2, 1, sharex=True)
+    probe_curves(top, located, located.sides.float(), "90% side, pixels")
+    probe_curves(bottom, located, located.energy, "pixel energy", log=True)
+    top.set(xlabel="", ylim=(0, None))
+    top.legend(fontsize=7)
+    axes = right.subplots(rows, len(levels), squeeze=False)
+    for column, level in enumerate(levels):
+        show_picture(axes[0, column], located.clean[level])
+        axes[0, column].set_title(rf"$\sigma$ = {located.sigmas[level]:.2g}", fontsize=8, loc="center")
+        for row, probe in enumerate(located.probes):
+            heat_map(axes[row + 1, column], located, row, level, probe)
+    row_names(axes, ["denoised", *(probe.name for probe in located.probes)])
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    return figure

@@ -1,0 +1,298 @@
+"""The verbs `locate` and `locate scatter`: a locality study of a model, and of many against their K_max."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.table import Table
+
+from tessera.conditioners import ColorCounts
+from tessera.console import print_json, progress, say, stderr
+from tessera.denoiser.folder import Model
+from tessera.devices import DeviceName, pick_device
+from tessera.errors import UserError
+from tessera.files import make_folder, read_json, write_json
+from tessera.locality.figures import (
+    figure_conditions,
+    figure_curves,
+    figure_maps,
+    figure_residual,
+    figure_scatter,
+    save_figure,
+)
+from tessera.locality.pixels import How
+from tessera.locality.residual import Fill, definition_residual
+from tessera.locality.scatter import Point, point_from, read_points, scatter_record
+from tessera.locality.study import Located, Plan, Source, asked, locate, study_record, trajectory
+from tessera.provenance import provenance
+from tessera.sampler.asking import parse_ks, parse_places
+from tessera.sampler.verbs import open_model, set_precision
+
+SOURCES: tuple[Source, ...] = ("generated", "truth")
+
+
+@dataclass(frozen=True)
+class Locate:
+    """Measure which pixels and which conditions move a pixel, at every noise level on the way to a picture."""
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN|MODEL")]
+    """A run folder, a model folder, the name of a shipped model, or a hub id."""
+    k: str = "4"
+    """How many places (or colours) to ask for, such as 4 or 2-6."""
+    pictures: int = 8
+    """Pictures of each scene."""
+    scenes: int = 1
+    """Scenes for each K: the study's places first, then random ones."""
+    places: Annotated[str | None, tyro.conf.arg(metavar="PLACES", help_behavior_hint="")] = None
+    """Places of your own instead, such as "0.65,0.65 0.25,0.65" (x,y in 0..1 from the top left)."""
+    probes: Annotated[str | None, tyro.conf.arg(metavar="PLACES", help_behavior_hint="")] = None
+    """Places to probe (default: the asked places and the centre)."""
+    source: Literal["generated", "truth", "both"] = "both"
+    """Along the model's own sampling, on noised rendered scenes, or on both in turn."""
+    levels: int = 12
+    """Noise levels to look at."""
+    steps: int = 32
+    """Steps of the sampler they are taken from."""
+    residual: bool = False
+    """Also test the definition: exchange what lies beyond a neighbourhood and see what changes."""
+    radius: int = 2
+    """Cells to each side that belong to the neighbourhood, for --residual."""
+    fill: Fill = "noise"
+    """What replaces the picture beyond it, for --residual: noise, or the next picture."""
+    seed: int = 0
+    """Another seed looks at other pictures."""
+    memory: float = 1.0
+    """GiB that gradients may take."""
+    rows: int = 64
+    """Pictures denoised together where no gradient is needed."""
+    checkpoint: bool = False
+    """Recompute the inside of the network's blocks to save memory."""
+    std: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
+    """Length of the running average, for run folders (default: the shortest one kept)."""
+    images: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
+    """Snapshot to take, in images seen, for run folders (default: the last)."""
+    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    """Of the network; gradients deserve float32."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
+    """Folder for figures and locate.json (default: none are written)."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    json: bool = False
+    """Print one JSON object on stdout."""
+
+    def run(self) -> None:
+        device = pick_device(self.device)
+        model = open_model(self.model, self.std, self.images, device)
+        set_precision(model, self.precision, device)
+        plans = self.plans(model)
+        out = None if self.out is None else make_folder(self.out)
+        studies = []
+        with progress("locating", sum(len(asked(model.tell, plan)) for plan in plans)) as advance:
+            for plan in plans:
+                studies.append(self.study(model, plan, out, device, advance))
+        record = {**self.head(model), **studies[0], "studies": studies, "provenance": provenance(device)}
+        if out:
+            write_json(out / "locate.json", record)
+            say(f"Figures and locate.json are in {out}.")
+        if self.json:
+            print_json(record)
+        else:
+            stderr.print(study_table(studies))
+
+    def plans(self, model: Model) -> list[Plan]:
+        """A plan per K and source."""
+        if self.k and 0 in parse_ks(self.k) and model.tell.dim and self.places is None:
+            raise UserError(
+                "K = 0 asks for nothing, so there is no condition whose influence could be measured."
+            )
+        places = self.own_places(model)
+        ks = [len(places)] if places else parse_ks(self.k) if model.tell.dim else [0]
+        probes = None if self.probes is None else parse_places(self.probes)
+        if probes == ():
+            raise UserError("At least one place must be probed.")
+        return [
+            Plan(
+                k=k,
+                pictures=self.pictures,
+                scenes=self.scenes,
+                levels=self.levels,
+                steps=self.steps,
+                source=source,
+                seed=self.seed,
+                places=places,
+                probes=probes,
+                how=How(memory=int(self.memory * 2**30), checkpoint=self.checkpoint),
+                rows=self.rows,
+            )
+            for k in ks
+            for source in (SOURCES if self.source == "both" else (self.source,))
+        ]
+
+    def own_places(self, model: Model) -> tuple[tuple[float, float], ...] | None:
+        if self.places is None:
+            return None
+        if isinstance(model.tell, ColorCounts) or not model.tell.dim:
+            raise UserError("This model is not told places.")
+        places = parse_places(self.places)
+        if not places:
+            raise UserError(
+                "K = 0 asks for nothing, so there is no condition whose influence could be measured."
+            )
+        return places
+
+    def study(self, model: Model, plan: Plan, out: Path | None, device, advance) -> dict[str, Any]:
+        found = locate(model.denoiser, model.tell, model.size, plan, device, advance)
+        record: dict[str, Any] = {
+            "k": plan.k,
+            "source": plan.source,
+            "pictures": plan.pictures * len(found),
+            "seed": plan.seed,
+            "steps": plan.steps,
+            **study_record(found, plan.seed),
+        }
+        if self.residual:
+            record["residual"] = self.test_definition(model, plan, device)
+        if out:
+            self.draw(found[0], record, out, f"k{plan.k:02d}-{plan.source}")
+        return record
+
+    def test_definition(self, model: Model, plan: Plan, device) -> dict[str, Any]:
+        """On the first scene."""
+        wanted = asked(model.tell, plan)[0]
+        cond = model.tell.at(wanted, device=device).expand(plan.pictures, -1)
+        way = trajectory(model.denoiser, cond, wanted, model.size, plan, 0, device)
+        found = definition_residual(
+            model.denoiser,
+            way,
+            cond,
+            model.tell,
+            radius=self.radius,
+            fill=self.fill,
+            seed=plan.seed,
+            rows=plan.rows,
+        )
+        return {
+            "radius": found.radius,
+            "cells": found.cells,
+            "fill": found.fill,
+            "levels": found.record(plan.seed),
+        }
+
+    def draw(self, located: Located, record: dict[str, Any], out: Path, name: str) -> None:
+        found = record["conditional_locality"]
+        band = None if found is None else (found["band"]["sigma_min"], found["band"]["sigma_max"])
+        title = title_of(Path(self.model).name, record)
+        save_figure(figure_maps(located, title), out / f"maps-{name}.png")
+        save_figure(figure_curves(located, title, band), out / f"curves-{name}.png")
+        if located.wanted:
+            save_figure(figure_conditions(located), out / f"conditions-{name}.png")
+        if "residual" in record:
+            save_figure(figure_residual(record["residual"]["levels"]), out / f"residual-{name}.png")
+
+    def head(self, model: Model) -> dict[str, Any]:
+        settings = model.config.get("settings") or {}
+        return {
+            "model": Path(self.model).name,
+            "experiment": settings.get("experiment"),
+            "images_seen": model.config.get("images_seen"),
+            "ema": model.config.get("ema"),
+            "seen_max": model.seen_max,
+            "size": model.size,
+        }
+
+
+def title_of(name: str, record: dict[str, Any]) -> str:
+    found = record["conditional_locality"]
+    way = "own samples" if record["source"] == "generated" else "noised truth"
+    said = f"{name},  K = {record['k']},  {way}" if record["k"] else f"{name},  {way}"
+    if found is None:
+        return said
+    return f"{said}:  conditional locality {found['value']:.2f}  ({found['low']:.2f} to {found['high']:.2f})"
+
+
+def study_table(studies: list[dict[str, Any]]) -> Table:
+    table = Table("K", "pictures", "conditional locality", "null", "band of sigma", "90% side", "energy")
+    for study in studies:
+        found, levels = study["conditional_locality"], study["levels"]
+        ends = [f"{levels[0][name]:.3g} .. {levels[-1][name]:.3g}" for name in ("side90", "energy")]
+        table.add_row(f"{study['k']}", study["source"], *locality_words(found), *ends)
+    return table
+
+
+def locality_words(found: dict[str, Any] | None) -> tuple[str, str, str]:
+    if found is None:
+        return "-", "-", "-"
+    null, band = found["null"], found["band"]
+    return (
+        f"{found['value']:.3f} ({found['low']:.3f} to {found['high']:.3f})",
+        f"{null['mean']:.3f} ({null['low']:.3f} to {null['high']:.3f})",
+        f"{band['sigma_min']:.3g} to {band['sigma_max']:.3g}",
+    )
+
+
+# -- many models -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LocateScatter:
+    """Plot length generalisation against conditional locality over snapshots and models, with their correlation."""
+
+    points: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="FILE ...")]
+    """Files of points, or pairs of records: locate.json judge.json locate.json judge.json ..."""
+    rule: Literal["paper", "strict"] = "paper"
+    """Which K_max to take from the judge's records."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
+    """Folder for scatter.png and scatter.json (default: none are written)."""
+    resamples: int = 2000
+    """Bootstrap resamples."""
+    seed: int = 0
+    """Of the bootstrap."""
+    json: bool = False
+    """Print one JSON object on stdout."""
+
+    def run(self) -> None:
+        points = gathered(self.points, self.rule)
+        record = {**scatter_record(points, self.resamples, self.seed), "provenance": provenance()}
+        if self.out:
+            out = make_folder(self.out)
+            save_figure(figure_scatter(points, record), out / "scatter.png")
+            write_json(out / "scatter.json", record)
+            say(f"scatter.png and scatter.json are in {out}.")
+        if self.json:
+            print_json(record)
+        else:
+            for name in ("spearman", "pearson"):
+                say(f"{name.title()}: {coefficient_words(record[name])}")
+
+
+def gathered(files: tuple[Path, ...], rule: str) -> list[Point]:
+    """Points from files of points and from pairs of records, in any order of the two kinds."""
+    points: list[Point] = []
+    waiting: dict[str, Any] | None = None
+    for file in files:
+        content = read_json(file)
+        if waiting is not None:
+            points.append(point_from(waiting, content, rule))
+            waiting = None
+        elif isinstance(content, dict) and "conditional_locality" in content:
+            waiting = content
+        else:
+            points += read_points(file)
+    if waiting is not None:
+        raise UserError(f"{files[-1]} lacks the judge's record that should follow it.")
+    return points
+
+
+def coefficient_words(found: dict[str, Any]) -> str:
+    if found["value"] is None:
+        return "cannot be told, one of the two does not vary"
+    ranges = [f"{name}: {low_high(found[key])}" for name, key in BOOTSTRAPS.items()]
+    return f"{found['value']:.3f} (95%, {'; '.join(ranges)})"
+
+
+BOOTSTRAPS = {"snapshots drawn again": "interval", "models drawn again": "interval_by_model"}
+
+
+def low_high(ends: list[float] | None) -> str:
+    return "unknown" if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}"
