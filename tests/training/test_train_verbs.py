@@ -146,11 +146,17 @@ def test_the_training_bench_prints_one_record(capfd):
     words = [word for word in SMALL if word not in ("--tensorboard", "off")]
     drop = words.index("--tell.cells")
     words = words[:drop] + words[drop + 2 :]
-    assert call("bench", "train", "--steps", "1", "--rounds", "2", "--warmup", "0", "--json", *words) == 0
+    assert (
+        call(
+            "bench", "train", "--steps", "1", "--rounds", "2", "--warmup", "0", "--profile", "--json", *words
+        )
+        == 0
+    )
     record = json.loads(capfd.readouterr().out)
     low, high = record["images_per_second"]["interval"]
     assert low < record["images_per_second"]["mean"] < high
     assert record["utilisation"]["flops_per_image"] > 0 and record["weights"] > 0
+    assert {"name", "ms", "calls"} == set(record["kernels"][0]) and record["kernels"][0]["ms"] > 0
 
 
 def test_the_denoise_bench_compares_with_the_global_network(capfd):

@@ -45,6 +45,8 @@ class BenchTrain:
     """Steps before the clock starts (compilation happens there)."""
     rounds: int = 5
     """Rounds, from whose spread the interval is made."""
+    profile: bool = False
+    """List where the device's time goes, kernel by kernel, in a few more steps."""
     device: DeviceName = "auto"
     """Where to compute."""
     data: DataFlags = field(default_factory=DataFlags)  # type: ignore[valid-type]
@@ -62,7 +64,7 @@ class BenchTrain:
         device = pick_device(self.device)
         groups = {name: given(name, getattr(self, name)) for name in ("data", "denoiser", "training")}
         settings = settings_for(self.experiment, self.preset, groups)
-        record = measure_training(settings, device, self.steps, self.warmup, self.rounds)
+        record = measure_training(settings, device, self.steps, self.warmup, self.rounds, self.profile)
         if self.json:
             print_json(record)
         else:
@@ -70,7 +72,7 @@ class BenchTrain:
 
 
 def measure_training(
-    settings: Settings, device: torch.device, steps: int, warmup: int, rounds: int
+    settings: Settings, device: torch.device, steps: int, warmup: int, rounds: int, profile: bool = False
 ) -> dict[str, Any]:
     """The record `bench train --json` prints."""
     learner = Learner(build_denoiser(settings), settings.training, device)
@@ -98,9 +100,33 @@ def measure_training(
         "peak_memory_bytes": peak_memory(device),
         "startup_seconds": round(startup, 2),
         "gpu_hours_for_total": round(seconds_per_total / 3600, 3),
+        **({"kernels": busiest_kernels(lambda: learner.step(fixed), device)} if profile else {}),
         "seeds": {"training": settings.training.seed, "data": settings.data.seed},
         "provenance": provenance(device),
     }
+
+
+def busiest_kernels(
+    work: Callable[[], Any], device: torch.device, steps: int = 3, most: int = 25
+) -> list[dict]:
+    """Where the time of a step goes: kernels (operations, on a CPU) with milliseconds and calls per step."""
+    from torch.profiler import ProfilerActivity, profile
+
+    on_gpu = device.type == "cuda"
+    kinds = [ProfilerActivity.CUDA] if on_gpu else [ProfilerActivity.CPU]
+    with profile(activities=kinds) as seen:
+        for _ in range(steps):
+            work()
+        synchronize(device)
+    rows = [
+        (event.self_device_time_total if on_gpu else event.self_cpu_time_total, event.count, event.key)
+        for event in seen.key_averages()
+    ]
+    rows.sort(reverse=True)
+    return [
+        {"name": name, "ms": round(time / 1e3 / steps, 3), "calls": count / steps}
+        for time, count, name in rows[:most]
+    ]
 
 
 def rates(
