@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tessera.errors import UserError
 from tessera.images import shapes
 from tessera.images.render import render, to_display
-from tessera.images.shading import LOBES, ROUGH_SHARE, fresnel
+from tessera.images.shading import ROUGH_SHARE, fresnel, lobe_table
 from tessera.images.stage import CURVE_Z, across, hit_stage, stage_normal
 from tessera.images.vectors import Vec
 from tessera.images.world import Points, World
@@ -162,9 +162,12 @@ def test_fresnel_has_its_textbook_values():
     assert fresnel(cosine, 1.2).tolist() == pytest.approx([0.00826, 0.0333], abs=2e-3)
 
 
-def test_the_lobe_table_has_the_rough_lobes_share():
-    tilted = sum(1 for slope in LOBES if slope != (0.0, 0.0))
-    assert tilted / len(LOBES) == pytest.approx(ROUGH_SHARE, abs=0.5 / len(LOBES) + 1e-9)
+@pytest.mark.parametrize("samples", [1, 4, 9, 16])
+def test_the_two_lobes_of_metal_share_the_samples_as_they_should(samples):
+    table = lobe_table(samples)
+    rough = sum(weight for along, across, weight in table if along or across)
+    assert sum(weight for _, _, weight in table) == pytest.approx(samples)
+    assert rough / samples == pytest.approx(0 if samples == 1 else ROUGH_SHARE)
 
 
 def test_display_values_are_srgb():

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tessera.images import shading, shapes, stage
 from tessera.images.look import Look
-from tessera.images.shading import LOBES, around_things
+from tessera.images.shading import around_things, lobe_table
 from tessera.images.world import World
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.camera import FOCAL, camera_axes
@@ -433,7 +433,6 @@ def _trace_pixels(
     sheen,
     tile_w: tl.constexpr,
     tile_h: tl.constexpr,
-    lobe_count: tl.constexpr,
 ):
     scene = tl.program_id(0).to(tl.int64)
     tiles = (width + tile_w - 1) // tile_w
@@ -453,7 +452,6 @@ def _trace_pixels(
     zero = lane * 0.0
     red, green, blue = zero, zero, zero
     covered, off_x, off_y = zero, zero, zero
-    phase = (column % 2 + 2 * (row % 2)) * samples * samples
 
     for j in range(samples * samples):
         jx = (j % samples + 0.5) / samples - 0.5
@@ -472,8 +470,7 @@ def _trace_pixels(
         px, py, pz = ox + t * dx, oy + t * dy, oz + t * dz
         dx, dy, dz = _unit(dx, dy, dz)
         kr, kg, kb = tl.where(hit, 1.0, 0.0), tl.where(hit, 1.0, 0.0), tl.where(hit, 1.0, 0.0)
-        pick = ((j + phase) % lobe_count) * 2
-        tilt_x, tilt_y = tl.load(lobes + pick), tl.load(lobes + pick + 1)
+        tilt_x, tilt_y, part = tl.load(lobes + 3 * j), tl.load(lobes + 3 * j + 1), tl.load(lobes + 3 * j + 2)
         alive = hit
         for bounce in range(bounces + 1):
             if tl.max(alive.to(tl.int32)) > 0:
@@ -518,7 +515,7 @@ def _trace_pixels(
                     into = 2.0 * tl.maximum(-up, 0.0)
                     dx, dy, dz = dx + into * nx, dy + into * ny, dz + into * nz
                     rough = tl.abs(tilt_x) + tl.abs(tilt_y) > 0
-                    weight = tl.where(rough, _smith(tl.maximum(tl.abs(up), 1e-3), ROUGH), 1.0)
+                    weight = part * tl.where(rough, _smith(tl.maximum(tl.abs(up), 1e-3), ROUGH), 1.0)
                     kr, kg, kb = kr * cr * weight, kg * cg * weight, kb * cb * weight
                     t, next_slot, nx, ny, nz = _first(table, count, slot, alive, px, py, pz, dx, dy, dz)
                     ground, s = _hit_stage(px, py, pz, dx, dy, dz)
@@ -561,13 +558,13 @@ def trace_pixels(scenes: SceneBatch, width: int, height: int, aspect: float, blu
                  look: Look) -> Tensor:  # fmt: skip
     """Pictures (B, 3, H, W) in [-1, 1], drawn by the kernel."""
     things, lamps, cameras = _tables(scenes)
-    lobes = torch.tensor(LOBES, dtype=torch.float32, device=scenes.device)
+    lobes = torch.tensor(lobe_table(samples**2), dtype=torch.float32, device=scenes.device)
     out = torch.empty(len(scenes), 3, height, width, device=scenes.device)
     grid = (len(scenes), triton.cdiv(width, TILE_W) * triton.cdiv(height, TILE_H))
     _trace_pixels[grid](
         things, lamps, cameras, lobes, out, things.shape[1], width, height, aspect, blur, samples, bounces,
         *look.stage_ambient, look.wall_fade, look.floor_bounce, look.sky, look.shade, look.bleed, look.contact,
-        look.metal_glow, look.sheen, tile_w=TILE_W, tile_h=TILE_H, lobe_count=len(LOBES),
+        look.metal_glow, look.sheen, tile_w=TILE_W, tile_h=TILE_H,
     )  # fmt: skip
     return out
 

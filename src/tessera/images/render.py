@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tessera.errors import UserError
 from tessera.images.look import Look, load_look
-from tessera.images.shading import LOBES, Hits, stage_light, thing_light
+from tessera.images.shading import Hits, lobe_table, stage_light, thing_light
 from tessera.images.stage import hit_stage
 from tessera.images.vectors import Vec
 from tessera.images.world import Lamp, Points, World
@@ -210,15 +210,9 @@ def _picture(world: World, eye: Eye, look: Look, blur: float, samples: int, boun
     """Scene-linear pictures (B, 3, P)."""
     thing, pixel, sample, depth, normal, ray = _meet_things(world, eye, samples)
     scene = torch.div(pixel, eye.frame.pixels, rounding_mode="floor")
-    phase = (pixel % 2 + 2 * (torch.div(pixel, eye.frame.width, rounding_mode="floor") % 2)) * samples**2
-    hits = Hits(
-        thing,
-        eye.position[scene].along(ray, depth),
-        normal,
-        scene,
-        -ray.unit(),
-        (sample + phase) % len(LOBES),
-    )
+    lobes = Vec.of(torch.tensor(lobe_table(samples**2), device=pixel.device))
+    point = eye.position[scene].along(ray, depth)
+    hits = Hits(thing, point, normal, scene, -ray.unit(), lobes.take(sample))
     light = thing_light(world, look, hits, blur, bounces)
     covered, dx, dy = _coverage(world, eye, pixel, sample, samples)
     stage = _stage_picture(world, eye, look, dx, dy, blur)

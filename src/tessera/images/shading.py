@@ -29,12 +29,15 @@ class Hits:
     normal: Vec
     scene: Tensor  # (M,)
     eye: Vec  # unit, towards where the light goes
-    lobe: Tensor  # (M,) long, which entry of the lobe table a metal reflection uses
+    facet: (
+        Vec  # for metal: slope of the facet that mirrors along and across the grain, and the sample's weight
+    )
 
     def take(self, rows: Tensor) -> "Hits":
-        thing, scene, lobe = (take(column, rows) for column in (self.thing, self.scene, self.lobe))
-        point, normal, eye = (vector.take(rows) for vector in (self.point, self.normal, self.eye))
-        return Hits(thing, point, normal, scene, eye, lobe)
+        thing, scene = take(self.thing, rows), take(self.scene, rows)
+        vectors = (vector.take(rows) for vector in (self.point, self.normal, self.eye, self.facet))
+        point, normal, eye, facet = vectors
+        return Hits(thing, point, normal, scene, eye, facet)
 
     def __len__(self) -> int:
         return len(self.thing)
@@ -184,7 +187,7 @@ def trace(world: World, look: Look, start: Hits, direction: Vec, blur: float, bo
             normal.take(first),
             start.scene[hit],
             -direction.take(hit),
-            start.lobe[hit],
+            start.facet.take(hit),
         )
         _put(light, hit, thing_light(world, look, met, blur, bounces))
     return light
@@ -245,39 +248,34 @@ def smith(cosine: Tensor, alpha: float) -> Tensor:
     return 2 / (1 + torch.sqrt(1 + alpha * alpha * tangent))
 
 
-def _lobe_table(entries: int = 16) -> list[tuple[float, float]]:
-    """Facet slopes (along the grain, across it) for the reflections of `entries` metal samples.
+def lobe_table(samples: int) -> list[tuple[float, float, float]]:
+    """For each sample of a pixel: slopes (along the grain, across it) of the facet that mirrors there, and a weight.
 
-    The sharp lobe's share of them is a plain mirror, the others are spread evenly over the rough lobe.
+    Some samples are plain mirrors, for the sharp lobe; the others are spread evenly over the rough lobe. Weights
+    give each lobe its exact share of the light.
     """
-    rough = round(entries * ROUGH_SHARE)
-    slopes = [(0.0, 0.0)] * entries
+    rough = round(samples * ROUGH_SHARE)
+    sharp_weight = (1 - ROUGH_SHARE) * samples / (samples - rough) if rough else 1.0
+    table = [(0.0, 0.0, sharp_weight)] * samples
     for i in range(rough):
-        where = math.floor((i + 0.5) * entries / rough)
-        radius = math.sqrt((i + 0.5) / rough / (1 - (i + 0.5) / rough))
-        angle = 2 * math.pi * 0.618034 * i
-        slopes[where] = (
-            ROUGH * STRETCH * radius * math.cos(angle),
-            ROUGH / STRETCH * radius * math.sin(angle),
+        share = (i + 0.5) / rough
+        radius, angle = math.sqrt(share / (1 - share)), 2 * math.pi * 0.618034 * i
+        along, across = STRETCH * radius * math.cos(angle), radius * math.sin(angle) / STRETCH
+        table[math.floor((i + 0.5) * samples / rough)] = (
+            ROUGH * along,
+            ROUGH * across,
+            ROUGH_SHARE * samples / rough,
         )
-    return slopes
-
-
-LOBES = _lobe_table()
+    return table
 
 
 def bounce(hits: Hits, grain: Vec) -> tuple[Vec, Tensor]:
-    """The mirrored direction of each metal point, its facet tilted as the lobe table says, and its weight."""
-    table = torch.tensor(LOBES, device=hits.scene.device, dtype=hits.point.x.dtype)
-    slope = table[hits.lobe]
-    across_grain = hits.normal.cross(grain)
-    facet = (hits.normal + grain * slope[:, 0] + across_grain * slope[:, 1]).unit()
+    """The mirrored direction of each metal point, and the weight of what is seen there."""
+    slope, aslant = hits.facet, hits.normal.cross(grain)
+    facet = (hits.normal + grain * slope.x + aslant * slope.y).unit()
     direction = -reflect(hits.eye, facet)
     out = direction.dot(hits.normal)
-    direction = direction + hits.normal * (
-        2 * (-out).clamp_min(0)
-    )  # a facet never sends light into its own thing
-    weight = torch.where(
-        slope.abs().sum(-1) > 0, smith(out.abs().clamp_min(1e-3), ROUGH), torch.ones_like(out)
-    )
-    return direction, weight
+    direction = direction + hits.normal * (2 * (-out).clamp_min(0))  # never into the thing itself
+    rough = slope.x.abs() + slope.y.abs() > 0
+    shadowed = smith(out.abs().clamp_min(1e-3), ROUGH)
+    return direction, slope.z * torch.where(rough, shadowed, 1.0)
