@@ -113,7 +113,7 @@ def crosses(ax: Axes, located: Located, row: int, level: int) -> None:
     for number, want in enumerate(located.wanted):
         if isinstance(want, str):
             continue
-        alpha = FAINT + (1 - FAINT) * float(told[number]) / strongest
+        alpha = min(1.0, FAINT + (1 - FAINT) * float(told[number] / strongest))
         ax.plot(
             want[0] * width - 0.5,
             want[1] * height - 0.5,
