@@ -323,7 +323,7 @@ class LocalConditional(Local):
         self.radii = list(range(radius, -1, -1))
         self.agreement: dict[int | None, int] = dict.fromkeys([*self.radii, None], 0)
         for n, near in enumerate(self.radii):
-            keys, order = patch_keys(tell, cond, near).T.sort(dim=1, stable=True)  # (cells^2, N)
+            keys, order = patch_keys(tell, cond, near).T.contiguous().sort(dim=1, stable=True)  # (cells^2, N)
             self.register_buffer(f"keys{n}", keys)
             self.register_buffer(f"order{n}", order)
         self.order0: Tensor

@@ -1,0 +1,1 @@
+"""The study's theory, executable: compositions, local conditional scores, and the lemmas as checks."""

@@ -1,0 +1,230 @@
+"""The verb `theory ideal`: a closed-form denoiser from rendered scenes, sampled, judged, set beside a network."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from tessera.conditioners import Label, LocationGrid
+from tessera.console import print_json, progress, say
+from tessera.denoiser.folder import Model
+from tessera.denoiser.ideal import Empirical, Local, LocalConditional
+from tessera.devices import DeviceName, pick_device
+from tessera.errors import UserError
+from tessera.files import make_folder
+from tessera.images.pictures import save_png
+from tessera.images.stream import Batch, Stream
+from tessera.judge import Judge, length_generalization, load_judge
+from tessera.judge.kmax import Counts
+from tessera.provenance import provenance
+from tessera.sampler.asking import Ask, parse_ks, study
+from tessera.sampler.noise import noise_levels
+from tessera.sampler.sample import sample
+from tessera.sampler.sheets import sample_sheet
+from tessera.sampler.solvers import heun
+from tessera.sampler.verbs import open_model, set_precision
+from tessera.scenes import Scenes
+from tessera.theory.likeness import likeness
+
+Kind = Literal["local-conditional", "local", "empirical"]
+AT_ONCE = 512  # scenes rendered together
+NEW_SEED = 1 << 20  # pictures the two denoisers are compared on come from another stream
+
+
+@dataclass(frozen=True)
+class TheoryIdeal:
+    """Sample a denoiser that is a formula over rendered scenes, judge it, and compare it with a trained one.
+
+    Nothing is trained. local-conditional takes every cell from the patches whose nearby conditions agree, local
+    from all patches, empirical from whole pictures.
+    """
+
+    model: Annotated[str | None, tyro.conf.arg(metavar="RUN|MODEL", help_behavior_hint="")] = None
+    """A trained model to compare denoised pictures with: a run or model folder, or the name of a shipped one."""
+    kind: Kind = "local-conditional"
+    """Which formula."""
+    scenes: int = 4000
+    """Rendered scenes it knows."""
+    objects: tuple[int, int] = (1, 3)
+    """Fewest and most things in them."""
+    size: int = 32
+    """Side of the pictures in pixels (with --model: the model's)."""
+    label: Label = "all"
+    """Which things are told (with --model: as the model was)."""
+    cells: int = 16
+    """Cells along one side (with --model: the model's)."""
+    radius: int = 2
+    """Cells a patch reaches to each side."""
+    reach: int = 0
+    """How many cells away candidates may come from; -1 is anywhere."""
+    least: int = 8
+    """Conditions are compared in a smaller radius where fewer patches than this agree."""
+    most: int = 1000
+    """Agreeing patches used at most, for every cell; 0 is all."""
+    k: str = "1-5"
+    """How many places to ask for."""
+    each: int = 8
+    """Pictures for each K; 0 makes none."""
+    compared: int = 16
+    """Pictures on which the two denoisers are compared."""
+    steps: int = 18
+    """Noise levels on the way."""
+    sigma_min: float = 0.02
+    """Smallest noise level; below it a patch has long been chosen."""
+    seed: int = 0
+    """Which scenes, and which noise."""
+    batch: int = 16
+    """Pictures made together."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
+    """Folder for a sheet of the pictures."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    json: bool = False
+    """Print the record on stdout."""
+
+    def run(self) -> None:
+        device = pick_device(self.device)
+        model = None if self.model is None else open_model(self.model, None, None, device)
+        tell, size = self.setting(model, device)
+        asks = study(tell, parse_ks(self.k), self.each, self.seed) if self.each else []
+        stream = Stream(Scenes(objects=self.objects), size, tell, self.seed)
+        known = self.known(stream, device)
+        ideal = self.formula(known, tell)
+        record = self.settings() | {"size": size, "tell": tell.config}
+        if asks:
+            record |= self.judged(ideal, asks, tell, size, device)
+        if model is not None:
+            fresh = Stream(Scenes(objects=self.objects), size, tell, self.seed + NEW_SEED)
+            test, floor = fresh.batch(0, self.compared, device), known.images.mean(0)
+            with progress("comparing", None):
+                record["likeness"] = likeness(
+                    ideal, model, test.images, test.cond, seed=self.seed, floor=floor
+                )
+        record["provenance"] = provenance(device)
+        if self.json:
+            print_json(record)
+        else:
+            show(record)
+
+    def setting(self, model: Model | None, device) -> tuple[LocationGrid, int]:
+        """What is told and the size of pictures: the model's, where there is one."""
+        if self.scenes < 1 or self.each < 0 or self.compared < 2 or self.batch < 1:
+            raise UserError("At least one scene and picture must be made, and two compared.")
+        if model is None:
+            return LocationGrid(self.cells, self.label), self.size
+        if not isinstance(model.tell, LocationGrid):
+            raise UserError("Patches agree on a grid of places; this model is told something else.")
+        set_precision(model, "auto", device)
+        return model.tell, model.size
+
+    def known(self, stream: Stream, device) -> Batch:
+        """The scenes the formula is built from."""
+        parts = []
+        with progress("rendering", self.scenes) as advance:
+            for start in range(0, self.scenes, AT_ONCE):
+                parts.append(stream.batch(start, min(AT_ONCE, self.scenes - start), device))
+                advance(len(parts[-1]))
+        return Batch(
+            *(torch.cat([getattr(part, name) for part in parts]) for name in ("images", "cond", "index"))
+        )
+
+    def formula(self, known: Batch, tell: LocationGrid) -> Empirical | Local:
+        reach = None if self.reach < 0 else self.reach
+        if self.kind == "empirical":
+            return Empirical(known.images, known.cond)
+        if self.kind == "local":
+            return Local(known.images, tell.cells, self.radius, reach)
+        return LocalConditional(
+            known.images, known.cond, tell, self.radius, reach, self.least, self.most or None
+        )
+
+    def judged(
+        self, ideal: Empirical | Local, asks: list[Ask], tell: LocationGrid, size: int, device
+    ) -> dict[str, Any]:
+        """Pictures, counts for every K, K_max."""
+        pictures = torch.cat(list(self.pictures(ideal, asks, tell, size, device)))
+        if self.out is not None:
+            columns = min(8, self.each)
+            save_png(
+                make_folder(self.out) / "ideal.png", sample_sheet(pictures, [a.wanted for a in asks], columns)
+            )
+            say(f"A sheet of {len(asks)} pictures is in {self.out}.")
+        counts = counted(load_judge(device=device), pictures, asks)
+        return {
+            "judged": length_generalization(counts, self.objects[1], tell.label, seed=self.seed),
+            "agreement": {
+                "nothing" if near is None else str(near): share
+                for near, share in shares(getattr(ideal, "agreement", {})).items()
+            },
+        }
+
+    def pictures(self, ideal, asks: list[Ask], tell: LocationGrid, size: int, device) -> Iterator[Tensor]:
+        sigmas = noise_levels(self.steps, self.sigma_min)
+        with progress("sampling", len(asks)) as advance:
+            for start in range(0, len(asks), self.batch):
+                part = asks[start : start + self.batch]
+                cond = torch.cat([tell.at(ask.wanted) for ask in part]).to(device)
+                seeds = [ask.seed for ask in part]
+                yield sample(ideal, cond, size, seeds, sigmas=sigmas, solver=heun, device=device).cpu()
+                advance(len(part))
+
+    def settings(self) -> dict[str, Any]:
+        """What the numbers depend on."""
+        names = (
+            "kind",
+            "scenes",
+            "objects",
+            "radius",
+            "reach",
+            "least",
+            "most",
+            "each",
+            "steps",
+            "sigma_min",
+        )
+        return {"model": self.model, **{name: getattr(self, name) for name in names}, "seed": self.seed}
+
+
+def counted(judge: Judge, pictures: Tensor, asks: list[Ask]) -> list[Counts]:
+    """The judge's counts for every K."""
+    verdicts: dict[int, list] = {}
+    for ask, findings in zip(asks, judge.find(pictures)):
+        verdicts.setdefault(len(ask.wanted), []).append(judge.match(findings, ask.wanted))
+    return [Counts.of(k, found) for k, found in verdicts.items()]
+
+
+def shares(counts: dict) -> dict:
+    total = sum(counts.values())
+    return {key: count / total for key, count in counts.items()} if total else {}
+
+
+def show(record: dict[str, Any]) -> None:
+    """Tables for people."""
+    console = Console()
+    if "judged" in record:
+        rows = Table("K", "n", "all filled", "95%", "extras", title="The judge's word")
+        for row in record["judged"]["rows"]:
+            share = row["all_filled"]
+            interval = f"{share['low']:.2f} to {share['high']:.2f}"
+            rows.add_row(
+                str(row["k"]), str(row["n"]), f"{share['share']:.2f}", interval, f"{row['extra']['mean']:.2f}"
+            )
+        console.print(rows)
+        limits = {rule: found["value"] for rule, found in record["judged"]["k_max"].items()}
+        console.print(f"K_max: {limits}")
+    if "likeness" in record:
+        rows = Table("sigma", "Pearson r", "R^2", "Pearson r, beyond the mean", "R^2, beyond the mean")
+        for row in record["likeness"]:
+            both = [
+                part[name]["mean"]
+                for part in (row, row["beyond_mean"])
+                for name in ("pearson_r", "r_squared")
+            ]
+            rows.add_row(f"{row['sigma']:g}", *(f"{value:.3f}" for value in both))
+        console.print(rows)

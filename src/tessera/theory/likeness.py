@@ -1,0 +1,62 @@
+"""How alike the denoised pictures of two denoisers are, per noise level."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tessera.denoiser.contract import Denoiser
+from tessera.judge.intervals import mean_record
+from tessera.sampler.noise import seeded_noise
+
+SIGMAS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0)
+
+
+def pearson_r(a: Tensor, b: Tensor) -> Tensor:
+    """Correlation of the pixels of each pair of pictures, (B,)."""
+    a, b = (x.flatten(1).double() - x.flatten(1).double().mean(1, keepdim=True) for x in (a, b))
+    return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
+
+
+def r_squared(guess: Tensor, truth: Tensor) -> Tensor:
+    """1 - |guess - truth|^2 / |truth - its mean|^2 per picture, (B,): at most 1, below 0 if worse than the mean."""
+    guess, truth = guess.flatten(1).double(), truth.flatten(1).double()
+    spread = (truth - truth.mean(1, keepdim=True)).square().sum(1)
+    return 1 - (guess - truth).square().sum(1) / spread
+
+
+@torch.no_grad()
+def likeness(
+    ideal: Denoiser,
+    model: Denoiser,
+    images: Tensor,
+    cond: Tensor,
+    sigmas: Sequence[float] = SIGMAS,
+    seed: int = 0,
+    floor: Tensor | None = None,
+) -> list[dict[str, Any]]:
+    """A row per noise level: both denoise the same noisy pictures (B, C, H, W), the model's answer is the truth.
+
+    With `floor` (C, H, W), the mean picture of the data, the same is told of departures from it: most of a
+    picture is background, which any denoiser gets right.
+    """
+    noise = seeded_noise([(seed << 32) + n for n in range(len(images))], images.shape[1:], images.device)
+    rows = []
+    for sigma in sigmas:
+        x, level = images + sigma * noise, torch.tensor(sigma, device=images.device)
+        ours, theirs = ideal(x, level, cond).float(), model(x, level, cond).float()
+        row: dict[str, Any] = {"sigma": sigma, "n": len(images), **compared(ours, theirs, seed)}
+        if floor is not None:
+            row["beyond_mean"] = compared(ours - floor, theirs - floor, seed)
+        rows.append(row)
+    return rows
+
+
+def compared(ours: Tensor, theirs: Tensor, seed: int) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    return {
+        "pearson_r": mean_record(pearson_r(ours, theirs).cpu().numpy(), rng),
+        "r_squared": mean_record(r_squared(ours, theirs).cpu().numpy(), rng),
+    }
