@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tessera.conditioners import ColorCounts, Conditioner
+from tessera.console import progress
 from tessera.denoiser.folder import Model
 from tessera.denoiser.views import trained_network
 from tessera.devices import synchronize
@@ -118,10 +119,18 @@ def made(model: Model, asks: Sequence[Ask], steps: int, device: torch.device) ->
     padded = [*asks, *[asks[-1]] * missing]
     cond = torch.cat([model.tell.at(ask.wanted) for ask in padded])
     seeds = [ask.seed for ask in padded]
-    levels = noise_levels(steps)
-    return sample(model.denoiser, cond, model.size, seeds, batch=batch, sigmas=levels, device=device)[
-        : len(asks)
-    ]
+    with progress("sampling", steps * (len(padded) // batch)) as advance:
+        pictures = sample(
+            model.denoiser,
+            cond,
+            model.size,
+            seeds,
+            batch=batch,
+            sigmas=noise_levels(steps),
+            on_step=lambda step: advance(),
+            device=device,
+        )
+    return pictures[: len(asks)]
 
 
 def even_batch(count: int, most: int) -> int:

@@ -10,7 +10,7 @@ import tyro
 from rich.box import SIMPLE
 from rich.table import Table
 
-from tessera.console import print_json, progress, say, stderr
+from tessera.console import print_json, say, stderr
 from tessera.denoiser.folder import (
     CARD,
     CONFIG,
@@ -238,10 +238,7 @@ class BenchZoo:
                 "No models are shipped with this version; `tessera zoo pack` puts them on the shelf."
             )
         device = pick_device(self.device)
-        with progress("sampling", len(names) * (self.rounds + 1)) as advance:
-            models = {
-                Path(name).name: self.measure(load_model(name, device), device, advance) for name in names
-            }
+        models = {Path(name).name: self.measure(load_model(name, device), device) for name in names}
         record = {
             "models": models,
             "steps": self.steps,
@@ -255,7 +252,7 @@ class BenchZoo:
         else:
             stderr.print(bench_table(record))
 
-    def measure(self, model: Model, device, advance) -> dict[str, Any]:
+    def measure(self, model: Model, device) -> dict[str, Any]:
         from tessera.sampler.asking import study
         from tessera.sampler.verbs import set_precision
         from tessera.study.exam import made
@@ -269,7 +266,6 @@ class BenchZoo:
             made(model, asks, self.steps, device)
             synchronize(device)
             seconds.append((time.perf_counter() - begun) / self.each)
-            advance()
         weights = sum(p.numel() for p in model.denoiser.parameters())
         return {"weights": weights, "size": model.size, "seconds_per_picture": interval(seconds[1:])}
 

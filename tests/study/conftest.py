@@ -1,0 +1,63 @@
+"""A study so small that a training takes a second, and a judge that always sees what a test wants it to see."""
+
+import pytest
+import torch
+
+from tessera.cli import main
+from tessera.judge.finding import Finding
+from tessera.scenes.vocabulary import LOCATIONS
+
+MINUTE = [
+    "--preset", "tiny", "--tell.cells", "4", "--data.size", "8", "--denoiser.width", "8", "--denoiser.blocks", "1",
+    "--denoiser.mult", "1", "--denoiser.head-width", "8", "--denoiser.tile", "1", "--training.batch", "4",
+    "--training.stockpile", "16", "--training.checkpoint", "8", "--training.snapshot", "16", "--device", "cpu",
+]  # fmt: skip
+
+
+def thing(place, color="red"):
+    return Finding(place, color, "cube", "large", "metal", 0.9, 0.9)
+
+
+class Knowing:
+    """Sees every asked place filled up to K = `limit`, and none beyond; exams ask K = 0, 1, ... in order."""
+
+    def __init__(self, limit=2, each=2):
+        self.limit, self.each, self.exams = limit, each, 0
+
+    def look(self, images):
+        self.exams += 1
+        numbers = [n // self.each for n in range(len(images))]
+        found = [[thing(place) for place in LOCATIONS[:k]] if k <= self.limit else [] for k in numbers]
+        return found, torch.zeros(len(images))
+
+
+@pytest.fixture
+def call():
+    """`call("reproduce", "fig4")`: the exit code of the command."""
+
+    def run(*words):
+        with pytest.raises(SystemExit) as left:
+            main([str(word) for word in words])
+        return left.value.code
+
+    return run
+
+
+@pytest.fixture
+def judge(monkeypatch):
+    seen = Knowing()
+    monkeypatch.setattr("tessera.study.verbs.open_judge", lambda device: seen)
+    monkeypatch.setattr("tessera.study.speedrun.open_judge", lambda device: seen)
+    return seen
+
+
+@pytest.fixture
+def reproduce(call, tmp_path, judge):
+    """`reproduce("fig4", "--seeds", 1)` in a folder of its own: 16 images, K = 0..3, two pictures each."""
+
+    def run(what, *more, total=16):
+        given = ["--total", total, "--k", "0-3", "--each", "2", "--steps", "2", "--seeds", "1"]
+        places = ["--root", tmp_path / "runs", "--results", tmp_path / "results"]
+        return call("reproduce", what, *MINUTE, *given, *places, *more)
+
+    return run

@@ -1,0 +1,62 @@
+import pytest
+
+from tessera.errors import UserError
+from tessera.judge.kmax import Training
+from tessera.study.cells import ABLATIONS, CELLS, TABLES, TARGETS, cells_for
+
+
+def column(experiment):
+    return {cell.seen_max: cell.paper.k_max for cell in TABLES if cell.experiment == experiment}
+
+
+def test_the_paper_s_numbers_are_those_of_its_tables():
+    assert column("exp1") == {1: 1, 2: 5, 3: 9, 4: 10, 5: 10, 6: 11}
+    assert column("exp2") == dict.fromkeys(range(2, 7), 1)
+    assert column("exp2-random") == {2: 3, 3: 5, 4: 6, 5: 8, 6: 9}
+    assert column("exp2-drop") == {3: 3, 4: 8, 5: 9, 6: 10}
+    assert column("exp2L") == {1: 6, 3: 9, 5: 10} and column("color") == {1: 1, 3: 4, 5: 7}
+    assert CELLS["exp3-M3"].paper.text == "fails beyond 3" and CELLS["exp3L-M3"].paper.k_max is None
+    assert CELLS["exp2-M5"].paper.text == "1 +(0-4)" and CELLS["exp2-M6"].paper.at_zero == "1-6"
+    assert len(TABLES) == 28 and len(CELLS) == 28 + len(ABLATIONS)
+
+
+@pytest.mark.parametrize("cell", [c for c in TABLES if c.paper.extras], ids=lambda c: c.name)
+def test_extras_the_paper_counts_as_no_failure_are_those_our_rule_allows(cell):
+    label = cell.settings("small").tell.label
+    if cell.experiment == "exp2L" and cell.seen_max == 5:
+        pytest.skip("the paper saw fewer extras than its training could have added")
+    assert cell.paper.extras == f"0-{Training(cell.seen_max, label).extras_allowed}"
+
+
+def test_what_makes_a_cell_cannot_be_changed_by_the_caller():
+    changes = {"denoiser": {"radius": 5, "coords": True, "width": 24}, "data": {"objects": (1, 9)}}
+    settings = CELLS["exp2L-M3-k8"].settings("small", seed=2, changes=changes)
+    assert settings.denoiser.radius == 8 and settings.denoiser.width == 24
+    assert settings.data.objects == (1, 3) and (settings.data.seed, settings.training.seed) == (2, 2)
+    assert not CELLS["exp1-M3-plain"].settings("small", 0, changes).denoiser.coords
+
+
+def test_every_target_names_known_cells_and_all_names_each_of_them():
+    assert {name for names in TARGETS.values() for name in names} == set(CELLS) == set(TARGETS["all"])
+
+
+def test_colours_are_asked_up_to_eight_and_places_up_to_twelve():
+    assert CELLS["color-M1"].ks == tuple(range(9)) and CELLS["exp1-M1"].ks == tuple(range(13))
+
+
+def test_only_keeps_the_named_cells_of_a_target():
+    assert [cell.name for cell in cells_for("table1", "exp2L-M1, exp1-M3")] == ["exp1-M3", "exp2L-M1"]
+
+
+@pytest.mark.parametrize(
+    ("target", "only", "sentence"),
+    [
+        ("fig9", None, "did you mean `fig"),
+        ("tabel1", None, "did you mean `table1`"),
+        ("all", "exp1-M33", "did you mean `exp1-M3`"),
+        ("fig5", "exp1-M3", "None of the cells"),
+    ],
+)
+def test_what_is_not_there_is_told_with_the_nearest(target, only, sentence):
+    with pytest.raises(UserError, match=sentence.replace("`", "`")):
+        cells_for(target, only)

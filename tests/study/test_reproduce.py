@@ -1,0 +1,207 @@
+import json
+
+import pytest
+from PIL import Image
+
+from tessera.study.cells import CELLS
+from tessera.study.jobs import evenly
+from tessera.training.run import Keeper
+
+
+@pytest.fixture
+def results(tmp_path):
+    return tmp_path / "results"
+
+
+def record_of(results, cell="color-M5"):
+    return json.loads((results / "study" / f"{cell}-tiny-seed0.json").read_text())
+
+
+def no_training(*_, **__):
+    raise AssertionError("nothing was left to train")
+
+
+def test_a_cell_leaves_a_whole_record_a_strip_and_a_figure(reproduce, results):
+    assert reproduce("fig4", "--only", "exp1-M1") == 0
+    record = record_of(results, "exp1-M1")
+    assert record["settings"]["data"]["objects"] == [1, 1] and record["exam"]["ks"] == [0, 1, 2, 3]
+    assert record["training"]["images_seen"] == 16 and record["training"]["seconds"] > 0
+    assert {"commit", "device", "date"} <= record["provenance"].keys()
+    assert record["paper"]["k_max"] == 1 and record["quality"]["proper"]["share"] == 1
+    k_max = record["result"]["k_max"]["paper"]
+    assert (k_max["value"], k_max["tested_to"]) == (2, 3) and k_max["low"] <= 2 <= k_max["high"]
+    row = record["result"]["rows"][2]
+    assert row["counts"][2][0] == 2 and row["all_filled"]["count"] == row["all_filled"]["n"] == 2
+    assert row["all_filled"]["low"] < 1 and row["judge"]["exact_count"]["n"] > 0
+    assert record["shown"]["3"] == [[0, 0, 0], [0, 0, 0]] and record["shown"]["2"] == [[2, 0, 1], [2, 0, 1]]
+    assert Image.open(results / "study" / "strips" / "exp1-M1-tiny-seed0.png").size == (16, 32)
+    assert Image.open(results / "figures" / "fig4-tiny.png").width > 2 * 4 * 128
+    row = next(r for r in json.loads((results / "study.json").read_text())["presets"]["tiny"] if r["run"])
+    assert row["cell"] == "exp1-M1" and row["k_max"]["paper"]["value"] == 2 and row["at_zero"] == [0, 0]
+
+
+def test_a_finished_cell_is_left_alone(reproduce, results, monkeypatch, judge):
+    assert reproduce("fig5") == 0
+    before = (results / "study" / "color-M5-tiny-seed0.json").read_bytes()
+    monkeypatch.setattr("tessera.study.reproduce.train_run", no_training)
+    assert reproduce("fig5") == 0
+    assert judge.exams == 1 and (results / "study" / "color-M5-tiny-seed0.json").read_bytes() == before
+
+
+def test_another_exam_needs_no_other_training(reproduce, results, monkeypatch, judge):
+    assert reproduce("fig5") == 0
+    monkeypatch.setattr("tessera.study.reproduce.train_run", no_training)
+    assert reproduce("fig5", "--k", "0-2") == 0
+    assert judge.exams == 2 and record_of(results)["exam"]["ks"] == [0, 1, 2]
+
+
+def test_interrupted_training_carries_on_to_the_same_pictures(reproduce, results, tmp_path, monkeypatch):
+    after = Keeper.after
+
+    def interrupted(keeper, *step):
+        after(keeper, *step)
+        if keeper.learner.images_seen == 12:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Keeper, "after", interrupted)
+        assert reproduce("fig5") == 130
+    assert not list((results / "study").glob("*.json"))
+    assert (
+        tmp_path / "runs" / "color-M5-tiny-seed0" / "snapshots" / "state-000000000008.safetensors"
+    ).is_file()
+    assert reproduce("fig5") == 0
+    carried_on = (results / "study" / "strips" / "color-M5-tiny-seed0.png").read_bytes()
+    assert reproduce("fig5", "--root", tmp_path / "again", "--results", tmp_path / "again") == 0
+    assert (tmp_path / "again" / "study" / "strips" / "color-M5-tiny-seed0.png").read_bytes() == carried_on
+
+
+def test_an_interrupted_exam_is_set_again_without_training(reproduce, results, monkeypatch, judge):
+    def leave(images):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(judge, "look", leave)
+        assert reproduce("fig5") == 130
+    monkeypatch.setattr("tessera.study.reproduce.train_run", no_training)
+    assert reproduce("fig5") == 0
+    assert record_of(results)["training"]["images_seen"] == 16
+
+
+def test_the_clock_stops_the_study_and_the_next_call_ends_it(reproduce, results, capfd):
+    assert reproduce("fig5", "--minutes", "0.000001", total=4096) == 0
+    assert "the same command carries on" in capfd.readouterr().err.replace("\n", " ")
+    assert not (results / "study" / "color-M5-tiny-seed0.json").exists()
+    assert reproduce("fig5") == 0
+
+
+def test_full_states_go_and_averages_stay(reproduce, tmp_path):
+    assert reproduce("fig5") == 0
+    kept = {path.name[:4] for path in (tmp_path / "runs").rglob("*.safetensors")}
+    assert kept == {"ema-"}
+
+
+def test_moments_of_training_are_examined_too(reproduce, results, judge):
+    assert reproduce("fig5", "--snapshots", "4") == 0
+    moments = record_of(results)["snapshots"]
+    assert [moment["images_seen"] for moment in moments] == [4, 8, 12, 16] and judge.exams == 4
+    assert all(moment["k_max"]["paper"]["value"] == 0 for moment in moments)  # red things, but blue was asked
+    assert len(moments[0]["rows"]) == 4
+
+
+def test_a_cell_that_fails_does_not_stop_the_others(reproduce, results, monkeypatch, capfd):
+    from tessera.errors import UserError
+    from tessera.study import reproduce as module
+
+    train = module.train_run
+
+    def sometimes(settings, *rest, **more):
+        if settings.experiment == "exp1":
+            raise UserError("The loss became NaN.")
+        return train(settings, *rest, **more)
+
+    monkeypatch.setattr(module, "train_run", sometimes)
+    local = ["--denoiser.radius", "1"]
+    assert reproduce("fig4", "--json", *local) == 1
+    said = capfd.readouterr()
+    assert json.loads(said.out)["failed"] == {"exp1-M1-tiny-seed0": "The loss became NaN."}
+    assert record_of(results, "exp2L-M1")["result"]["k_max"]["paper"]["value"] == 2
+
+
+def test_seeds_make_one_row_whose_interval_covers_them(reproduce, results, judge, capfd):
+    assert reproduce("fig4", "--only", "exp1-M1") == 0
+    judge.limit = 1
+    assert reproduce("fig4", "--only", "exp1-M1", "--seeds", "2", "--json") == 0
+    (row,) = json.loads(capfd.readouterr().out)["cells"]
+    assert row["seeds"] == [0, 1] and row["k_max"]["paper"]["values"] == [2, 1]
+    assert row["k_max"]["paper"]["value"] == 1 and row["k_max"]["paper"]["high"] == 2
+    assert row["shares"]["2"]["all_filled"] == pytest.approx(
+        {**row["shares"]["2"]["all_filled"], "share": 0.5}
+    )
+
+
+def test_a_dry_run_counts_images_and_tells_minutes_only_where_a_speed_is_known(reproduce, results, capfd):
+    assert reproduce("fig4", "--dry-run", "--json", "--seeds", "2", total=6000) == 0
+    plan = json.loads(capfd.readouterr().out)
+    assert plan["images"] == 4 * 6000 and plan["pictures"] == 4 * 4 * 2
+    assert plan["minutes"] is None and plan["unknown"] == 4
+    settings = CELLS["exp1-M1"].settings("tiny").plain()
+    bench = {"settings": settings, "images_per_second": {"mean": 100.0}}
+    results.mkdir()
+    (results / "bench-train-tiny.json").write_text(json.dumps(bench))
+    words = ["--total", "6000", "--dry-run", "--json"]
+    assert plain_dry_run(reproduce, results, words) == 0
+    first, second = json.loads(capfd.readouterr().out)["jobs"]
+    assert first["training_minutes"] == pytest.approx(1.0) and second["minutes"] is None
+    assert not (results / "study").exists()
+
+
+def plain_dry_run(reproduce, results, words):
+    """The preset as it is, so that the recorded speed is one of the same network."""
+    import sys
+
+    from tessera.cli import main
+
+    try:
+        main(["reproduce", "fig4", "--preset", "tiny", "--seeds", "1", "--results", str(results), *words])
+    except SystemExit as leaving:
+        return leaving.code
+    return sys.maxsize
+
+
+def test_status_names_every_cell_run_or_not(reproduce, call, tmp_path, results, capfd):
+    assert reproduce("fig5") == 0
+    capfd.readouterr()
+    words = ["--preset", "tiny", "--root", tmp_path / "runs", "--results", results]
+    assert call("reproduce", "status", *words, "--json") == 0
+    status = json.loads(capfd.readouterr().out)
+    assert [row["cell"] for row in status["cells"]] == list(CELLS) and status["run"] == 1
+    assert [row["cell"] for row in status["cells"] if "k_max" in row] == ["color-M5"]
+    assert call("reproduce", "status", *words) == 0
+    assert "not run" in capfd.readouterr().err
+
+
+def test_another_training_in_the_same_folder_is_not_overwritten(reproduce, capfd):
+    assert reproduce("fig5") == 0
+    assert reproduce("fig5", "--training.lr", "0.5") == 1
+    assert "holds another run" in capfd.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["reproduce", "fig9"], "did you mean `fig8`"),
+        (["reproduce", "fig1", "--only", "exp1-M33"], "did you mean `exp1-M3`"),
+        (["reproduce", "fig1", "--seeds", "0"], "At least one seed"),
+        (["reproduce", "fig1", "--each", "0"], "at least one picture"),
+        (["reproduce", "status", "--preset", "smal"], "did you mean `small`"),
+    ],
+)
+def test_mistakes_are_told_in_one_sentence(call, capfd, words, sentence):
+    assert call(*words) == 2
+    assert sentence in capfd.readouterr().err
+
+
+def test_moments_are_spread_evenly_and_end_at_the_end():
+    assert evenly([1, 2, 3, 4, 5, 6, 7, 8], 4) == [2, 4, 6, 8] and evenly([1, 2, 3], 8) == [1, 2, 3]
+    assert evenly([1, 2, 3, 4, 5], 1) == [5]
