@@ -115,10 +115,10 @@ class Speedrun:
             "changes": listed(told),
             "target": self.target,
             "reached": race.reached,
-            "minutes": race.spent / 60 if race.reached else None,
+            "minutes": race.exams[-1]["seconds"] / 60 if race.reached else None,
             "k_max": race.exams[-1]["k_max"]["paper"]["value"] if race.exams else None,
             "images_seen": race.learner.images_seen,
-            "training_minutes": race.spent / 60,
+            "training_minutes": race.watch.seconds / 60,
             "exam_minutes": race.examining / 60,
             "first_step_seconds": race.first_step,
             "cold_compiler": not self.warm,
@@ -133,6 +133,31 @@ class Speedrun:
         }
 
 
+class StopWatch:
+    """Seconds of training; stands still while paused. Queued work is waited for before the time is taken."""
+
+    def __init__(self, device: torch.device):
+        self.device, self.before = device, 0.0
+        self.since: float | None = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return self.before + (0.0 if self.since is None else time.perf_counter() - self.since)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        synchronize(self.device)
+        self.before, self.since = self.seconds, None
+        try:
+            yield
+        finally:
+            self.since = time.perf_counter()
+
+    def stop(self) -> None:
+        synchronize(self.device)
+        self.before, self.since = self.seconds, None
+
+
 class Race:
     """A training with a clock that stands still during exams."""
 
@@ -141,53 +166,46 @@ class Race:
         self.exams: list[dict[str, Any]] = []
         self.examining, self.first_step = 0.0, 0.0
         self.reached = False
-        self.begun = self.stopped = time.perf_counter()
+        self.watch = StopWatch(examiner.device)
         self.learner = Learner(build_denoiser(settings), settings.training, examiner.device)
         self.model: Model | None = None
 
-    @property
-    def spent(self) -> float:
-        """Seconds on the clock."""
-        return self.stopped - self.begun - self.examining
-
-    def stop_clock(self) -> None:
-        synchronize(self.examiner.device)
-        self.stopped = time.perf_counter()
-
     def go(self, seconds: float, first: int, every: int) -> None:
-        """Train until the target is reached, the clock or the training has run out."""
+        """Train until the target is reached, or the clock or the training has run out."""
         due = max(first, every)
-        self.stop_clock()
-        with progress(f"speed-run, {self.settings.run_name}", self.settings.training.total) as advance:
+        total = self.settings.training.total
+        with progress(f"speed-run, {self.settings.run_name}", total) as advance:
             for step in train(self.learner, stream_for(self.settings)):
-                if not self.first_step:
-                    self.stop_clock()
-                    self.first_step = self.spent
-                last = step.images_seen >= self.settings.training.total
-                late = time.perf_counter() - self.begun - self.examining > seconds
-                if step.images_seen >= due or last or late:
-                    self.stop_clock()
+                self.first_step = self.first_step or self.seconds_now()
+                late = self.watch.seconds > seconds
+                if step.images_seen >= min(due, total) or late:
                     due += every
-                    self.sit_exam()
+                    with self.watch.paused():
+                        self.sit_exam()
                 advance(self.settings.training.batch, note=f"K_max {self.last_k_max()}")
                 if self.reached or late:
                     break
+        self.watch.stop()
+
+    def seconds_now(self) -> float:
+        synchronize(self.examiner.device)
+        return self.watch.seconds
 
     def last_k_max(self) -> int | str:
         return self.exams[-1]["k_max"]["paper"]["value"] if self.exams else "unknown"
 
     def sit_exam(self) -> None:
         """The averaged network's K_max now, off the clock."""
-        model = self.examined()
+        begun, model = time.perf_counter(), self.examined()
         answers = self.examiner.sit(model, self.exam)
         marks = self.examiner.mark(model, answers, corrected=False, resamples=200)
         rows = [
             {name: row[name] for name in ("k", "n", "all_filled", "within", "near")} for row in marks["rows"]
         ]
-        moment = {"seconds": round(self.spent, 2), "images_seen": self.learner.images_seen}
+        moment = {"seconds": round(self.watch.seconds, 2), "images_seen": self.learner.images_seen}
         self.exams.append({**moment, "k_max": marks["k_max"], "rows": rows})
         self.reached = marks["k_max"]["paper"]["value"] >= self.target
-        self.examining += time.perf_counter() - self.stopped
+        self.examining += time.perf_counter() - begun
 
     def examined(self) -> Model:
         """One copy of the network for all exams, with the average as it is now: it is compiled only once."""

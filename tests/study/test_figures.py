@@ -1,0 +1,73 @@
+import pytest
+import torch
+
+from tessera.judge.explain import BAD, GOOD
+from tessera.judge.finding import Finding
+from tessera.judge.kmax import Training
+from tessera.judge.matching import match
+from tessera.sampler.asking import Ask
+from tessera.scenes.vocabulary import LOCATIONS
+from tessera.study.cells import CELLS
+from tessera.study.exam import Answers, even_batch
+from tessera.study.figures import FIGURES, Figure, Panel, drawn
+from tessera.study.strips import Shown, load_strip, save_strip, shown_record
+
+
+def thing(place):
+    return Finding(place, "red", "cube", "large", "metal", 0.9, 0.9)
+
+
+def answers(ks=(0, 1, 2), each=10):
+    """Pictures of one grey level each; the judge saw the first asked place filled, and no other."""
+    asks = [Ask(f"k{k:02d}", LOCATIONS[:k], n) for k in ks for n in range(each)]
+    levels = torch.arange(len(asks), dtype=torch.uint8)
+    pictures = levels[:, None, None, None].expand(-1, 3, 8, 8).contiguous()
+    verdicts = [match([thing(LOCATIONS[0])], ask.wanted) for ask in asks]
+    return Answers(asks, pictures, verdicts, [False] * len(asks), {})
+
+
+def test_a_strip_gives_back_the_first_pictures_of_every_k_with_their_verdicts(tmp_path):
+    given = answers()
+    save_strip(tmp_path / "strip.png", given)
+    record = {"shown": shown_record(given, Training(1, "all"))}
+    rows = load_strip(tmp_path / "strip.png", record, {k: LOCATIONS[:k] for k in (0, 1, 2)})
+    assert {k: len(row) for k, row in rows.items()} == {0: 8, 1: 8, 2: 8}
+    assert [int(shown.picture[0, 0, 0]) for shown in rows[1]] == list(range(10, 18))
+    assert [(rows[k][0].found, rows[k][0].extra, rows[k][0].ok) for k in (0, 1, 2)] == [
+        (0, 1, False),
+        (1, 0, True),
+        (1, 0, False),
+    ]
+
+
+def test_extras_that_training_may_add_are_no_failure():
+    one_of_two = shown_record(answers(), Training(2, "one"))
+    assert one_of_two["0"][0] == [0, 1, 1] and one_of_two["2"][0] == [1, 0, 0]
+
+
+def colors_of(sheet):
+    return {tuple(pixel) for pixel in sheet.flatten(1).T.tolist()}
+
+
+@pytest.mark.parametrize(("ok", "there", "absent"), [(True, GOOD, BAD), (False, BAD, GOOD)])
+def test_a_figure_shows_red_dots_and_verdicts(ok, there, absent):
+    shown = Shown(torch.zeros(3, 8, 8, dtype=torch.uint8), LOCATIONS[:2], 2, 0, ok)
+    figure = Figure(("exp1-M3",), (2,), 1)
+    sheet = drawn(figure, [Panel(CELLS["exp1-M3"], {2: [shown]}, 9)])
+    assert there in colors_of(sheet) and absent not in colors_of(sheet)
+    red = (sheet[0] > 180) & (sheet[1] < 60) & (sheet[2] < 60)
+    assert red.sum() > 10
+
+
+def test_every_figure_has_a_target_with_its_cells():
+    from tessera.study.cells import TARGETS
+
+    assert all(set(figure.cells) == set(TARGETS[name]) for name, figure in FIGURES.items())
+    assert all(set(figure.ks) <= set(CELLS[cell].ks) for figure in FIGURES.values() for cell in figure.cells)
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "batch"), [(832, 1024, 832), (832, 512, 416), (7, 4, 4), (1, 64, 1)]
+)
+def test_batches_are_even(count, most, batch):
+    assert even_batch(count, most) == batch

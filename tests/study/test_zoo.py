@@ -1,0 +1,83 @@
+import json
+
+import pytest
+import torch
+
+import tessera
+from tessera.study import zoo
+from tessera.study.cells import CELLS
+
+
+@pytest.fixture
+def packed(reproduce, call, tmp_path):
+    assert reproduce("fig5") == 0
+    places = ["--root", tmp_path / "runs", "--results", tmp_path / "results", "--preset", "tiny"]
+    assert call("zoo", "pack", *places, "--out", tmp_path / "shelf") == 0
+    return tmp_path / "shelf" / "color"
+
+
+def test_a_packed_model_loads_and_carries_its_results(packed):
+    model = tessera.load(packed)
+    x, sigma = torch.randn(2, 3, 8, 8), torch.tensor(1.0)
+    assert model(x, sigma, model.tell.at(("red",)).expand(2, -1)).shape == x.shape
+    assert model.seen_max == 5 and model.config["cell"] == "color-M5"
+    assert model.config["results"]["paper"]["k_max"] == 7 and model.config["results"]["rows"][1]["k"] == 1
+    card = (packed / "README.md").read_text()
+    assert "K_max, 95% interval" in card and "| the paper's own model | 7 |" in card
+
+
+def test_an_average_that_was_not_judged_claims_no_results(packed, call, tmp_path):
+    places = ["--root", tmp_path / "runs", "--results", tmp_path / "results", "--preset", "tiny"]
+    assert call("zoo", "pack", *places, "--out", tmp_path / "other", "--std", "0.08") == 0
+    assert tessera.load(tmp_path / "other" / "color").config["results"] is None
+    assert "was not judged" in (tmp_path / "other" / "color" / "README.md").read_text()
+
+
+def test_a_model_too_large_to_ship_is_refused(packed, call, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(zoo, "MOST_BYTES", 1000)
+    places = ["--root", tmp_path / "runs", "--results", tmp_path / "results", "--preset", "tiny"]
+    assert call("zoo", "pack", *places, "--out", tmp_path / "heavy") == 2
+    assert "in half precision" in capfd.readouterr().err and not (tmp_path / "heavy" / "color").exists()
+
+
+def test_the_list_names_what_is_on_the_shelf_and_what_is_not(packed, call, monkeypatch, capfd):
+    monkeypatch.setattr("tessera.denoiser.folder.SHELVES", (packed.parent,))
+    assert call("zoo", "list", "--json") == 0
+    record = json.loads(capfd.readouterr().out)
+    assert [model["name"] for model in record["models"]] == ["color"] and "exp1" in record["not_shipped"]
+    assert record["models"][0]["k_max"]["paper"]["value"] == 0 and record["models"][0]["bytes"] < 8e6
+    assert tessera.load("color").seen_max == 5
+    assert call("zoo", "list") == 0 and "color" in capfd.readouterr().err
+
+
+def test_the_bench_tells_seconds_per_picture(packed, call, capfd):
+    words = ["--only", packed, "--each", "1", "--rounds", "2", "--steps", "1", "--device", "cpu", "--json"]
+    assert call("bench", "zoo", *words) == 0
+    record = json.loads(capfd.readouterr().out)
+    assert 0 < record["models"]["color"]["seconds_per_picture"]["mean"] < 10
+
+
+def test_the_zoo_is_made_of_cells_of_the_study():
+    assert set(zoo.ZOO.values()) <= set(CELLS) and {"exp1", "exp2", "exp3", "exp2L", "color"} <= set(zoo.ZOO)
+
+
+def test_without_runs_or_models_one_sentence_says_so(call, tmp_path, monkeypatch, capfd):
+    assert call("zoo", "pack", "--root", tmp_path, "--out", tmp_path / "shelf") == 2
+    assert "None of the models was run" in capfd.readouterr().err
+    monkeypatch.setattr("tessera.denoiser.folder.SHELVES", (tmp_path,))
+    assert call("bench", "zoo") == 2
+    assert "No models are shipped" in capfd.readouterr().err
+    assert call("zoo", "pack", "--only", "colour") == 2
+    assert "did you mean `color`" in capfd.readouterr().err
+
+
+def test_importing_the_package_does_not_import_torch():
+    import subprocess
+    import sys
+
+    words = "import sys, tessera; print('torch' in sys.modules, tessera.__version__)"
+    assert subprocess.run([sys.executable, "-c", words], capture_output=True, text=True).stdout.startswith(
+        "False"
+    )
+    with pytest.raises(AttributeError, match="no attribute 'lode'"):
+        tessera.lode  # noqa: B018
