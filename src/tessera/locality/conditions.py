@@ -12,6 +12,8 @@ from torch import Tensor
 
 from tessera.conditioners import Conditioner
 from tessera.denoiser.contract import Denoiser
+from tessera.denoiser.localconv import LocalConv
+from tessera.denoiser.patchwise import Patchwise
 from tessera.denoiser.precondition import per_picture
 from tessera.errors import UserError
 from tessera.judge.intervals import RESAMPLES, quantile_range
@@ -63,19 +65,27 @@ def condition_influence(
     """
     without = ablated(tell, cond, wanted)  # (N, K, dim)
     told = torch.cat([cond[:, None], without], dim=1)  # (N, 1 + K, dim)
-    variants = told.shape[1]
     levels = per_picture(sigma, x)
     parts = []
-    for some in slices(len(x), max(1, rows // variants)):
-        clean = bare(denoise)(
-            x[some].repeat_interleave(variants, 0),
-            levels[some].repeat_interleave(variants),
-            told[some].flatten(0, 1),
-        ).unflatten(0, (-1, variants))  # (n, 1 + K, C, H, W)
+    for some in slices(len(x), max(1, rows // told.shape[1])):
+        clean = variants_of(bare(denoise), x[some], levels[some], told[some])  # (n, 1 + K, C, H, W)
         parts.append((clean[:, 1:] - clean[:, :1]).norm(dim=2))
     found = torch.cat(parts)
     check_finite(found, levels)
     return found
+
+
+def variants_of(denoise: Denoiser, x: Tensor, sigma: Tensor, told: Tensor) -> Tensor:
+    """Every picture under each of its conditions (n, V, dim): (n, V, C, H, W).
+
+    Rounding depends on a row's position in its batch. Local networks are asked about one variant at a time, so
+    that every row keeps its position and what cannot matter changes nothing at all.
+    """
+    if isinstance(denoise, Patchwise | LocalConv):
+        return torch.stack([denoise(x, sigma, one) for one in told.unbind(1)], dim=1)
+    variants = told.shape[1]
+    rows = (x.repeat_interleave(variants, 0), sigma.repeat_interleave(variants), told.flatten(0, 1))
+    return denoise(*rows).unflatten(0, (-1, variants))
 
 
 def check_finite(found: Tensor, sigma: Tensor) -> None:

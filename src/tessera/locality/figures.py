@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogLocator, NullFormatter
@@ -70,7 +71,7 @@ def figure_maps(located: Located, title: str = "", columns: int = COLUMNS) -> Fi
     row_names(axes, ["denoised", *(probe.name for probe in located.probes)])
     note = "heat: pixel influence (root, each map to its own maximum)   \u25a1 90% of its energy"
     if located.told.shape[-1]:
-        note += "   \u00d7 strength: influence of that condition on the probe"
+        note += "   \u00d7 strength: influence of that condition on the probe (root)"
     figure.supxlabel(note, fontsize=7, color=QUIET)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
@@ -106,14 +107,15 @@ def square(ax: Axes, probe: Probe, side: int) -> None:
 
 
 def crosses(ax: Axes, located: Located, row: int, level: int) -> None:
-    """A cross at every asked place, the stronger the more its condition moves the probe at this level."""
-    told = located.told[:, level, row].mean(0).numpy()  # (K,)
-    strongest = max(told.max(), 1e-30) if len(told) else 1.0
+    """A cross at every asked place, the stronger the more its condition moves the probe."""
+    told = located.told.mean(0).numpy()  # (S, P, K); one scale for the whole figure
+    strongest = max(told.max(), 1e-30) if told.size else 1.0
+    strength = np.sqrt(told[level, row] / strongest)
     height, width = located.influence.shape[-2:]
     for number, want in enumerate(located.wanted):
         if isinstance(want, str):
             continue
-        alpha = min(1.0, FAINT + (1 - FAINT) * float(told[number] / strongest))
+        alpha = min(1.0, FAINT + (1 - FAINT) * float(strength[number]))
         ax.plot(
             want[0] * width - 0.5,
             want[1] * height - 0.5,
@@ -195,7 +197,7 @@ def figure_curves(located: Located, title: str = "", band: tuple[float, float] |
     told = located.told.shape[-1] > 0
     panels = located.probes if told else []
     left = int(np.ceil(len(panels) / 2))
-    figure = Figure(figsize=(2.15 * left + 5.6, 3.7 if told else 2.9))
+    figure = Figure(figsize=(2.15 * left + 5.6, 3.9 if told else 2.9))
     grid = figure.add_gridspec(2, left + 2, width_ratios=[1] * left + [1.3, 1.3])
     share_y = None
     for number, probe in enumerate(panels):
@@ -211,12 +213,24 @@ def figure_curves(located: Located, title: str = "", band: tuple[float, float] |
     probe_curves(side, located, located.sides.float(), "90% side, pixels")
     probe_curves(energy, located, located.energy, "total pixel energy", log=True)
     side.set_ylim(0, None)
-    side.set_title("Pixels: size of the neighbourhood")
-    energy.set_title("Pixels: energy")
+    side.set_title("Pixel neighbourhood")
+    energy.set_title("Pixel energy")
+    if told:
+        condition_legend(figure, located, band is not None)
     side.legend(fontsize=7, loc="best")
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
     return figure
+
+
+def condition_legend(figure: Figure, located: Located, shaded: bool) -> None:
+    handles: list[Any] = [
+        Line2D([], [], color=condition_color(k), lw=2.4, label=condition_name(want))
+        for k, want in enumerate(located.wanted)
+    ]
+    if shaded:
+        handles.append(Rectangle((0, 0), 1, 1, color=GRID, label="band where conditions matter"))
+    figure.legend(handles=handles, loc="outside lower left", ncols=7, fontsize=7)
 
 
 def condition_curves(ax: Axes, located: Located, number: int, probe: Probe) -> None:
@@ -262,7 +276,7 @@ def probe_color(number: int, located: Located) -> str:
 def noise_axis(ax: Axes) -> None:
     """Sampling runs from left to right: high noise first."""
     ax.set_xscale("log")
-    ax.xaxis.set_major_locator(LogLocator(numticks=5))
+    ax.xaxis.set_major_locator(LogLocator(numticks=4))
     ax.xaxis.set_minor_formatter(NullFormatter())
     if not ax.xaxis_inverted():
         ax.invert_xaxis()

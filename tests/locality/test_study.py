@@ -1,0 +1,231 @@
+"""Studies along trajectories, the test of the definition, and correlations: known answers."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from tessera.conditioners import ColorCounts, LocationGrid, Nothing
+from tessera.errors import UserError
+from tessera.locality.residual import definition_residual
+from tessera.locality.scatter import Point, correlation, point_from, scatter_record
+from tessera.locality.study import (
+    Plan,
+    Trajectory,
+    default_probes,
+    generated,
+    locate,
+    noised,
+    picked,
+    study_record,
+    truth,
+    wishes,
+)
+from tessera.sampler import heun, noise_levels, seeded_noise
+from tessera.scenes.vocabulary import LOCATIONS
+
+
+def local_painter(size=16, cells=16):
+    """Shrinks each pixel, and brightens the asked cells: local in both."""
+
+    def denoise(x, sigma, cond=None):
+        sigma = torch.as_tensor(sigma).reshape(-1, 1, 1, 1)
+        asked = 0 if cond is None else cond.view(-1, 1, cells, cells)
+        return x / (1 + sigma**2) + asked * sigma / (1 + sigma)
+
+    return denoise
+
+
+TELL = LocationGrid(cells=16)
+
+
+# -- trajectories --------------------------------------------------------------------------------------------
+
+
+def test_a_generated_trajectory_is_the_one_the_sampler_takes():
+    denoise = local_painter()
+    cond = TELL.at(LOCATIONS[:2]).expand(2, -1)
+    way = generated(denoise, cond, 16, [3, 4], steps=10, levels=4)
+    seen = []
+    x = seeded_noise([3, 4], (3, 16, 16)) * 80
+    heun(lambda x, s: denoise(x, s, cond), x, noise_levels(10), on_step=lambda step: seen.append(step.x))
+    assert picked(10, 4) == [0, 3, 6, 9]
+    torch.testing.assert_close(way.x, torch.stack([seen[n] for n in (0, 3, 6, 9)]))
+    torch.testing.assert_close(way.sigmas, noise_levels(10)[[0, 3, 6, 9]])
+
+
+def test_noised_truth_is_truth_plus_one_noise_at_every_level():
+    pictures = truth(LOCATIONS[:2], 16, 3, seed=0)
+    way = noised(pictures, [1, 2, 3], steps=8, levels=3)
+    scaled = (way.x - pictures) / way.sigmas.view(-1, 1, 1, 1, 1)
+    torch.testing.assert_close(scaled[0], seeded_noise([1, 2, 3], (3, 16, 16)), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(scaled[1], scaled[0], rtol=1e-3, atol=1e-3)
+
+
+def test_truth_shows_things_at_the_asked_places():
+    there, nothing = (truth(places, 32, 4, seed=0).mean(0) for places in (LOCATIONS[:1], ()))
+    change = (there - nothing).abs().sum(0)
+    row, col = np.unravel_index(int(change.argmax()), (32, 32))
+    assert abs(row - 0.65 * 32) <= 5 and abs(col - 0.65 * 32) <= 5
+
+
+# -- studies -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["generated", "truth"])
+@pytest.mark.parametrize("k", [1, 4, 6])
+def test_a_local_painter_is_local_in_pixels_and_conditions(source, k):
+    plan = Plan(k=k, pictures=2, levels=4, steps=8, source=source, scenes=2)
+    found = locate(local_painter(), TELL, 16, plan)
+    record = study_record(found)
+    assert len(found) == 2 and record["conditional_locality"]["value"] == 1.0
+    assert record["conditional_locality"]["scenes"] == 2
+    assert all(row["side90"] == 1 for row in record["levels"])
+    for row in record["levels"]:  # three channels, each 1 / (1 + sigma^2)
+        assert row["energy"] == pytest.approx((3 / (1 + row["sigma"] ** 2)) ** 2, rel=1e-4)
+    assert [probe.name for probe in found[0].probes] == [*(f"loc {n}" for n in range(k)), "center"]
+    assert found[0].told_maps.shape == (4, k, 16, 16)
+
+
+def test_conditions_without_a_place_and_models_without_conditions_are_studied_in_pixels():
+    paint = lambda x, sigma, cond=None: x * 0.5 + 0 * x.sum()  # noqa: E731
+    colors = locate(paint, ColorCounts(), 16, Plan(k=3, pictures=2, levels=3, steps=6))
+    assert study_record(colors)["conditional_locality"] is None
+    assert colors[0].told.shape == (2, 3, 1, 3)
+    nothing = locate(paint, Nothing(), 16, Plan(k=0, pictures=2, levels=3, steps=6))
+    assert nothing[0].told.shape[-1] == 0 and nothing[0].influence.shape == (3, 1, 16, 16)
+
+
+def test_wishes_begin_with_the_study_and_hold_k_conditions():
+    asked = wishes(TELL, 4, scenes=4, seed=1)
+    assert asked[0] == LOCATIONS[:4]
+    assert len(set(asked)) == len(asked) >= 3 and all(len(places) == 4 for places in asked)
+    assert [len(set(colors)) for colors in wishes(ColorCounts(), 3, scenes=3)] == [3, 3, 3]
+    for k, words in ((0, "K = 0"), (13, "at most 12")):
+        with pytest.raises(UserError, match=words):
+            wishes(TELL, k)
+    with pytest.raises(UserError, match="1 to 8"):
+        picked(8, 9)
+
+
+def test_probes_are_the_asked_places_and_the_centre():
+    assert [probe.at for probe in default_probes(LOCATIONS[:2], 32, 32)] == [(20, 20), (8, 20), (16, 16)]
+
+
+# -- the definition --------------------------------------------------------------------------------------------
+
+
+def way_of(pictures=2, size=16, levels=(5.0, 0.5)):
+    sigmas = torch.tensor(levels)
+    x = torch.randn(len(levels), pictures, 3, size, size, generator=torch.Generator().manual_seed(0))
+    return Trajectory(sigmas, x * sigmas.view(-1, 1, 1, 1, 1))
+
+
+@pytest.mark.parametrize("fill", ["noise", "other"])
+def test_a_local_score_does_not_change_when_the_rest_is_exchanged(fill):
+    cond = TELL.at(LOCATIONS[:4]).expand(2, -1)
+    found = definition_residual(local_painter(), way_of(), cond, TELL, radius=1, fill=fill)
+    for row in found.record():
+        assert row["both"]["rms"] == row["pixels"]["rms"] == row["conditions"]["rms"] == 0
+        assert row["ceiling"] > 0.1
+
+
+def test_the_residual_of_a_mean_over_the_picture_is_known():
+    """D = mean of all pixels: with a window of one cell of 256 kept, nearly all of the mean is exchanged."""
+
+    def denoise(x, sigma, cond=None):
+        return x.mean((2, 3), keepdim=True).expand_as(x)
+
+    way = way_of()
+    found = definition_residual(denoise, way, None, None, radius=0, fill="other", exchanged=("pixels",))
+    other = way.x.roll(1, 1)
+    known = ((way.x.mean((3, 4)) - other.mean((3, 4))) ** 2).mean(2).T  # were everything exchanged, (B, S)
+    np.testing.assert_allclose(found.ceiling, known, rtol=1e-4)
+    np.testing.assert_allclose(found.squares["pixels"], known, rtol=0.1)
+
+
+def test_conditions_that_act_from_afar_leave_a_residual():
+    def denoise(x, sigma, cond=None):
+        return 0 * x + cond.sum(1)[:, None, None, None]
+
+    cond = TELL.at(LOCATIONS[:1]).expand(2, -1)
+    found = definition_residual(denoise, way_of(), cond, TELL, radius=2)
+    row = found.record()[0]
+    assert row["pixels"]["rms"] == 0
+    assert row["conditions"]["rms"] == pytest.approx(np.sqrt(1 - 25 / 256))  # all cells but 5 x 5 forget it
+    assert row["both"]["relative"] == pytest.approx(np.sqrt(1 - 25 / 256))
+
+
+@pytest.mark.slow
+def test_a_patchwise_network_is_a_local_conditional_score(patchwise):
+    cond = patchwise.tell.at(LOCATIONS[:2]).expand(1, -1)
+    way = way_of(1, 32, (2.0,))
+    found = definition_residual(patchwise, way, cond, patchwise.tell, radius=1, exchanged=("both",), rows=8)
+    row = found.record()[0]
+    assert row["both"]["rms"] <= 1e-5 and row["ceiling"] > 0.1
+
+
+def test_neighbourhoods_that_make_no_sense_are_refused():
+    with pytest.raises(UserError, match="0 to 15 cells"):
+        definition_residual(local_painter(), way_of(), None, TELL, radius=16)
+    with pytest.raises(UserError, match="at least two"):
+        definition_residual(local_painter(), way_of(1), None, TELL, fill="other")
+
+
+# -- correlation -------------------------------------------------------------------------------------------------
+
+
+def points(noise=0.1, models=5, each=5, seed=0):
+    rng = np.random.default_rng(seed)
+    made = []
+    for m in range(models):
+        for n in range(each):
+            gained = int(rng.integers(-2, 7))
+            locality = 0.4 + 0.06 * gained + noise * rng.normal()
+            made.append(Point(f"model {m}", (n + 1) * 1000, 3 + gained, 3, locality))
+    return made
+
+
+def test_correlations_are_those_of_scipy_and_their_intervals_hold_them():
+    made = points()
+    found = correlation(made, 300)
+    a, b = [p.gained for p in made], [p.locality for p in made]
+    assert found["spearman"]["value"] == pytest.approx(stats.spearmanr(a, b).statistic)
+    assert found["pearson"]["value"] == pytest.approx(stats.pearsonr(a, b).statistic)
+    for name in ("spearman", "pearson"):
+        for kind in ("interval", "interval_by_model"):
+            low, high = found[name][kind]
+            assert -1 <= low < found[name]["value"] < high <= 1
+    assert (found["points"], found["models"]) == (25, 5)
+
+
+def test_snapshots_that_only_repeat_their_model_widen_the_interval_by_model():
+    made = [point for point in points(noise=0.3, models=6, each=1) for _ in range(6)]
+    found = correlation(made, 300)["pearson"]
+    widths = [np.ptp(found[kind]) for kind in ("interval", "interval_by_model")]
+    assert widths[1] > 1.5 * widths[0]
+
+
+def test_points_come_from_the_records_of_locate_and_judge():
+    located = {
+        "model": "exp1",
+        "images_seen": 5,
+        "conditional_locality": {"value": 0.9, "low": 0.8, "high": 0.95},
+    }
+    judged = {"seen_max": 3, "k_max": {"paper": {"value": 7, "at_least": False}}}
+    point = point_from(located, judged)
+    assert (point.gained, point.locality, point.low) == (4, 0.9, 0.8)
+    for broken in ({}, {"k_max": {"paper": {"value": None}}}):
+        with pytest.raises(UserError):
+            point_from(located, broken)
+
+
+def test_too_few_or_flat_points_are_told():
+    with pytest.raises(UserError, match="at least 3 points"):
+        correlation(points()[:2])
+    flat = [Point("m", n, 3, 3, 0.5) for n in range(5)]
+    assert scatter_record(flat, 100)["spearman"] == {
+        "value": None,
+        "interval": None,
+        "interval_by_model": None,
+    }
