@@ -17,7 +17,8 @@ class Check:
     error: float  # what the verdict rests on; `measure` says in which sense
     measure: str
     instances: int
-    expected: bool = True  # False: we say that the statement, as published, does not hold
+    expected: bool = True  # False: we say that the statement does not hold
+    published: bool = True  # False: ours, be it a repair, a converse or a warning
     witness: dict[str, Any] = field(default_factory=dict)  # numbers that show it
 
     @property
@@ -30,6 +31,7 @@ class Check:
             "name": self.name,
             "holds": self.holds,
             "expected": self.expected,
+            "published": self.published,
             "error": self.error,
             "measure": self.measure,
             "instances": self.instances,

@@ -97,17 +97,44 @@ def composition(
     sizes: Sequence[int], background: int, kind: Kind, chance: torch.Generator, scattered: bool = True
 ) -> Family:
     """A CPC whose unconditional distribution factorises over the regions too."""
-    places = layout(sizes, background, chance if scattered else None)
-    off = [random_part(len(pixels), kind, chance) for pixels in places]
+    return assembled(layout(sizes, background, chance if scattered else None), kind, chance)
+
+
+def assembled(places: Sequence[Sequence[int]], kind: Kind, chance: torch.Generator) -> Family:
+    """A CPC with random parts on these regions, the last one the background (which may be empty)."""
+    dim = sum(len(pixels) for pixels in places)
+    homes = [pixels for pixels in places if len(pixels)]
+    off = [random_part(len(pixels), kind, chance) for pixels in homes]
     on = [random_part(len(pixels), kind, chance) for pixels in places[:-1]]
-    dim = sum(sizes) + background
 
     @functools.cache
     def given(J: Subset) -> Mixture:
-        parts = [on[r] if r in J else off[r] for r in range(len(places))]
-        return product(parts, places, dim)
+        return product([on[r] if r in J else off[r] for r in range(len(homes))], homes, dim)
 
     return Family(tuple(places[:-1]), places[-1], given)
+
+
+def on_grid(cells: int, cell: int, kind: Kind, chance: torch.Generator) -> Family:
+    """A CPC over square pictures: condition j rules the j-th cell of a grid, row by row; no background."""
+    pixels = torch.arange((cells * cell) ** 2).unflatten(0, (cells, cell, cells, cell))
+    places = pixels.permute(0, 2, 1, 3).reshape(cells**2, -1).tolist()
+    return assembled([*places, []], kind, chance)
+
+
+class FamilyDenoiser:
+    """A family over square pictures as a denoiser (Tweedie: x + sigma^2 score), told which conditions hold."""
+
+    def __init__(self, family: Family):
+        self.family = family
+
+    def __call__(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
+        """The clean picture for x (B, 1, S, S), noise level () or (B,), conditions (B, conditions) of 0 and 1."""
+        levels = torch.as_tensor(sigma).reshape(-1).expand(len(x)).tolist()
+        told = [()] * len(x) if cond is None else [tuple(row.nonzero()[:, 0].tolist()) for row in cond]
+        rows = []
+        for picture, level, J in zip(x.flatten(1).double(), levels, told):
+            rows.append(picture + level**2 * self.family.given(J).noised(level).score(picture[None])[0])
+        return torch.stack(rows).reshape(x.shape).to(x.dtype)
 
 
 def literal_composition(sizes: Sequence[int], background: int, chance: torch.Generator) -> Family:

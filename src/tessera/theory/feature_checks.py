@@ -18,9 +18,9 @@ from tessera.theory.compositions import (
     local_score,
     subsets,
 )
-from tessera.theory.divergences import gaussian_kl, mapped_kl, mapped_kl_rate
+from tessera.theory.divergences import gaussian_kl, line_kl, mapped_kl, mapped_kl_rate
 from tessera.theory.lemma_checks import BATCH, EXACT, SIGMAS, sizes
-from tessera.theory.mixtures import Mixture, gaussian, random_cov, random_orthogonal
+from tessera.theory.mixtures import Mixture, gaussian, points, random_cov, random_orthogonal
 
 LEVELS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 
@@ -107,6 +107,7 @@ def corollary1_pixels(trial: Trial) -> Check:
         len(found),
         expected=False,
         witness={"A": "two rotations around a stretch by 1/2 to 2", "largest difference": largest(found)},
+        published=False,
     )
 
 
@@ -159,6 +160,7 @@ def claim2_reversed(trial: Trial) -> Check:
         max(largest(falls), largest(over)),
         "largest fall, or excess over the limit (must not be above 0)",
         len(falls),
+        published=False,
     )
 
 
@@ -208,6 +210,7 @@ def claim2_corrected_rate(trial: Trial) -> Check:
         largest(found),
         "largest relative difference of derivative and formula",
         len(found),
+        published=False,
     )
 
 
@@ -241,6 +244,32 @@ def claim2_bounded(trial: Trial) -> Check:
         "KL at the highest noise level",
         len(levels),
         witness={"KL by sigma": {f"{sigma:g}": value for sigma, value in values.items()}, "largest at": top},
+        published=False,
+    )
+
+
+def claim2_points(trial: Trial) -> Check:
+    """Two points, doubled: far apart each is a point mass, far below the noise both are one."""
+    data = points(torch.tensor([[-2.0], [2.0]], dtype=torch.float64))  # A#p
+    levels = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+    values = {sigma: float(line_kl(data.noised(sigma), data.noised(2 * sigma))) for sigma in levels}
+    limit = float(noise_kl(2 * torch.ones(1, 1, dtype=torch.float64)))
+    least = min(values, key=lambda sigma: values[sigma])
+    ends = max(abs(values[sigma] - limit) for sigma in (levels[0], levels[-1]))
+    return Check(
+        "claim 2 for finite data",
+        "For finite data and linear A the KL is at its upper bound at both ends of the noise and lower between:"
+        " it falls only on part of the way.",
+        levels[0] < least < levels[-1] and ends < 0.01 < limit - values[least],
+        ends,
+        "distance from the upper bound at both ends",
+        len(levels),
+        witness={
+            "p": "-1 or 1, A = 2",
+            "KL by sigma": {f"{s:g}": kl for s, kl in values.items()},
+            "bound": limit,
+        },
+        published=False,
     )
 
 
@@ -305,6 +334,7 @@ def heuristic_sufficient(trial: Trial) -> Check:
             "score at 0": both.score(x)[0].tolist(),
             "local score at 0": apart[0].tolist(),
         },
+        published=False,
     )
 
 
@@ -319,6 +349,7 @@ CHECKS = (
     claim2_published_rate,
     claim2_corrected_rate,
     claim2_bounded,
+    claim2_points,
     heuristic_necessary,
     heuristic_sufficient,
 )

@@ -1,0 +1,112 @@
+"""Every statement of the theory comes out as the documentation says; surprises are noticed."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tessera.cli import main
+from tessera.theory import checks, verbs
+from tessera.theory.check import Trial
+from tessera.theory.likeness import likeness, pearson_r, r_squared
+
+QUICK = Trial(instances=8, conditions=2)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return checks.run_checks(QUICK)
+
+
+def test_every_statement_comes_out_as_we_say(found):
+    assert [check.name for check in found if not check.as_expected] == []
+
+
+def test_names_are_unique_and_refuted_statements_have_witnesses(found):
+    assert len({check.name for check in found}) == len(found)
+    assert all(check.witness for check in found if not check.expected)
+
+
+def test_the_published_statements_we_refute_are_these(found):
+    assert [check.name for check in found if check.published and not check.expected] == [
+        "lemma 1 from definition 2 alone",
+        "lemma 2's proof: the local score is that of C*_J[p]",
+        "lemma 3's proof: Claim 1 at the maximising y",
+        "lemma 3's proof: sup at t1 := KL at t2",
+        "lemma 3 speaks of definition 3's errors",
+        "lemma 3, strictly",
+        "claim 2",
+        "claim 2's proof: heat equation for A#N_t[p]",
+    ]
+
+
+def test_lemma_1_and_corollary_1_are_exact(found):
+    exact = {check.name: check.error for check in found if check.name.startswith(("lemma 1", "corollary 1"))}
+    for name in (
+        "lemma 1",
+        "lemma 1, converse",
+        "lemma 1 repaired by wider N",
+        "corollary 1, orthogonal map",
+    ):
+        assert exact[name] <= 1e-10
+
+
+@pytest.mark.slow
+def test_the_full_study_of_six_conditions_and_200_instances():
+    assert all(check.as_expected for check in checks.run_checks(Trial()))
+
+
+def run(words, capsys):
+    with pytest.raises(SystemExit) as leaving:
+        main(words)
+    return leaving.value.code, capsys.readouterr().out
+
+
+def test_the_record_is_one_json_object(capsys, monkeypatch):
+    monkeypatch.setattr(verbs, "run_checks", lambda trial, after: [checks.RUNNERS[1](QUICK)])
+    code, out = run(["theory", "check", "--json"], capsys)
+    (entry,) = json.loads(out)["checks"]
+    assert code == 0 and {"name", "holds", "expected", "error", "instances", "witness"} <= set(entry)
+    assert entry["holds"] is False and entry["expected"] is False
+
+
+def test_a_surprise_leaves_with_one(capsys, monkeypatch):
+    surprising = replace(checks.RUNNERS[1](QUICK), expected=True)
+    monkeypatch.setattr(verbs, "run_checks", lambda trial, after: [surprising])
+    assert run(["theory", "check"], capsys)[0] == 1
+
+
+def test_nonsense_is_told_in_a_sentence(capsys):
+    assert run(["theory", "check", "--conditions", "0"], capsys)[0] == 2
+    assert run(["theory", "ideal", "--scenes", "0"], capsys)[0] == 2
+
+
+def test_correlation_forgives_scale_and_r_squared_does_not():
+    truth = torch.randn(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(pearson_r(2 * truth + 1, truth), torch.ones(3, dtype=torch.float64))
+    assert torch.allclose(r_squared(truth, truth), torch.ones(3, dtype=torch.float64))
+    middle = truth.mean((1, 2, 3), keepdim=True).expand_as(truth)
+    assert r_squared(middle, truth).abs().max() < 1e-6 and r_squared(2 * truth, truth).max() < 0.5
+
+
+def test_a_denoiser_is_like_itself():
+    rows = likeness(halved, halved, torch.randn(4, 3, 4, 4), torch.zeros(4, 1), sigmas=(0.5, 2.0))
+    assert [row["pearson_r"]["mean"] for row in rows] == pytest.approx([1, 1])
+    assert [row["r_squared"]["low"] for row in rows] == pytest.approx([1, 1])
+
+
+def halved(x, sigma, cond=None):
+    return x / 2
+
+
+@pytest.mark.parametrize("kind", ["local-conditional", "local"])
+def test_a_formula_is_sampled_and_judged(kind, capsys, tmp_path):
+    words = (
+        f"theory ideal --kind {kind} --scenes 40 --k 1-2 --each 2 --steps 2 --radius 1 --device cpu --json"
+    )
+    code, out = run([*words.split(), "--out", str(tmp_path)], capsys)
+    record = json.loads(out)
+    assert code == 0 and [row["n"] for row in record["judged"]["rows"]] == [2, 2]
+    assert (tmp_path / "ideal.png").exists()
+    assert bool(record["agreement"]) == (kind == "local-conditional")
