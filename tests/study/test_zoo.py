@@ -40,6 +40,13 @@ def test_a_model_too_large_to_ship_is_refused(packed, call, tmp_path, monkeypatc
     assert "in half precision" in capfd.readouterr().err and not (tmp_path / "heavy" / "color").exists()
 
 
+def test_a_shelf_too_heavy_to_ship_is_told(packed, call, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(zoo, "SHELF_BYTES", 1000)
+    places = ["--root", tmp_path / "runs", "--results", tmp_path / "results", "--preset", "tiny"]
+    assert call("zoo", "pack", *places, "--out", packed.parent) == 1
+    assert "that may be shipped" in capfd.readouterr().err.replace("\n", " ")
+
+
 def test_the_list_names_what_is_on_the_shelf_and_what_is_not(packed, call, monkeypatch, capfd):
     monkeypatch.setattr("tessera.denoiser.folder.SHELVES", (packed.parent,))
     assert call("zoo", "list", "--json") == 0

@@ -27,7 +27,11 @@ from tessera.sampler.noise import noise_levels
 from tessera.sampler.sample import sample
 from tessera.sampler.verbs import set_precision
 
-AT_ONCE = {"cuda": 1024, "mps": 128, "cpu": 64}  # pictures in one batch
+PIXELS_AT_ONCE = {
+    "cuda": 1 << 22,
+    "mps": 1 << 19,
+    "cpu": 1 << 18,
+}  # in one batch: 1024 pictures of 64 x 64 on CUDA
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,8 @@ class Examiner:
 
 def made(model: Model, asks: Sequence[Ask], steps: int, device: torch.device) -> Tensor:
     """Pictures (N, 3, H, W) for all asks. Batches are all of one size, so that one compiled network does."""
-    batch = even_batch(len(asks), AT_ONCE.get(device.type, AT_ONCE["cpu"]))
+    pixels = PIXELS_AT_ONCE.get(device.type, PIXELS_AT_ONCE["cpu"])
+    batch = even_batch(len(asks), max(1, pixels // model.size**2))
     missing = -len(asks) % batch
     padded = [*asks, *[asks[-1]] * missing]
     cond = torch.cat([model.tell.at(ask.wanted) for ask in padded])

@@ -102,6 +102,10 @@ class Study:
         folder = job.folder(self.places)
         if trained_at(job, folder) is not None:
             return
+        if snapshots(folder) and not RunFolder(folder).states():
+            say(
+                f"{job.name} begins anew: its full states went with its record (--keep everything keeps them)."
+            )
         with Watch(job.settings, folder, ALONE, "off") as watch:
             outcome = train_run(
                 job.settings,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 from rich.box import SIMPLE
-from rich.table import Table
+from rich.table import Column, Table
 
 from tessera.console import print_json, say, stderr
 from tessera.devices import DeviceName, pick_device
@@ -22,6 +22,7 @@ from tessera.study.records import read_records, rows_of
 from tessera.study.tables import NOT_RUN, k_max_words, span_words
 from tessera.training.options import flags_for, given
 
+NARROW: dict[str, Any] = {"box": SIMPLE, "padding": (0, 1, 0, 0), "show_edge": False}
 GROUPS = ("tell", "data", "denoiser", "training")
 TellFlags, DataFlags = flags_for("tell"), flags_for("data")
 DenoiserFlags, TrainingFlags = flags_for("denoiser"), flags_for("training")
@@ -167,7 +168,8 @@ def totals(plan: Sequence[Estimate]) -> dict[str, Any]:
 
 
 def plan_table(plan: Sequence[Estimate]) -> Table:
-    table = Table("job", "state", "images to train", "pictures to judge", "minutes", box=SIMPLE)
+    heads = ("state", "images to train", "pictures to judge", "minutes")
+    table = Table(Column("job", no_wrap=True), *heads, **NARROW)
     for one in plan:
         minutes = "unknown" if one.minutes is None else f"{one.minutes:.1f}"
         table.add_row(one.job.name, one.state, format_count(one.images), str(one.pictures), minutes)
@@ -232,18 +234,9 @@ def progress_of(row: dict[str, Any], places: Places) -> int | None:
 
 
 def status_table(rows: Sequence[dict[str, Any]]) -> Table:
-    heads = (
-        "cell",
-        "M",
-        "paper",
-        "ours, paper rule",
-        "strict rule",
-        "K=0 paper",
-        "K=0 ours",
-        "seeds",
-        "images",
-    )
-    table = Table(*heads, box=SIMPLE)
+    name = Column("cell", no_wrap=True)
+    heads = ("paper", "ours, paper rule", "strict rule", "K=0 paper", "ours", "images")
+    table = Table(name, *heads, **NARROW)
     for row in rows:
         table.add_row(*status_cells(row))
     return table
@@ -251,18 +244,10 @@ def status_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 def status_cells(row: dict[str, Any]) -> list[str]:
     paper = row["paper"]
-    known = [row["cell"], str(row["seen_max"]), paper["text"]]
+    known, at_zero = [row["cell"], paper["text"]], paper["at_zero"] or ""
     if not row["run"]:
         seen = row.get("images_trained")
-        half = f"{NOT_RUN} ({format_count(seen)} images so far)" if seen else NOT_RUN
-        return [*known, half, NOT_RUN, paper["at_zero"] or "", NOT_RUN, "", ""]
+        return [*known, NOT_RUN, "", at_zero, "", f"{format_count(seen)} so far" if seen else ""]
     k_max = row["k_max"]
-    return [
-        *known,
-        k_max_words(k_max["paper"]),
-        k_max_words(k_max["strict"]),
-        paper["at_zero"] or "",
-        span_words(row["at_zero"]),
-        str(len(row["seeds"])),
-        format_count(max(row["images_seen"])),
-    ]
+    ours = [k_max_words(k_max[rule]) for rule in ("paper", "strict")]
+    return [*known, *ours, at_zero, span_words(row["at_zero"]), format_count(max(row["images_seen"]))]

@@ -18,6 +18,7 @@ from tessera.denoiser.folder import (
     WEIGHTS,
     Model,
     find_model,
+    is_model_folder,
     load_model,
     save_model,
     shipped,
@@ -42,7 +43,7 @@ ZOO = {
     "exp2L-M1": "exp2L-M1",
     "color": "color-M5",
 }
-MOST_BYTES = 8 * 10**6
+MOST_BYTES, SHELF_BYTES = 8 * 10**6, 40 * 10**6  # of one model, and of all of them
 
 
 # --- pack ---------------------------------------------------------------------------------------------------
@@ -80,7 +81,13 @@ class Pack:
             raise UserError(
                 f"None of the models was run in {self.root}; `tessera reproduce fig1` trains four."
             )
-        return None
+        return self.weigh()
+
+    def weigh(self) -> int | None:
+        """Everything together must stay small enough to be installed by all; code 1 if it does not."""
+        together = sum(size_of(self.out / name) for name in ZOO if is_model_folder(self.out / name))
+        say(f"The shelf holds {together / 1e6:.1f} MB of the {SHELF_BYTES / 1e6:.0f} MB that may be shipped.")
+        return 1 if together > SHELF_BYTES else None
 
     def names(self) -> list[str]:
         if self.only is None:
