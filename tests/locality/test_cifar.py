@@ -177,8 +177,8 @@ def test_figure_12_in_small(tmp_path, known):
     options = {"preset": "tiny", "total": 32, "pictures": 2, "levels": 3, "steps": 6}
     record = fig12(tmp_path, tmp_path / "out", **options)
     assert (tmp_path / "out" / "fig12.png").stat().st_size > 10_000
-    assert [row["sigma"] for row in record["levels"]] == pytest.approx([80, 11.2, 0.002], rel=1) and record[
-        "growth"
-    ]["ratio"]["low"] <= record["growth"]["ratio"]["value"] <= record["growth"]["ratio"]["high"]
+    sigmas, ratio = [row["sigma"] for row in record["levels"]], record["growth"]["ratio"]
+    assert len(sigmas) == 3 and sigmas[0] == 80 and sigmas[-1] == pytest.approx(0.002)
+    assert ratio["low"] <= ratio["value"] <= ratio["high"]
     again = fig12(tmp_path, tmp_path / "out", **options, source="generated")  # trained once, measured twice
     assert again["source"] == "generated" and again["settings"] == record["settings"]

@@ -13,7 +13,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from torch import Tensor
 
 from tessera.dynamics.figures import GRID, INK, QUIET, STYLE
@@ -203,6 +203,7 @@ def figure_curves(located: Located, title: str = "", band: tuple[float, float] |
     for number, probe in enumerate(panels):
         ax = figure.add_subplot(grid[number % 2, number // 2], sharey=share_y)
         share_y = share_y or ax
+        ax.set_ylim(0, 1.05 * highest_curve(located))  # one scale for all, set before it is shared further
         condition_curves(ax, located, number, probe)
         shade(ax, band)
         if number // 2 == 0:
@@ -221,6 +222,11 @@ def figure_curves(located: Located, title: str = "", band: tuple[float, float] |
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
     return figure
+
+
+def highest_curve(located: Located) -> float:
+    told = located.told.numpy()  # (B, S, P, K)
+    return max(float(np.quantile(told, 0.9, axis=0).max()), float(told.mean(0).max()), 1e-30)
 
 
 def condition_legend(figure: Figure, located: Located, shaded: bool) -> None:
@@ -248,7 +254,6 @@ def condition_curves(ax: Axes, located: Located, number: int, probe: Probe) -> N
     if own is not None:
         title.set_color(condition_color(own))
     noise_axis(ax)
-    ax.set_ylim(0, None)
 
 
 def probe_condition(located: Located, probe: Probe) -> int | None:
@@ -319,6 +324,7 @@ def figure_residual(rows: Sequence[dict[str, Any]], title: str = "") -> Figure:
 
 # -- Figure 2, right: length generalisation against locality -------------------------------------------------------
 
+DODGE = 0.5  # models that reach the same K_max stand a little beside each other
 STAGES = (("early", "o"), ("mid", "s"), ("late", "^"))
 
 
@@ -330,14 +336,16 @@ def figure_scatter(points: Sequence[Point], record: dict[str, Any]) -> Figure:
     models = list(dict.fromkeys(point.model for point in points))
     for number, model in enumerate(models):
         own = sorted((p for p in points if p.model == model), key=lambda p: p.images_seen)
-        spots = [(p.gained, p.locality) for p in own]
+        shift = DODGE * (number - (len(models) - 1) / 2) / max(len(models), 1)
+        spots = [(p.gained + shift, p.locality) for p in own]
         ax.plot(*zip(*spots), color=condition_color(number), lw=0.9, alpha=0.45, zorder=2)
         for point in own:
-            draw_point(ax, point, stage_of(point, own), condition_color(number))
+            draw_point(ax, point, shift, stage_of(point, own), condition_color(number))
         ax.plot([], [], color=condition_color(number), marker="o", ls="", ms=5, label=model)
     for stage, marker in STAGES:
         ax.plot([], [], color=QUIET, marker=marker, ls="", ms=5, mfc="none", label=stage)
-    ax.axvline(0, color=GRID, lw=1, zorder=1)
+    ax.axvline(0, color=QUIET, lw=0.8, zorder=1)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set(
         xlabel="length generalisation  ($K_{max}$ less the most in training)", ylabel="conditional locality"
     )
@@ -347,10 +355,11 @@ def figure_scatter(points: Sequence[Point], record: dict[str, Any]) -> Figure:
     return figure
 
 
-def draw_point(ax: Axes, point: Point, marker: str, color: str) -> None:
+def draw_point(ax: Axes, point: Point, shift: float, marker: str, color: str) -> None:
+    across = point.gained + shift
     if point.low is not None and point.high is not None:
-        ax.plot([point.gained] * 2, [point.low, point.high], color=color, lw=1, alpha=0.7, zorder=3)
-    ax.plot(point.gained, point.locality, marker=marker, color=color, mec="white", mew=0.6, ms=7, zorder=4)
+        ax.plot([across] * 2, [point.low, point.high], color=color, lw=1, alpha=0.7, zorder=3)
+    ax.plot(across, point.locality, marker=marker, color=color, mec="white", mew=0.6, ms=7, zorder=4)
 
 
 def stage_of(point: Point, own: Sequence[Point]) -> str:

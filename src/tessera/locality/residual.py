@@ -5,6 +5,7 @@ beyond N_i is replaced, the conditions beyond L_i are taken away, and the answer
 Pixels of one cell share their neighbourhood: `radius` cells to each side, as a patch network's.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -55,7 +56,7 @@ class Residuals:
         ceiling = float(self.ceiling[:, level].mean())
         mean = mean_record(squares, rng)
         rooted = {key: float(np.sqrt(value or 0)) for key, value in mean.items()}
-        relative = rooted["mean"] / np.sqrt(ceiling) if ceiling > 0 else None
+        relative = rooted["mean"] / math.sqrt(ceiling) if ceiling > 0 else None
         return {"rms": rooted["mean"], "low": rooted["low"], "high": rooted["high"], "relative": relative}
 
 
