@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tessera.judge.explain import BAD, GOOD
+from tessera.judge.explain import BAD, GOOD, ODD
 from tessera.judge.finding import Finding
 from tessera.judge.kmax import Training
 from tessera.judge.matching import match
@@ -42,7 +42,7 @@ def test_a_strip_gives_back_the_first_pictures_of_every_k_with_their_verdicts(tm
 
 def test_extras_that_training_may_add_are_no_failure():
     one_of_two = shown_record(answers(), Training(2, "one"))
-    assert one_of_two["0"][0] == [0, 1, 1] and one_of_two["2"][0] == [1, 0, 0]
+    assert one_of_two["0"][0] == [0, 1, 1, 0] and one_of_two["2"][0] == [1, 0, 0, 0]
 
 
 def colors_of(sheet):
@@ -57,6 +57,12 @@ def test_a_figure_shows_red_dots_and_verdicts(ok, there, absent):
     assert there in colors_of(sheet) and absent not in colors_of(sheet)
     red = (sheet[0] > 180) & (sheet[1] < 60) & (sheet[2] < 60)
     assert red.sum() > 10
+
+
+def test_a_picture_the_judge_does_not_know_is_neither_right_nor_wrong():
+    shown = Shown(torch.zeros(3, 8, 8, dtype=torch.uint8), (), 0, 0, True, strange=True)
+    sheet = drawn(Figure(("exp1-M3",), (0,), 1), [Panel(CELLS["exp1-M3"], {0: [shown]}, 9)])
+    assert ODD in colors_of(sheet) and not {GOOD, BAD} & colors_of(sheet)
 
 
 def test_every_figure_has_a_target_with_its_cells():

@@ -33,7 +33,7 @@ def test_a_cell_leaves_a_whole_record_a_strip_and_a_figure(reproduce, results):
     row = record["result"]["rows"][2]
     assert row["counts"][2][0] == 2 and row["all_filled"]["count"] == row["all_filled"]["n"] == 2
     assert row["all_filled"]["low"] < 1 and row["judge"]["exact_count"]["n"] > 0
-    assert record["shown"]["3"] == [[0, 0, 0], [0, 0, 0]] and record["shown"]["2"] == [[2, 0, 1], [2, 0, 1]]
+    assert record["shown"]["3"] == [[0, 0, 0, 0]] * 2 and record["shown"]["2"] == [[2, 0, 1, 0]] * 2
     assert Image.open(results / "study" / "strips" / "exp1-M1-tiny-seed0.png").size == (16, 32)
     assert Image.open(results / "figures" / "fig4-tiny.png").width > 2 * 4 * 128
     row = next(r for r in json.loads((results / "study.json").read_text())["presets"]["tiny"] if r["run"])

@@ -13,7 +13,7 @@ from tessera.experiments import EXPERIMENTS, look_up
 from tessera.files import make_folder, read_json
 from tessera.images.pictures import save_png
 from tessera.images.sheet import as_image
-from tessera.judge.explain import BAD, GOOD, INK, PAPER
+from tessera.judge.explain import BAD, GOOD, INK, ODD, PAPER
 from tessera.sampler.sheets import marked
 from tessera.scenes.vocabulary import COLOR_NAMES, COLORS, LOCATIONS
 from tessera.study.cells import CELLS, Cell
@@ -121,15 +121,18 @@ def write(pen: ImageDraw.ImageDraw, at: tuple[int, int], text: str, size: int, i
 
 
 def put(sheet: Image.Image, pen: ImageDraw.ImageDraw, corner: tuple[int, int], shown: Shown) -> None:
-    """A picture with its dots, and below it a tick or a cross, found of asked, and extras."""
+    """A picture with its dots, and below it a tick or a cross, found of asked, and extras.
+
+    What the judge does not know for a scene is orange, with a question mark.
+    """
     dots = [want for want in shown.wanted if not isinstance(want, str)]
     image = as_image(marked(shown.picture, dots)).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
     sheet.paste(image, corner)
     left, top = corner[0] + 2, corner[1] + SIDE + 2
-    ink = GOOD if shown.ok else BAD
+    ink = ODD if shown.strange else GOOD if shown.ok else BAD
     (tick if shown.ok else cross)(pen, left, top, ink)
-    extra = f" +{shown.extra}" if shown.extra else ""
-    write(pen, (left + 14, top - 2), f"{shown.found}/{len(shown.wanted)}{extra}", SMALL, ink)
+    words = f"{shown.found}/{len(shown.wanted)}" + (f" +{shown.extra}" if shown.extra else "")
+    write(pen, (left + 14, top - 2), words + ("  ?" if shown.strange else ""), SMALL, ink)
     for number, color in enumerate(want for want in shown.wanted if isinstance(want, str)):
         swatch(pen, left + 50 + number * (SWATCH + 2), top, color)
 

@@ -22,6 +22,7 @@ class Shown(NamedTuple):
     found: int
     extra: int
     ok: bool
+    strange: bool = False  # not a scene the judge knows, so its word counts for little
 
 
 def kept(answers: Answers) -> dict[int, list[int]]:
@@ -38,14 +39,14 @@ def save_strip(path: Path, answers: Answers) -> None:
 
 
 def shown_record(answers: Answers, training: Training) -> dict[str, list[list[int]]]:
-    """Verdicts on the kept pictures by K: found, extra, and whether it will do."""
-    return {
-        str(k): [
-            [verdict.found, verdict.extra, int(succeeded(verdict, training))]
-            for verdict in (answers.verdicts[number] for number in numbers)
-        ]
-        for k, numbers in kept(answers).items()
-    }
+    """Verdicts on the kept pictures by K: found, extra, whether it will do, and whether it is strange."""
+
+    def brief(number: int) -> list[int]:
+        verdict = answers.verdicts[number]
+        ok, strange = succeeded(verdict, training), answers.strange[number]
+        return [verdict.found, verdict.extra, int(ok), int(strange)]
+
+    return {str(k): [brief(number) for number in numbers] for k, numbers in kept(answers).items()}
 
 
 def load_strip(path: Path, record: dict[str, Any], wanted: dict[int, tuple]) -> dict[int, list[Shown]]:
@@ -60,7 +61,7 @@ def load_strip(path: Path, record: dict[str, Any], wanted: dict[int, tuple]) -> 
     for row, (k, verdicts) in enumerate(shown.items()):
         pictures = strip[:, row * size : (row + 1) * size].split(size, dim=-1)
         found[int(k)] = [
-            Shown(picture, wanted[int(k)], hits, extra, bool(ok))
-            for picture, (hits, extra, ok) in zip(pictures, verdicts)
+            Shown(picture, wanted[int(k)], hits, extra, bool(ok), bool(strange))
+            for picture, (hits, extra, ok, strange) in zip(pictures, verdicts)
         ]
     return found

@@ -171,9 +171,16 @@ def plan_table(plan: Sequence[Estimate]) -> Table:
     heads = ("state", "images to train", "pictures to judge", "minutes")
     table = Table(Column("job", no_wrap=True), *heads, **NARROW)
     for one in plan:
-        minutes = "unknown" if one.minutes is None else f"{one.minutes:.1f}"
-        table.add_row(one.job.name, one.state, format_count(one.images), str(one.pictures), minutes)
+        table.add_row(
+            one.job.name, one.state, format_count(one.images), str(one.pictures), minutes_words(one)
+        )
     return table
+
+
+def minutes_words(one: Estimate) -> str:
+    if one.minutes is None:
+        return "unknown"
+    return f"{one.minutes:.1f}" + (" + exam" if one.exam_minutes is None else "")
 
 
 def plan_words(plan: Sequence[Estimate]) -> list[str]:
@@ -190,7 +197,7 @@ def plan_words(plan: Sequence[Estimate]) -> list[str]:
         lines.append(f"Expected: {whole['minutes']:.1f} minutes, at the speeds recorded in results/.")
     if any(one.pictures and one.exam_minutes is None for one in plan):
         lines.append(
-            "Sampling and judging come on top where no earlier cell of the network tells their speed."
+            "Exams (sampling and judging) come on top where no earlier cell of the network tells their speed."
         )
     return lines
 
