@@ -164,21 +164,26 @@ class Local(nn.Module):
             reach,
             keep,
         )
-        self.cell = self.size // cells  # pixels
+        self.channels, self.cell = images.shape[1], self.size // cells  # pixels along a cell
         self.patch = (2 * radius + 1) * self.cell
         self.dtype, self.numbers_at_once, self.dropped = dtype, numbers_at_once, 0.0
         self.register_buffer("padded", self.pad(images))
         self.padded: Tensor
 
     def pad(self, images: Tensor) -> Tensor:
-        return F.pad(images, (self.radius * self.cell,) * 4)
+        """Pictures with their border, as rows of pixels with channels last: (N, S', S' C).
+
+        A patch is then a few long stretches of memory, which are copied several times as fast.
+        """
+        padded = F.pad(images, (self.radius * self.cell,) * 4)
+        return padded.permute(0, 2, 3, 1).flatten(2).contiguous()
 
     # -- denoising ----------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def forward(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
         """The clean picture (B, C, H, W) for noisy x, noise level () or (B,) and condition (B, dim)."""
-        if x.shape[1:] != (self.padded.shape[1], self.size, self.size):
+        if x.shape[1:] != (self.channels, self.size, self.size):
             raise UserError(f"The data set has pictures of {self.size} pixels, not {tuple(x.shape[1:])}.")
         dtype = working_type(self.dtype, x.device)
         noisy, level = self.pad(x.to(dtype)), per_picture(sigma, x).to(dtype)
@@ -201,7 +206,7 @@ class Local(nn.Module):
         best = None if self.keep is None else Best(self.keep)
         running: RunningMean | None = None
         for place, rows in self.candidates(sources, queries):
-            patches = self.window(self.padded, place)[rows].to(queries)  # (n, C, patch, patch)
+            patches = self.window(self.padded, place).index_select(0, rows).to(queries)  # (n, patch, patch C)
             logits = closeness(queries, patches.flatten(1), sigma)
             centres = self.centre(patches)
             running = running or RunningMean(len(queries), centres[0].numel(), queries)
@@ -210,16 +215,15 @@ class Local(nn.Module):
                 best.add(logits, place, rows)
         if running is None:
             raise UserError("There is no patch to compare with.")
-        shape = (len(queries), self.padded.shape[1], self.cell, self.cell)
         if best is None:
-            return running.mean.reshape(shape)
+            return self.as_cells(running.mean)
         self.dropped = max(self.dropped, float(best.dropped(running.log_total).max()))
-        return self.exactly(queries, sigma, best).reshape(shape)
+        return self.as_cells(self.exactly(queries, sigma, best))
 
     def exactly(self, queries: Tensor, sigma: Tensor, best: "Best") -> Tensor:
-        """Mean over the kept candidates, from differences rather than inner products: (Q, C * cell^2)."""
+        """Mean over the kept candidates, from differences rather than inner products: (Q, cell^2 C)."""
         dtype = working_type(torch.float64, queries.device)
-        patches = self.cut_out(best.rows, best.places).to(dtype)  # (Q, k, C, patch, patch)
+        patches = self.cut_out(best.rows, best.places).to(dtype)  # (Q, k, patch, patch C)
         apart = (queries.to(dtype)[:, None] - patches.flatten(2)).square().sum(2)
         logits = -apart / (2 * sigma.to(dtype).square()[:, None])
         weights = logits.masked_fill(best.logits.isinf(), -torch.inf).softmax(1)
@@ -241,22 +245,27 @@ class Local(nn.Module):
         return cell // self.cells * self.cell, cell % self.cells * self.cell
 
     def window(self, padded: Tensor, cell: int) -> Tensor:
-        """A view of one cell's patch in every picture, (N, C, patch, patch)."""
+        """A view of one cell's patch in every picture, (N, patch, patch C)."""
         row, column = self.corner(cell)
-        return padded[:, :, row : row + self.patch, column : column + self.patch]
+        across = slice(column * self.channels, (column + self.patch) * self.channels)
+        return padded[:, row : row + self.patch, across]
 
     def centre(self, patches: Tensor) -> Tensor:
-        keep = slice(self.radius * self.cell, (self.radius + 1) * self.cell)
-        return patches[..., keep, keep]
+        """(..., patch, patch C) to (..., cell, cell C)."""
+        first, last = self.radius * self.cell, (self.radius + 1) * self.cell
+        return patches[..., first:last, first * self.channels : last * self.channels]
+
+    def as_cells(self, centres: Tensor) -> Tensor:
+        """(Q, cell^2 C) to (Q, C, cell, cell)."""
+        return centres.reshape(-1, self.cell, self.cell, self.channels).permute(0, 3, 1, 2)
 
     def cut_out(self, rows: Tensor, places: Tensor) -> Tensor:
-        """Patches of pictures `rows` around cells `places`, both (Q, k): (Q, k, C, patch, patch)."""
-        step = torch.arange(self.patch, device=rows.device)
-        row = places[..., None] // self.cells * self.cell + step  # (Q, k, patch)
-        column = places[..., None] % self.cells * self.cell + step
-        pixels = self.padded.permute(0, 2, 3, 1)
-        found = pixels[rows[..., None, None], row[..., :, None], column[..., None, :]]
-        return found.permute(0, 1, 4, 2, 3)
+        """Patches of pictures `rows` around cells `places`, both (Q, k): (Q, k, patch, patch C)."""
+        down = torch.arange(self.patch, device=rows.device)
+        across = torch.arange(self.patch * self.channels, device=rows.device)
+        row = places[..., None] // self.cells * self.cell + down  # (Q, k, patch)
+        column = places[..., None] % self.cells * self.cell * self.channels + across
+        return self.padded[rows[..., None, None], row[..., :, None], column[..., None, :]]
 
     def places(self, cell: int) -> list[int]:
         """Cells whose patches are candidates for this one."""
