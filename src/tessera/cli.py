@@ -44,12 +44,16 @@ VERBS = {
     "theory check": Verb("tessera.theory.verbs:TheoryCheck", "the theory's statements, tried out"),
     "theory ideal": Verb("tessera.theory.ideal_verb:TheoryIdeal", "sample and judge a closed-form denoiser"),
     "tables": Verb("tessera.report.tables:Tables", "write the tables of README and docs from results/"),
-    "reproduce": Verb("tessera.study.verbs:Reproduce", "the paper's tables and figures: train, sample, judge"),
+    "reproduce": Verb(
+        "tessera.study.verbs:Reproduce", "the paper's tables and figures: train, sample, judge"
+    ),
     "reproduce status": Verb("tessera.study.verbs:Status", "every cell of the study beside the paper's"),
     "zoo list": Verb("tessera.study.zoo:ZooList", "the models that come with Tessera"),
     "zoo pack": Verb("tessera.study.zoo:Pack", "put the study's models on the shelf"),
     "bench zoo": Verb("tessera.study.zoo:BenchZoo", "seconds per picture of the shipped models"),
-    "bench speedrun": Verb("tessera.study.speedrun:Speedrun", "minutes from nothing to length generalisation"),
+    "bench speedrun": Verb(
+        "tessera.study.speedrun:Speedrun", "minutes from nothing to length generalisation"
+    ),
     "demo": Verb("tessera.demo:Demo", "a first look, from nothing to pictures on disk"),
 }
 
@@ -125,8 +129,14 @@ def one_sentence(box: str) -> str:
     plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
     rows = [re.sub(r"^│ ?|\s*│$", "", row) for row in plain.splitlines()]
     sections = re.split(r"\n{2,}", "\n".join(rule_off(row) for row in rows))
-    told = [section for section in sections if not section.lstrip().startswith(("For full", "Argument help", "in "))]
-    shallow = [[row.strip() for row in section.splitlines() if not row.startswith(" " * 8)] for section in told]
+    told = [
+        section
+        for section in sections
+        if not section.lstrip().startswith(("For full", "Argument help", "in "))
+    ]
+    shallow = [
+        [row.strip() for row in section.splitlines() if not row.startswith(" " * 8)] for section in told
+    ]
     return ". ".join(" ".join(rows).rstrip(".") for rows in shallow if any(rows)).strip() + "."
 
 
