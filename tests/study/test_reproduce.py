@@ -109,6 +109,31 @@ def test_moments_of_training_are_examined_too(reproduce, results, judge):
     assert len(moments[0]["rows"]) == 4
 
 
+def test_moments_examined_before_an_interruption_are_not_examined_again(
+    reproduce, results, judge, monkeypatch
+):
+    look = judge.look
+
+    def tired(images):
+        if judge.exams == 2:
+            raise KeyboardInterrupt
+        return look(images)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(judge, "look", tired)
+        assert reproduce("fig5", "--snapshots", "4") == 130
+    assert reproduce("fig5", "--snapshots", "4") == 0
+    assert judge.exams == 4 and len(record_of(results)["snapshots"]) == 4
+
+
+def test_more_moments_than_were_kept_are_asked_for_only_once(reproduce, results, judge):
+    assert reproduce("fig5", "--snapshots", "2") == 0
+    assert reproduce("fig5", "--snapshots", "9") == 0
+    exams = judge.exams
+    assert reproduce("fig5", "--snapshots", "9") == 0
+    assert judge.exams == exams and len(record_of(results)["snapshots"]) == 2
+
+
 def test_a_cell_that_fails_does_not_stop_the_others(reproduce, results, monkeypatch, capfd):
     from tessera.errors import UserError
     from tessera.study import reproduce as module

@@ -71,7 +71,7 @@ class Job:
             return False
         if first_difference(settings_from(record["settings"]), self.settings, HARMLESS):
             return False
-        return len(record["snapshots"]) >= self.snapshots
+        return record["snapshots_asked"] >= self.snapshots
 
 
 def job_name(cell: str, preset: str, seed: int) -> str:

@@ -17,7 +17,7 @@ from tessera.denoiser.folder import Model
 from tessera.devices import peak_memory
 from tessera.errors import UserError
 from tessera.experiments import format_count
-from tessera.files import make_folder, write_json
+from tessera.files import make_folder, read_json, write_json
 from tessera.judge.kmax import Training
 from tessera.provenance import provenance
 from tessera.study.exam import Answers, Exam, Examiner, quality
@@ -92,7 +92,7 @@ class Study:
             self.train(job)
             self.clock.check()
             self.examine(job)
-        except UserError as error:
+        except (UserError, torch.OutOfMemoryError) as error:
             self.failed[job.name] = str(error)
             say(f"{job.name} failed: {error}")
 
@@ -126,38 +126,38 @@ class Study:
     # -- the exam ------------------------------------------------------------------------------------------
 
     def examine(self, job: Job) -> None:
-        """Set the exam at the end of training, and at moments before if asked for; then write the record."""
+        """Set the exam at moments of training, if asked for, and at its end; then write the record."""
         folder = job.folder(self.places)
         end = trained_at(job, folder)
         assert end is not None
         model = self.examiner.ready(load_run(folder, images_seen=end, device=self.device))
         exam = Exam(**{**job.exam, "ks": tuple(job.exam["ks"])})
+        moments = [self.moment(job, model, exam, seen) for seen in self.before_the_end(job, end)]
+        take_weights(model, folder, end)
         answers = self.examiner.sit(model, exam)
         result = self.examiner.mark(model, answers)
-        earlier, spent = self.moments(job, model, exam, end, result)
-        record = self.record(job, model, answers, result, earlier, [answers.seconds, *spent])
-        self.write(job, record, answers)
+        moments += [moment(end, result, answers)] if job.snapshots else []
+        self.write(job, self.record(job, model, answers, result, moments), answers)
         tidy(RunFolder(folder), self.keep)
 
-    def moments(
-        self, job: Job, model: Model, exam: Exam, end: int, result: dict[str, Any]
-    ) -> tuple[list[dict[str, Any]], list[dict[str, float]]]:
-        """K_max and shares along training; the end, already examined, is the last of them."""
+    def before_the_end(self, job: Job, end: int) -> list[int]:
+        """The moments of training to look at besides the end."""
+        kept = [seen for seen in snapshots(job.folder(self.places)) if seen <= end]
+        return evenly(kept, job.snapshots)[:-1] if job.snapshots else []
+
+    def moment(self, job: Job, model: Model, exam: Exam, seen: int) -> dict[str, Any]:
+        """K_max and shares after `seen` images; kept in the run folder, as the whole series takes a while."""
         folder = job.folder(self.places)
-        wanted = (
-            evenly([seen for seen in snapshots(folder) if seen <= end], job.snapshots)
-            if job.snapshots
-            else []
-        )
-        found, spent = [], []
-        for seen in wanted[:-1]:
+        path = RunFolder(folder).results / f"exam-{seen:012d}.json"
+        known = read_json(path) if path.is_file() else {}
+        if known.get("exam") != dict(job.exam):
             self.clock.check()
-            # The same module with other weights: what was compiled for it stays good.
-            model.denoiser.load_state_dict(load_run(folder, images_seen=seen).denoiser.state_dict())
+            take_weights(model, folder, seen)
             answers = self.examiner.sit(model, exam)
-            found.append(moment(seen, self.examiner.mark(model, answers, False, QUICK_RESAMPLES)))
-            spent.append(answers.seconds)
-        return [*found, moment(end, result)] if wanted else [], spent
+            marks = self.examiner.mark(model, answers, False, QUICK_RESAMPLES)
+            known = {"exam": dict(job.exam), "moment": moment(seen, marks, answers)}
+            write_json(path, known)
+        return known["moment"]
 
     def record(
         self,
@@ -166,7 +166,6 @@ class Study:
         answers: Answers,
         result: dict[str, Any],
         moments: list[dict[str, Any]],
-        spent: Sequence[dict[str, float]],
     ) -> dict[str, Any]:
         settings = job.settings
         return {
@@ -185,12 +184,9 @@ class Study:
             "result": result,
             "quality": quality(answers),
             "shown": shown_record(answers, Training(job.cell.seen_max, settings.tell.label)),
+            "snapshots_asked": job.snapshots,
             "snapshots": moments,
-            "examined": {
-                "pictures": len(answers.asks) * len(spent),
-                "sampling_seconds": round(sum(s["sampling"] for s in spent), 2),
-                "judging_seconds": round(sum(s["judging"] for s in spent), 2),
-            },
+            "examined": spent_on(answers),
             "provenance": provenance(self.device),
         }
 
@@ -245,16 +241,28 @@ def training_seconds(run: RunFolder, end: int) -> tuple[float, dict[str, Any]]:
     return seconds, last
 
 
-def moment(images_seen: int, result: dict[str, Any]) -> dict[str, Any]:
+MOMENT_ROW = ("k", "n", "all_filled", "clean", "within", "near", "found", "extra", "things")
+
+
+def moment(images_seen: int, result: dict[str, Any], answers: Answers) -> dict[str, Any]:
     """What is kept of an exam during training: K_max and the shares of every K."""
-    rows = [
-        {
-            name: row[name]
-            for name in ("k", "n", "all_filled", "clean", "within", "near", "found", "extra", "things")
-        }
-        for row in result["rows"]
-    ]
-    return {"images_seen": images_seen, "k_max": result["k_max"], "rows": rows}
+    rows = [{name: row[name] for name in MOMENT_ROW} for row in result["rows"]]
+    return {"images_seen": images_seen, "k_max": result["k_max"], "rows": rows, "examined": spent_on(answers)}
+
+
+def spent_on(answers: Answers) -> dict[str, Any]:
+    return {
+        "pictures": len(answers.asks),
+        "sampling_seconds": round(answers.seconds["sampling"], 2),
+        "judging_seconds": round(answers.seconds["judging"], 2),
+    }
+
+
+def take_weights(model: Model, folder: Path, seen: int) -> None:
+    """The weights of another moment in the same module: what was compiled for it stays good."""
+    if model.config["images_seen"] != seen:
+        model.denoiser.load_state_dict(load_run(folder, images_seen=seen).denoiser.state_dict())
+        model.config["images_seen"] = seen
 
 
 def tidy(run: RunFolder, keep: Keep) -> None:
