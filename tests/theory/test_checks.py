@@ -7,9 +7,12 @@ import pytest
 import torch
 
 from tessera.cli import main
+from tessera.conditioners import LocationGrid
+from tessera.denoiser.edm2 import EDM2
+from tessera.denoiser.folder import save_model
 from tessera.theory import checks, verbs
 from tessera.theory.check import Trial
-from tessera.theory.likeness import likeness, pearson_r, r_squared
+from tessera.theory.likeness import SIGMAS, likeness, pearson_r, r_squared
 
 QUICK = Trial(instances=8, conditions=2)
 
@@ -110,3 +113,14 @@ def test_a_formula_is_sampled_and_judged(kind, capsys, tmp_path):
     assert code == 0 and [row["n"] for row in record["judged"]["rows"]] == [2, 2]
     assert (tmp_path / "ideal.png").exists()
     assert bool(record["agreement"]) == (kind == "local-conditional")
+
+
+def test_a_formula_is_set_beside_a_network(capsys, tmp_path):
+    tell = LocationGrid(cells=8)
+    network = EDM2(16, cond_dim=tell.dim, width=16, mult=(1, 2), blocks=1, attention=(), head_width=16)
+    save_model(tmp_path / "net", network, tell, {})
+    words = f"theory ideal --model {tmp_path / 'net'} --scenes 30 --each 0 --compared 2 --radius 1"
+    code, out = run([*words.split(), "--device", "cpu", "--json"], capsys)
+    rows = json.loads(out)["likeness"]
+    assert code == 0 and [row["sigma"] for row in rows] == list(SIGMAS)
+    assert all(-1 <= row["pearson_r"]["mean"] <= 1 and row["r_squared"]["mean"] <= 1 for row in rows)

@@ -219,8 +219,8 @@ def bent_kl(sigma: float, bend: float = 1.0, clean: float = 1.0) -> float:
     if sigma == 0:
         return 0.0
     spread = math.sqrt(clean**2 + sigma**2)
-    u = torch.linspace(-9, 9, 1501, dtype=torch.float64) * clean
-    v = torch.linspace(-9, 9, 4001, dtype=torch.float64) * spread
+    u = torch.linspace(-9, 9, 801, dtype=torch.float64) * clean
+    v = torch.linspace(-9, 9, 2001, dtype=torch.float64) * spread
     a_of_v, slope = v + bend * v.tanh(), 1 + bend / v.cosh().square()
     offset = (a_of_v[:, None] - (u + bend * u.tanh())[None]) / sigma
     logs = -offset.square() / 2 - (u / clean).square() / 2
