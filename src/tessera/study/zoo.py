@@ -65,7 +65,7 @@ class Pack:
     """Length of the running average (default: the one that was judged)."""
     only: Annotated[str | None, tyro.conf.arg(metavar="NAMES", help_behavior_hint="")] = None
     """Only these models, such as exp1,color (default: all that were run)."""
-    out: Path = SHELVES[0]
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = SHELVES[0]
     """The shelf (default: the one that comes with the package)."""
 
     def run(self) -> int | None:
