@@ -134,7 +134,7 @@ def lemma1_necessary(trial: Trial) -> Check:
     )
 
 
-def recovered(family_score, start: Tensor, end: Tensor, nodes: int = 96) -> Tensor:
+def recovered(family_score, start: Tensor, end: Tensor, nodes: int = 256) -> Tensor:
     """log p(end) - log p(start) (B,) from the score alone: Gauss-Legendre along the straight line."""
     at, weight = legendre(nodes)
     step = end - start
@@ -182,7 +182,7 @@ def converse_errors(family: Family, J: Subset, sigma: float, chance) -> list[flo
         return local_score(family, J, sigma, x)
 
     whole = family.given(J).noised(sigma)
-    x, y = whole.draw(4, chance), whole.draw(4, chance)
+    x, y = whole.draw(2, chance), whole.draw(2, chance)
     mixed = [float(interaction(score, x, y, list(region)).abs().max()) for region in family.regions]
     parts = [(region, (j,) if j in J else ()) for j, region in enumerate(family.regions)]
     parts.append((family.background, ()))
