@@ -20,8 +20,8 @@ demo: $(STAMP)           ## the main job, from nothing to a picture on disk
 test: $(STAMP)           ## the quick tests (a few minutes on 2 cores)
 	$(BIN)/python -m pytest -n $(JOBS)
 
-slow: $(STAMP)           ## the long tests
-	$(BIN)/python -m pytest -m slow
+slow: $(STAMP)           ## the long tests, or those of them in TESTS
+	$(BIN)/python -m pytest -m slow -n $(JOBS) $(TESTS)
 
 lint: $(STAMP)           ## style and types
 	$(BIN)/ruff check src tests
