@@ -4,10 +4,13 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tessera.files import make_folder, write_json
 
 stderr = Console(stderr=True)
 
@@ -20,6 +23,18 @@ def say(message: str) -> None:
 def print_json(record: dict[str, Any]) -> None:
     """Exactly one JSON object on stdout."""
     sys.stdout.write(json.dumps(record, indent=1, allow_nan=False) + "\n")
+
+
+def publish(record: dict[str, Any], as_json: bool, out: Path | None, *tables: Any) -> None:
+    """A measurement reaches its reader: JSON on stdout or tables on stderr, and the file `out` if one is named."""
+    if out:
+        make_folder(out.parent)
+        write_json(out, record)
+    if as_json:
+        print_json(record)
+    else:
+        for table in tables:
+            stderr.print(table)
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from rich.table import Table
 from tessera import console
 from tessera.dynamics.sweep import check_axes, phase_diagram
 from tessera.errors import UserError
-from tessera.files import make_folder, write_json
 from tessera.provenance import provenance
 
 
@@ -33,13 +32,7 @@ class BenchDynamics:
 
     def run(self) -> None:
         record = self.measure()
-        if self.out:
-            make_folder(self.out.parent)
-            write_json(self.out, record)
-        if self.json:
-            console.print_json(record)
-        else:
-            console.stderr.print(speed_table(record))
+        console.publish(record, self.json, self.out, speed_table(record))
 
     def measure(self) -> dict[str, Any]:
         check_axes("ratio", "omega", self.cells, self.seeds, "positive")

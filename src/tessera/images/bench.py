@@ -15,7 +15,6 @@ from rich.table import Table
 from tessera import console
 from tessera.devices import DeviceName, peak_memory, pick_device, synchronize
 from tessera.errors import UserError
-from tessera.files import make_folder, write_json
 from tessera.images.pictures import parse_size, width_height
 from tessera.images.render import Quality, render
 from tessera.images.verbs import parse_objects
@@ -53,13 +52,7 @@ class BenchRender:
 
     def run(self) -> None:
         record = self.measure()
-        if self.out:
-            make_folder(self.out.parent)
-            write_json(self.out, record)
-        if self.json:
-            console.print_json(record)
-        else:
-            console.stderr.print(speed_table(record))
+        console.publish(record, self.json, self.out, speed_table(record))
 
     def measure(self) -> dict[str, Any]:
         for name in ("count", "repeats", "batch"):

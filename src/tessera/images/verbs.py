@@ -15,7 +15,7 @@ from torch import Tensor
 from tessera import console
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
-from tessera.files import make_folder, sha256, write_json
+from tessera.files import make_folder, sha256
 from tessera.images.album import Album, picture_name
 from tessera.images.blender import SAMPLES, blender_python, checked_assets
 from tessera.images.compare import MEASURES, compare, folder_name, report, side_by_side
@@ -350,13 +350,7 @@ class CompareRenders:
         if self.side_by_side:
             make_folder(self.side_by_side.parent)
             save_png(self.side_by_side, side_by_side(self.a, self.b, self.pick))
-        if self.out:
-            make_folder(self.out.parent)
-            write_json(self.out, record)
-        if self.json:
-            console.print_json(record)
-        else:
-            console.stderr.print(likeness_table(record))
+        console.publish(record, self.json, self.out, likeness_table(record))
 
 
 def likeness_table(record: dict[str, Any]) -> Table:

@@ -10,7 +10,6 @@ from rich.table import Table
 from tessera import console
 from tessera.devices import DeviceName, peak_memory, pick_device
 from tessera.errors import UserError
-from tessera.files import make_folder, write_json
 from tessera.images.bench import forget_peak, rate, seconds, timed
 from tessera.images.pictures import parse_size, width_height
 from tessera.images.render import render
@@ -47,13 +46,7 @@ class BenchJudge:
 
     def run(self) -> None:
         record = self.measure()
-        if self.out:
-            make_folder(self.out.parent)
-            write_json(self.out, record)
-        if self.json:
-            console.print_json(record)
-        else:
-            console.stderr.print(speed_table(record))
+        console.publish(record, self.json, self.out, speed_table(record))
 
     def measure(self) -> dict[str, Any]:
         device = pick_device(self.device)

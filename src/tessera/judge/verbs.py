@@ -417,14 +417,7 @@ class Calibrate:
         if not record["sizes"] and not record["clevr"]:
             raise UserError("There is nothing to calibrate on: give --per-k or --clevr.")
         record |= {"seconds": time.perf_counter() - began, "provenance": provenance(device)}
-        if self.out:
-            make_folder(self.out.parent)
-            write_json(self.out, record)
-        if self.json:
-            console.print_json(record)
-        else:
-            for table in calibration_tables(record):
-                console.stderr.print(table)
+        console.publish(record, self.json, self.out, *calibration_tables(record))
 
     def rendered(self, judge: Finder, device) -> dict[str, Any]:
         ks, sizes = parse_ks(self.k), [parse_size(words) for words in self.size]
