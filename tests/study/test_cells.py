@@ -20,12 +20,17 @@ def test_the_paper_s_numbers_are_those_of_its_tables():
     assert len(TABLES) == 28 and len(CELLS) == 28 + len(ABLATIONS)
 
 
-@pytest.mark.parametrize("cell", [c for c in TABLES if c.paper.extras], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "cell", [c for c in TABLES if c.paper.extras and c.name != "exp2L-M5"], ids=lambda c: c.name
+)
 def test_extras_the_paper_counts_as_no_failure_are_those_our_rule_allows(cell):
     label = cell.settings("small").tell.label
-    if cell.experiment == "exp2L" and cell.seen_max == 5:
-        pytest.skip("the paper saw fewer extras than its training could have added")
     assert cell.paper.extras == f"0-{Training(cell.seen_max, label).extras_allowed}"
+
+
+def test_in_one_cell_the_paper_saw_fewer_extras_than_its_training_could_have_added():
+    assert CELLS["exp2L-M5"].paper.extras == "0-2"
+    assert Training(5, "one").extras_allowed == 4
 
 
 def test_what_makes_a_cell_cannot_be_changed_by_the_caller():

@@ -4,6 +4,7 @@ Everything here speaks of x = clean + sigma * noise. A network taught another mi
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
@@ -25,7 +26,7 @@ class Denoiser(Protocol):
 Predict = Callable[[Tensor, Tensor, Any], Tensor]  # (x in the network's own scale, its time (B,), cond)
 
 
-class Adapted(nn.Module):
+class Adapted(nn.Module, ABC):
     """Shared by the adapters: keeps the network, and pictures in its own range of values.
 
     `shift` and `scale` turn our pictures in [-1, 1] into the network's: theirs = shift + scale * ours. A
@@ -43,8 +44,9 @@ class Adapted(nn.Module):
         sigma = per_picture(sigma, x) * self.scale  # in the network's range of values
         return (self.clean(self.shift + self.scale * x, sigma, cond) - self.shift) / self.scale
 
+    @abstractmethod
     def clean(self, x: Tensor, sigma: Tensor, cond: Any) -> Tensor:
-        raise NotImplementedError
+        """The clean picture in the network's range of values, for noise level sigma (B,) in that range."""
 
 
 class Discrete(Adapted):

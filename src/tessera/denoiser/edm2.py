@@ -29,7 +29,7 @@ from tessera.denoiser.magnitude import (
     upsample,
     upsampled_conv,
 )
-from tessera.denoiser.precondition import like_image, per_picture, scalings
+from tessera.denoiser.precondition import preconditioned
 from tessera.errors import UserError
 
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -189,9 +189,7 @@ class EDM2(nn.Module):
         """The clean picture (B, C, H, W) for noisy x, noise level () or (B,) and condition (B, cond_dim)."""
         self.check_input(x, cond)
         x = x.to(self.out_gain.dtype)
-        c = scalings(per_picture(sigma, x), self.sigma_data)
-        raw = self.raw(like_image(c.inp) * x, c.noise, cond)
-        return like_image(c.skip) * x + like_image(c.out) * raw
+        return preconditioned(lambda scaled, noise: self.raw(scaled, noise, cond), x, sigma, self.sigma_data)
 
     def logvar(self, sigma: Tensor | float) -> Tensor:
         """u(sigma): the log of the error the network expects of itself (Eq. 21), shaped like sigma."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tessera.conditioners.contract import SpatialConditioner
 from tessera.denoiser.edm2 import DTYPES, Precision, coordinates
 from tessera.denoiser.magnitude import Fourier, MPConv, mp_silu, mp_sum, normalize
-from tessera.denoiser.precondition import like_image, per_picture, scalings
+from tessera.denoiser.precondition import preconditioned
 from tessera.denoiser.views import check_input
 from tessera.errors import UserError
 
@@ -105,9 +105,7 @@ class LocalConv(nn.Module):
         """The clean picture (B, C, H, W) for noisy x, noise level () or (B,) and condition (B, cond_dim)."""
         x = x.to(self.out_gain.dtype)
         cond = check_input(x, cond, self.channels, self.size, self.cond_dim)
-        c = scalings(per_picture(sigma, x), self.sigma_data)
-        raw = self.raw(like_image(c.inp) * x, c.noise, cond)
-        return like_image(c.skip) * x + like_image(c.out) * raw
+        return preconditioned(lambda scaled, noise: self.raw(scaled, noise, cond), x, sigma, self.sigma_data)
 
     def logvar(self, sigma: Tensor | float) -> Tensor:
         """The log of the error the network expects of itself, () or (B,) to the same shape."""

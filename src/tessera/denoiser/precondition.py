@@ -1,5 +1,6 @@
 """Scalings that let one network serve all noise levels (Karras et al. 2022, table 1)."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -23,6 +24,14 @@ def scalings(sigma: Tensor, sigma_data: float) -> Scalings:
         inp=total.rsqrt(),
         noise=sigma.log() / 4,
     )
+
+
+def preconditioned(
+    network: Callable[[Tensor, Tensor], Tensor], x: Tensor, sigma: Tensor | float, sigma_data: float
+) -> Tensor:
+    """The clean picture from a network of (unit-size input, c_noise), for x (B, C, H, W) and sigma () or (B,)."""
+    c = scalings(per_picture(sigma, x), sigma_data)
+    return like_image(c.skip) * x + like_image(c.out) * network(like_image(c.inp) * x, c.noise)
 
 
 def loss_weight(sigma: Tensor, sigma_data: float) -> Tensor:
