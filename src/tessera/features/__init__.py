@@ -1,0 +1,1 @@
+"""Looking inside: record features, compare conditions by their mean differences, and the controls for it."""
