@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from browser import Watched, open_browser
 
 torch.set_num_threads(1)
 
@@ -36,3 +37,20 @@ def checkpoints() -> Path:
     if not folder.is_dir():
         pytest.skip("the third-party checkpoints are not here")
     return folder
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Headless Chromium; skips with a reason where there is none."""
+    yield from open_browser()
+
+
+@pytest.fixture
+def page(browser):
+    """A fresh page of 1280 x 900 with `page.watched.errors` and `page.watched.requests`."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.watched = Watched()
+    page.watched.follow(page)
+    yield page
+    context.close()
