@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from browser import Watched, open_browser
 
 torch.set_num_threads(1)
