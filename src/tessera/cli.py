@@ -54,6 +54,8 @@ VERBS = {
     "bench speedrun": Verb(
         "tessera.study.speedrun:Speedrun", "minutes from nothing to length generalisation"
     ),
+    "explore": Verb("tessera.explorer.verbs:Explore", "a page to play with models: place, draw, probe"),
+    "explore probe": Verb("tessera.explorer.verbs:ExploreProbe", "what moves one pixel of one picture"),
     "demo": Verb("tessera.demo:Demo", "a first look, from nothing to pictures on disk"),
 }
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tessera.conditioners import ColorCounts, Conditioner
 from tessera.console import print_json, progress, say
+from tessera.denoiser.contract import Denoiser
 from tessera.denoiser.folder import Model, load_model
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
@@ -17,11 +18,13 @@ from tessera.files import make_folder, write_json
 from tessera.images.pictures import save_png
 from tessera.provenance import provenance
 from tessera.sampler.asking import Ask, parse_colors, parse_ks, parse_places, study, wish
+from tessera.sampler.compose import How, repair
 from tessera.sampler.noise import noise_levels
 from tessera.sampler.sample import sample
 from tessera.sampler.sheets import sample_sheet
 
 SHEET_COLUMNS = 8
+AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,15 @@ class Sample:
     """Noise levels on the way (each but the last takes two calls of the network)."""
     seed: int = 0
     """Another seed gives other pictures."""
+    repair: How = "plain"
+    """Ask the network about few conditions at a time and put its answers together; plain asks about all at once."""
+    radius: int = 2
+    """Cells to each side that belong to a thing, for --repair project and localize."""
     std: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
     """Length of the running average, for run folders (default: the shortest one kept)."""
     images: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
     """Snapshot to take, in images seen, for run folders (default: the last)."""
-    batch: int = 64
+    batch: int = AT_ONCE
     """Pictures made together."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the network; auto is bfloat16 on CUDA and float32 elsewhere."""
@@ -62,8 +69,9 @@ class Sample:
         model = open_model(self.model, self.std, self.images, device)
         set_precision(model, self.precision, device)
         asks = self.asks(model.tell)
+        denoise = as_asked(model, self.repair, self.radius, self.batch)
         out = make_folder(self.out)
-        pictures = make_pictures(model, asks, self.steps, self.batch, device)
+        pictures = make_pictures(model, asks, self.steps, self.batch, device, denoise)
         record = {
             "model": self.model,
             "settings": model.config.get("settings"),
@@ -72,6 +80,8 @@ class Sample:
             "size": model.size,
             "steps": self.steps,
             "seed": self.seed,
+            "repair": self.repair,
+            "radius": None if self.repair in ("plain", "sum") else self.radius,
             "pictures": save_pictures(out, asks, pictures),
             "provenance": provenance(device),
         }
@@ -117,8 +127,17 @@ def set_precision(model: Model, precision: str, device: torch.device) -> None:
     model.denoiser.precision = precision  # type: ignore[assignment]
 
 
-def make_pictures(model: Model, asks: list[Ask], steps: int, batch: int, device) -> Tensor:
-    """All pictures asked for, (len(asks), 3, H, W) on the CPU."""
+def as_asked(model: Model, how: str = "plain", radius: int = 2, batch: int = AT_ONCE) -> Denoiser:
+    """The model's network, or its answers about few conditions at a time put together."""
+    if how == "plain":
+        return model.denoiser
+    return repair(model.denoiser, model.tell, how, radius, batch)
+
+
+def make_pictures(
+    model: Model, asks: list[Ask], steps: int, batch: int, device, denoise: Denoiser | None = None
+) -> Tensor:
+    """All pictures asked for, (len(asks), 3, H, W) on the CPU; `denoise` may stand in for the model's network."""
     sigmas = noise_levels(steps)
     cond = torch.cat([model.tell.at(ask.wanted) for ask in asks])
     made = []
@@ -126,7 +145,9 @@ def make_pictures(model: Model, asks: list[Ask], steps: int, batch: int, device)
         for start in range(0, len(asks), batch):
             rows = slice(start, start + batch)
             seeds = [ask.seed for ask in asks[rows]]
-            pictures = sample(model.denoiser, cond[rows], model.size, seeds, sigmas=sigmas, device=device)
+            pictures = sample(
+                denoise or model.denoiser, cond[rows], model.size, seeds, sigmas=sigmas, device=device
+            )
             made.append(pictures.cpu())
             advance(len(seeds))
     return torch.cat(made)

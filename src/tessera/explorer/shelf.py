@@ -1,0 +1,148 @@
+"""The models a page can choose from, and what it must know of each."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from tessera.conditioners import ColorCounts, SpatialConditioner
+from tessera.denoiser.contract import Denoiser
+from tessera.denoiser.folder import Model, shipped
+from tessera.errors import UserError
+from tessera.experiments import EXPERIMENTS
+from tessera.judge.kmax import Training
+from tessera.sampler.asking import Ask, wish
+from tessera.sampler.compose import HOWS
+from tessera.sampler.verbs import as_asked, open_model, set_precision
+from tessera.study.exam import label_of
+from tessera.study.tables import k_max_words
+from tessera.training.run import is_run
+
+Told = Literal["places", "colors", "nothing"]
+FIRST = ("exp1", "exp2", "exp2L", "color")  # shown when no model is named
+NO_MODELS = (
+    "No models come with this version; train one with `tessera train exp1C --preset tiny --run runs/exp1C`,"
+    " then call `tessera explore runs/exp1C`."
+)
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """A model on show."""
+
+    name: str  # as the page calls it
+    source: str  # as the command line calls it
+    model: Model
+    device: torch.device
+
+    @property
+    def told(self) -> Told:
+        if not self.model.tell.dim:
+            return "nothing"
+        return "colors" if isinstance(self.model.tell, ColorCounts) else "places"
+
+    @property
+    def hows(self) -> tuple[str, ...]:
+        """The ways of composing that make sense: only what lies somewhere can be near."""
+        return {"places": HOWS, "colors": ("plain", "sum"), "nothing": ("plain",)}[self.told]
+
+    @property
+    def training(self) -> Training:
+        return Training(self.model.seen_max, label_of(self.model))
+
+    def denoiser(self, how: str, radius: int) -> Denoiser:
+        if how not in self.hows:
+            raise UserError(f"{self.name} is told {self.told}, which cannot be composed by `{how}`.")
+        return as_asked(self.model, how, radius)
+
+    def asks(self, places: Sequence[Any], colors: Sequence[str], each: int, seed: int) -> list[Ask]:
+        """The pictures that `tessera sample` makes for the same wish."""
+        wanted = {"places": places, "colors": colors, "nothing": ()}[self.told]
+        return wish(self.model.tell, tuple(wanted), each, seed)
+
+    @contextmanager
+    def exactly(self) -> Iterator[None]:
+        """In float32 for a while: gradients deserve it."""
+        network: Any = self.model.denoiser
+        before = network.precision
+        try:
+            network.precision = "float32"
+            yield
+        finally:
+            network.precision = before
+
+    def card(self) -> dict[str, Any]:
+        """What the page shows of the model."""
+        config, tell = self.model.config, self.model.tell
+        experiment = config.get("settings", {}).get("experiment")
+        k_max = (config.get("results") or {}).get("k_max")
+        return {
+            "name": self.name,
+            "about": EXPERIMENTS[experiment].about if experiment in EXPERIMENTS else "",
+            "told": self.told,
+            "size": self.model.size,
+            "cells": tell.cells if isinstance(tell, SpatialConditioner) else None,
+            "capacity": tell.capacity,
+            "hows": list(self.hows),
+            "seen_max": self.model.seen_max,
+            "extras_allowed": self.training.extras_allowed,
+            "k_max": k_max_words(k_max["paper"]) if k_max else None,
+            "images_seen": config.get("images_seen"),
+            "weights": sum(p.numel() for p in self.model.denoiser.parameters()),
+        }
+
+    @property
+    def origin(self) -> list[str]:
+        """The words that name this very network on the command line: a run may be trained further."""
+        if not is_run(Path(self.source)):
+            return [self.source]
+        config = self.model.config
+        return [self.source, "--std", f"{config['ema']:g}", "--images", str(config["images_seen"])]
+
+
+class Shelf:
+    """Models by name, loaded once."""
+
+    def __init__(self, exhibits: Sequence[Exhibit]):
+        self.exhibits = {exhibit.name: exhibit for exhibit in exhibits}
+
+    def __getitem__(self, name: str) -> Exhibit:
+        if name not in self.exhibits:
+            raise UserError(f"There is no model `{name}` here any more; reload the page.")
+        return self.exhibits[name]
+
+    def __iter__(self) -> Iterator[Exhibit]:
+        return iter(self.exhibits.values())
+
+
+def open_shelf(names: Sequence[str], device: torch.device) -> Shelf:
+    """The models called `names`, or those that come with Tessera."""
+    sources = list(dict.fromkeys(names)) or default_names()
+    titles = distinct([Path(source).name for source in sources])
+    return Shelf([open_exhibit(title, source, device) for title, source in zip(titles, sources)])
+
+
+def open_exhibit(title: str, source: str, device: torch.device) -> Exhibit:
+    model = open_model(source, None, None, device)
+    set_precision(model, "auto", device)
+    return Exhibit(title, source, model, device)
+
+
+def default_names() -> list[str]:
+    """The study's first models as far as they are shipped, else whatever is."""
+    there = shipped()
+    names = [name for name in FIRST if name in there] or there
+    if not names:
+        raise UserError(NO_MODELS)
+    return names
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Equal names are numbered: run, run (2)."""
+    return [
+        name if (before := names[:n].count(name)) == 0 else f"{name} ({before + 1})"
+        for n, name in enumerate(names)
+    ]

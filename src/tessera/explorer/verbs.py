@@ -1,0 +1,107 @@
+"""The verbs `explore` and `explore probe`: the page, and what one click on it measures, without the page."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.table import Table
+
+from tessera.console import publish, say
+from tessera.devices import DeviceName, pick_device
+from tessera.errors import UserError
+from tessera.files import make_folder
+from tessera.sampler.compose import How
+
+NEEDS = "The explorer needs its extra: pip install 'tessera[explorer]'."
+
+
+@dataclass(frozen=True)
+class Explore:
+    """Open a page to play with models: place things, watch them being drawn, and see what moves a pixel."""
+
+    models: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN|MODEL ...")] = ()
+    """Run folders, model folders, names of shipped models or hub ids (default: the study's shipped models)."""
+    host: str = "127.0.0.1"
+    """Address to listen at; 0.0.0.0 lets other machines in, and nobody is asked for a password."""
+    port: int = 7860
+    """Port to listen at; 0 takes a free one."""
+    open: bool = False
+    """Open the page in the browser."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+
+    def run(self) -> None:
+        try:
+            from tessera.explorer.server import serve
+            from tessera.explorer.work import Studio
+        except ImportError as error:
+            raise UserError(NEEDS) from error
+        from tessera.explorer.shelf import open_shelf
+        from tessera.judge.judge import load_judge
+
+        device = pick_device(self.device)
+        studio = Studio(open_shelf(self.models, device), load_judge(device=device))
+        serve(studio, self.host, self.port, self.open)
+
+
+@dataclass(frozen=True)
+class ExploreProbe:
+    """Which pixels and which conditions move one pixel of one picture: what a click in the explorer measures."""
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN|MODEL")]
+    """A run folder, a model folder, the name of a shipped model, or a hub id."""
+    at: str
+    """Place of the pixel, such as 0.65,0.65 (x,y in 0..1 from the top left)."""
+    step: int
+    """Sampling step at which to look, counted from 0, the noisiest."""
+    picture: int = 0
+    """Which of the pictures, counted from 0."""
+    places: Annotated[str | None, tyro.conf.arg(metavar="PLACES", help_behavior_hint="")] = None
+    """Places asked for, such as "0.65,0.65 0.25,0.65"."""
+    colors: Annotated[str | None, tyro.conf.arg(metavar="COLORS", help_behavior_hint="")] = None
+    """Colours asked for instead, such as red,blue."""
+    each: int = 1
+    """Pictures made together."""
+    steps: int = 18
+    """Noise levels on the way."""
+    seed: int = 0
+    """Another seed gives other pictures."""
+    repair: How = "plain"
+    """How the network is asked: about all conditions at once, or about few at a time."""
+    radius: int = 2
+    """Cells to each side that belong to a thing, for --repair project and localize."""
+    std: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
+    """Length of the running average, for run folders (default: the shortest one kept)."""
+    images: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
+    """Snapshot to take, in images seen, for run folders (default: the last)."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
+    """Folder for probe.json, the picture and the heat-map (default: none are written)."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    json: bool = False
+    """Print one JSON object on stdout."""
+
+    def run(self) -> None:
+        try:
+            from tessera.explorer.remake import remade
+        except ImportError as error:
+            raise UserError(NEEDS) from error
+        record, pictures = remade(self, pick_device(self.device))
+        out = None if self.out is None else make_folder(self.out)
+        if out:
+            pictures.save(out)
+            say(f"probe.json, denoised.png and influence.png are in {out}.")
+        publish(record, self.json, out and out / "probe.json", probe_table(record))
+
+
+def probe_table(record: dict[str, Any]) -> Table:
+    table = Table("condition", "influence on the pixel", title=probe_title(record))
+    for wanted, told in zip(record["wanted"], record["conditions"]):
+        table.add_row(wanted if isinstance(wanted, str) else "({:g}, {:g})".format(*wanted), f"{told:.4g}")
+    return table
+
+
+def probe_title(record: dict[str, Any]) -> str:
+    where = f"row {record['row']}, column {record['col']}, sigma {record['sigma']:.3g}"
+    return f"{where}: 90% of the energy within {record['side90']} pixels"

@@ -1,0 +1,81 @@
+"""Pictures on their way out of the noise, one step at a time, and a memory of the ways already gone."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from tessera.explorer.requests import Drawing
+from tessera.explorer.shelf import Exhibit
+from tessera.sampler.asking import Ask
+from tessera.sampler.noise import noise_levels, seeded_noise
+from tessera.sampler.solvers import Step, heun
+
+MEMORY = 256 * 2**20  # bytes of ways that are kept
+
+
+@dataclass(frozen=True)
+class Way:
+    """What the network saw and answered at every level, on the CPU; S steps, N pictures."""
+
+    asks: list[Ask]
+    sigmas: list[float]  # S
+    x: Tensor  # (S, N, C, H, W) noisy
+    clean: Tensor  # (S, N, C, H, W)
+    pictures: Tensor  # (N, C, H, W)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in (self.x, self.clean, self.pictures))
+
+
+class Going:
+    """A way being gone. Iterating makes one step each; afterwards `way` is there."""
+
+    def __init__(self, exhibit: Exhibit, request: Drawing):
+        self.exhibit, self.request = exhibit, request
+        self.asks = exhibit.asks(request.places, request.colors, request.each, request.seed)
+        self.denoise = exhibit.denoiser(request.how, request.radius)
+        self.way: Way | None = None
+
+    def __iter__(self) -> Iterator[Step]:
+        """The same numbers as `tessera sample` makes: Heun's method, one pair of levels at a time."""
+        model, device = self.exhibit.model, self.exhibit.device
+        sigmas = noise_levels(self.request.steps)
+        cond = torch.cat([model.tell.at(ask.wanted) for ask in self.asks]).to(device)
+        denoise = partial(self.denoise, cond=cond)
+        seeds = [ask.seed for ask in self.asks]
+        x = seeded_noise(seeds, (3, model.size, model.size), device) * sigmas[0].item()
+        seen: list[Step] = []
+        for number in range(self.request.steps):
+            x = heun(denoise, x, sigmas[number : number + 2], on_step=seen.append)
+            seen[-1] = Step(seen[-1].x.cpu(), seen[-1].clean.cpu(), seen[-1].sigma, number)
+            yield seen[-1]
+        xs, cleans = (torch.stack([getattr(step, name) for step in seen]) for name in ("x", "clean"))
+        self.way = Way(self.asks, [step.sigma for step in seen], xs, cleans, x.cpu())
+
+
+class Memory:
+    """The ways gone last, as many as fit."""
+
+    def __init__(self, limit: int = MEMORY):
+        self.limit = limit
+        self.ways: OrderedDict[Hashable, Way] = OrderedDict()
+        self.lock = threading.Lock()
+
+    def get(self, key: Hashable) -> Way | None:
+        with self.lock:
+            if key in self.ways:
+                self.ways.move_to_end(key)
+            return self.ways.get(key)
+
+    def put(self, key: Hashable, way: Way) -> None:
+        with self.lock:
+            self.ways[key] = way
+            self.ways.move_to_end(key)
+            while len(self.ways) > 1 and sum(kept.nbytes for kept in self.ways.values()) > self.limit:
+                self.ways.popitem(last=False)
