@@ -41,8 +41,10 @@ VERBS = {
     "locate scatter": Verb("tessera.locality.verbs:LocateScatter", "length generalisation against locality"),
     "locate cifar": Verb("tessera.locality.fig12:LocateCifar", "pixel locality on CIFAR-10 (Figure 12)"),
     "bench locality": Verb("tessera.locality.bench:BenchLocality", "many probes at once, against one by one"),
+    "features": Verb("tessera.features.verbs:Features", "are conditions disentangled inside a model"),
     "theory check": Verb("tessera.theory.verbs:TheoryCheck", "the theory's statements, tried out"),
     "theory ideal": Verb("tessera.theory.ideal_verb:TheoryIdeal", "sample and judge a closed-form denoiser"),
+    "report": Verb("tessera.report.verbs:Report", "one page: how far a model composes, why, and how we know"),
     "tables": Verb("tessera.report.tables:Tables", "write the tables of README and docs from results/"),
     "reproduce": Verb(
         "tessera.study.verbs:Reproduce", "the paper's tables and figures: train, sample, judge"

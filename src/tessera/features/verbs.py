@@ -1,0 +1,228 @@
+"""The verb `features`: are conditions disentangled inside a model, more than inside one that learned nothing?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.table import Table
+
+from tessera.console import progress, publish, say
+from tessera.denoiser.folder import Model
+from tessera.devices import DeviceName, pick_device
+from tessera.errors import UserError
+from tessera.features.figures import figure_early, figure_layers, figure_leakage, figure_matrices, names_of
+from tessera.features.places import MODULATION, OUTPUT, chosen_places
+from tessera.features.statistics import Band, null_band
+from tessera.features.study import (
+    FeatureStudy,
+    Found,
+    Level,
+    Plan,
+    Source,
+    check_plan,
+    chosen_steps,
+    concepts_for,
+    feature_study,
+)
+from tessera.files import make_folder
+from tessera.locality.figures import save_figure
+from tessera.provenance import provenance
+from tessera.sampler.asking import parse_colors
+from tessera.sampler.verbs import open_model, set_precision
+
+# Each number of a place that untrained networks have as well: (part of the record, name).
+BANDED = {
+    "off_diagonal": lambda found: found.raw.off_diagonal,
+    "within": lambda found: found.raw.within,
+    "between": lambda found: found.raw.between,
+    "gap": lambda found: found.raw.gap,
+    "centred_off_diagonal": lambda found: found.centred.off_diagonal,
+    "leakage": lambda found: found.leak.leakage,
+    "locality": lambda found: found.leak.locality,
+}
+
+
+@dataclass(frozen=True)
+class Features:
+    """Compare conditions by what they change inside a network, against the same network untrained."""
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN|MODEL")]
+    """A run folder, a model folder, the name of a shipped model, or a hub id."""
+    at: Annotated[str, tyro.conf.arg(metavar="PATTERNS")] = f"{MODULATION},{OUTPUT}"
+    """Places to look at, such as encoder.*,output (default: all modulation layers, and the output)."""
+    colors: Annotated[str | None, tyro.conf.arg(metavar="COLORS", help_behavior_hint="")] = None
+    """Colours to compare, such as red,blue,green (default: all; models told places compare the study's)."""
+    k: int = 4
+    """How many to ask for together where one is removed; the first ones of those compared."""
+    seeds: int = 10
+    """Pictures for every condition, from the same seeds."""
+    sigmas: str = "10,2,0.4"
+    """Noise levels to look at; the sampler's nearest are taken."""
+    source: Source = "generated"
+    """Noisy pictures: each condition's own sampling, one sampling shared by all, or noised rendered truth."""
+    nulls: int = 8
+    """Untrained networks that make the null band."""
+    steps: int = 32
+    """Steps of the sampler the noise levels are taken from."""
+    rows: int = 64
+    """Pictures denoised together."""
+    memory: float = 2.0
+    """GiB of features held at a time; less means more passes."""
+    seed: int = 0
+    """Another seed looks at other pictures."""
+    std: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
+    """Length of the running average, for run folders (default: the shortest one kept)."""
+    images: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
+    """Snapshot to take, in images seen, for run folders (default: the last)."""
+    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    """Of the network; differences of features deserve float32."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
+    """Folder for figures and features.json (default: none are written)."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    json: bool = False
+    """Print one JSON object on stdout."""
+
+    def run(self) -> None:
+        device = pick_device(self.device)
+        model = open_model(self.model, self.std, self.images, device)
+        set_precision(model, self.precision, device)
+        plan = self.plan(model)
+        out = None if self.out is None else make_folder(self.out)
+        with progress("looking inside", (1 + plan.nulls) * len(chosen_steps(plan))) as advance:
+            study = feature_study(model, plan, device, advance)
+        record = {**self.head(model, plan), **study_record(study), "provenance": provenance(device)}
+        if out:
+            self.draw(study, plan, out)
+        publish(record, self.json, out / "features.json" if out else None, *level_tables(study))
+        if out:
+            say(f"Figures and features.json are in {out}.")
+
+    def plan(self, model: Model) -> Plan:
+        """Everything wrong with the wishes is told before any work is done."""
+        plan = Plan(
+            concepts=concepts_for(model.tell, None if self.colors is None else parse_colors(self.colors)),
+            k=self.k,
+            seeds=self.seeds,
+            sigmas=parse_sigmas(self.sigmas),
+            at=tuple(self.at.replace(",", " ").split()),
+            source=self.source,
+            nulls=self.nulls,
+            steps=self.steps,
+            rows=self.rows,
+            memory=int(self.memory * 2**30),
+            seed=self.seed,
+        )
+        check_plan(plan, model.tell)
+        chosen_places(model, plan.at)
+        return plan
+
+    def draw(self, study: FeatureStudy, plan: Plan, out: Path) -> None:
+        name = Path(self.model).name
+        for number, sigma in enumerate(study.sigmas):
+            given = (
+                study.learned[number],
+                [null[number] for null in study.nulls],
+                plan.concepts,
+                sigma,
+                name,
+            )
+            save_figure(figure_matrices(*given), out / f"matrices-{number + 1}.png")
+            save_figure(figure_early(*given), out / f"encoder-{number + 1}.png")
+        save_figure(figure_layers(study, name), out / "layers.png")
+        save_figure(figure_leakage(study, name, plan.k), out / "leakage.png")
+
+    def head(self, model: Model, plan: Plan) -> dict[str, Any]:
+        settings = model.config.get("settings") or {}
+        return {
+            "model": Path(self.model).name,
+            "experiment": settings.get("experiment"),
+            "images_seen": model.config.get("images_seen"),
+            "ema": model.config.get("ema"),
+            "seen_max": model.seen_max,
+            "size": model.size,
+            "concepts": names_of(plan.concepts),
+            "k": plan.k,
+            "removed": names_of(plan.concepts[: plan.k]),
+            "seeds": plan.seeds,
+            "seed": plan.seed,
+            "source": plan.source,
+            "steps": plan.steps,
+            "untrained_networks": plan.nulls,
+        }
+
+
+def parse_sigmas(text: str) -> tuple[float, ...]:
+    """`10,2,0.4` as numbers."""
+    try:
+        return tuple(float(word) for word in text.replace(",", " ").split())
+    except ValueError:
+        raise UserError(f"`{text}` is no list of noise levels; write for example 10,2,0.4.") from None
+
+
+# -- records -----------------------------------------------------------------------------------------------
+
+
+def study_record(study: FeatureStudy) -> dict[str, Any]:
+    """Numbers of a study, JSON-ready."""
+    return {
+        "levels": [
+            {
+                "sigma": sigma,
+                "places": [
+                    place_record(name, found, [null[number][name] for null in study.nulls])
+                    for name, found in study.learned[number].items()
+                ],
+            }
+            for number, sigma in enumerate(study.sigmas)
+        ]
+    }
+
+
+def place_record(name: str, found: Found, nulls: Sequence[Found]) -> dict[str, Any]:
+    bands = {key: band_of(key, nulls) for key in BANDED}
+    return {
+        "name": name,
+        "raw": found.raw.record(),
+        "centred": found.centred.record(),
+        "removal": found.leak.record(),
+        "null": {key: band.record() if band else None for key, band in bands.items()},
+        "clears": {key: band.clears(BANDED[key](found)) if band else None for key, band in bands.items()},
+    }
+
+
+def band_of(key: str, nulls: Sequence[Found]) -> Band | None:
+    return null_band([BANDED[key](null) for null in nulls])
+
+
+# -- tables ------------------------------------------------------------------------------------------------
+
+
+def level_tables(study: FeatureStudy) -> list[Table]:
+    return [
+        level_table(sigma, study.learned[number], [null[number] for null in study.nulls])
+        for number, sigma in enumerate(study.sigmas)
+    ]
+
+
+def level_table(sigma: float, level: Level, nulls: Sequence[Level]) -> Table:
+    columns = ("place", "cosine between", "untrained", "gap", "untrained", "leakage", "untrained")
+    table = Table(*columns, title=f"sigma {sigma:.3g}", title_justify="left")
+    for name, found in level.items():
+        here = [null[name] for null in nulls]
+        cells = [
+            cell for key in ("off_diagonal", "gap", "leakage") for cell in banded_cells(key, found, here)
+        ]
+        table.add_row(name, *cells)
+    return table
+
+
+def banded_cells(key: str, found: Found, nulls: Sequence[Found]) -> tuple[str, str]:
+    """A number, bold where it lies outside the band, and the band."""
+    value, band = BANDED[key](found), band_of(key, nulls)
+    said = f"{value:.3f}" if value == value else "-"
+    if band is None:
+        return said, "-"
+    return f"[bold]{said}[/]" if band.clears(value) else said, f"{band.low:.3f} to {band.high:.3f}"
