@@ -60,9 +60,9 @@ class Stream:
     ) -> Iterator[Batch]:
         """This process's share of every training step, from the step that begins with sample `start`.
 
-        Many steps are made together, since drawing and rendering like large batches; scenes, which are small
-        and on a GPU take longer to draw than to render, are drawn further ahead. Stockpiles begin at multiples
-        of their own length, so a resumed run makes the very same ones.
+        Many steps are made together, since drawing and rendering like large batches; scenes, which are small,
+        are drawn further ahead on a GPU, which must be waited for each time. Stockpiles begin at multiples of
+        their own length, so a resumed run makes the very same ones.
         """
         share, together = batch // world, max(1, stockpile // batch)
         ahead = together * AHEAD.get(torch.device(device or "cpu").type, 1)

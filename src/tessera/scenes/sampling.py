@@ -4,6 +4,7 @@ Scene i of stream `seed` is a pure function of (rules, seed, i): every restart o
 of a counter-based stream, so batch size, start index and device change nothing.
 """
 
+import importlib.util
 import itertools
 import math
 from collections.abc import Iterable, Mapping
@@ -98,6 +99,10 @@ class Scenes:
     def numbered(self, index: Tensor, seed: int = 0) -> tuple[SceneBatch, Effort]:
         """The scenes with these numbers (B,), in any order, on the device of `index`; and what they took."""
         check_fit(self)
+        if index.device.type == "cuda" and self.visibility == "fast" and importlib.util.find_spec("triton"):
+            from tessera.scenes.kernel import draw_scenes
+
+            return draw_scenes(self, seed, index)
         return fill(self, seed, index, thing_counts(self, seed, index))
 
 
@@ -177,7 +182,7 @@ def fill(rules: Scenes, seed: int, index: Tensor, counts: Tensor) -> tuple[Scene
     turn, width = 0, 1
     while len(pending):
         if turn >= LAST_TURN:
-            raise UserError(f"{cannot_fit(rules)} (gave up after {turn} attempts at one scene).")
+            raise gave_up(rules, turn)
         # Few scenes are left in the end: look at several next attempts of each, keep the earliest good one.
         width = min(2 * width, max(1, ROWS // len(pending))) if turn else 1
         rows = pending.repeat_interleave(width)  # (U * width,)
@@ -299,6 +304,10 @@ def cannot_fit(rules: Scenes) -> str:
         f"{count} things do not fit on the stage with {distances.apart} between them, a margin of"
         f" {distances.margin} and every thing visible; ask for fewer{hint}"
     )
+
+
+def gave_up(rules: Scenes, turns: int) -> UserError:
+    return UserError(f"{cannot_fit(rules)} (gave up after {turns} attempts at one scene).")
 
 
 @lru_cache
