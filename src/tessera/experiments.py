@@ -59,7 +59,7 @@ class DenoiserSettings:
     ] = (16,)
     head_width: Annotated[int, "channels per attention head"] = 48
     coords: Annotated[bool, "give the network the x and y of every pixel"] = True
-    tile: Annotated[int, "pixels along a side that the global network takes as one; 1 is the paper's"] = 1
+    tile: Annotated[int, "pixels along a side that a network takes as one; 1 is the paper's"] = 1
     radius: Annotated[int, "cells a local network sees on each side of a cell"] = 2
     depth: Annotated[int, "residual blocks of the local convolutional network"] = 6
     dropout: Annotated[float, "share of activations dropped in training"] = 0.0
@@ -90,7 +90,10 @@ class TrainingSettings:
         Literal["auto", "float32", "bfloat16", "float16"],
         "of activations; auto is bfloat16 on CUDA, else float32",
     ] = "auto"
-    compile: Annotated[Literal["auto", "on", "off"], "torch.compile; auto compiles on CUDA only"] = "auto"
+    compile: Annotated[
+        Literal["auto", "on", "tuned", "off"],
+        "torch.compile; auto compiles on CUDA only, tuned takes longer to start and then runs faster",
+    ] = "auto"
     weight_norm: Annotated[
         Literal["after-update", "in-forward", "projected"], "who keeps the filters at unit size"
     ] = "projected"

@@ -35,9 +35,10 @@ def influence(denoiser, row, column, cond):
     return x.grad.abs().sum((0, 1)), cond.grad.abs()[0]
 
 
+@pytest.mark.parametrize("tile", [1, 2])
 @pytest.mark.parametrize(("row", "column"), [(0, 0), (7, 9), (15, 3)])
-def test_a_patch_never_feels_beyond_its_edge(row, column):
-    denoiser = network()
+def test_a_patch_never_feels_beyond_its_edge(row, column, tile):
+    denoiser = network(tile=tile)
     pixels, told = influence(denoiser, row, column, torch.ones(1, 64))
     cell_row, cell_column = row // 2, column // 2
     inside = torch.zeros(16, 16, dtype=torch.bool)

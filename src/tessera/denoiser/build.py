@@ -12,7 +12,7 @@ from tessera.denoiser.localconv import LocalConv
 from tessera.denoiser.patchwise import Patchwise
 from tessera.denoiser.tiled import Tiled
 from tessera.errors import UserError
-from tessera.experiments import Settings
+from tessera.experiments import DenoiserSettings, Settings
 
 KINDS: dict[str, Any] = {
     "edm2": EDM2,
@@ -51,10 +51,18 @@ def make_network(settings: Settings, tell: Conditioner) -> nn.Module:
     for name in ("width", "mult", "blocks", "attention", "head_width", "dropout"):
         options[name] = getattr(wanted, name)
     if wanted.kind == "patchwise":
-        return Patchwise(size, spatial(tell), wanted.radius, **options)
+        side = (2 * wanted.radius + 1) * (size // spatial(tell).cells)
+        return Patchwise(size, spatial(tell), wanted.radius, **options | dividing(side, wanted))
     if wanted.tile > 1:
         return Tiled(size, tell.dim, wanted.tile, **options)
     return EDM2(size, cond_dim=tell.dim, **options)
+
+
+def dividing(side: int, wanted: DenoiserSettings) -> dict[str, Any]:
+    """Tiles and levels that a patch can be divided into evenly: padding would cost more than they bring."""
+    tile = wanted.tile if side % (2 * wanted.tile) == 0 else 1
+    levels = [mult for level, mult in enumerate(wanted.mult) if side % (tile << level) == 0]
+    return {"tile": tile, "mult": tuple(levels)}
 
 
 def spatial(tell: Conditioner) -> SpatialConditioner:

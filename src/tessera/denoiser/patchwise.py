@@ -17,6 +17,7 @@ from tessera.conditioners.cells import every_cell
 from tessera.conditioners.contract import SpatialConditioner
 from tessera.denoiser.edm2 import EDM2, Precision
 from tessera.denoiser.precondition import per_picture
+from tessera.denoiser.tiled import Tiled
 from tessera.denoiser.views import Views, check_input
 from tessera.errors import UserError
 from tessera.scenes.random import uniform
@@ -29,7 +30,7 @@ class Patchwise(nn.Module):
 
     Beyond the picture a patch is zero, in training and in sampling alike. The network recognises the border
     by the cell position it is told, and by pixels without noise. Radius cells - 1 sees the whole picture from
-    every cell; at half the cells the patch is as large as the picture.
+    every cell; at half the cells the patch is as large as the picture. `tile` x `tile` pixels count as one.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Patchwise(nn.Module):
         size: int,
         tell: SpatialConditioner,
         radius: int = 2,
+        tile: int = 1,
         mult: Sequence[int] = (1, 2, 3, 4),
         attention: Sequence[int] = (16, 8),
         pixels_at_once: int | None = None,
@@ -50,17 +52,14 @@ class Patchwise(nn.Module):
         self.size, self.tell, self.radius, self.cells = size, tell, radius, tell.cells
         self.cell = size // tell.cells  # pixels
         self.patch = (2 * radius + 1) * self.cell
-        self.side = rounded_up(
-            self.patch, 2 ** (len(mult) - 1)
-        )  # what the U-Net can halve; the rest stays zero
+        self.side = rounded_up(self.patch, tile << len(mult) - 1)  # the U-Net can halve it; the rest stays zero
         self.pixels_at_once = pixels_at_once
         self.cond_dim, self.channels = tell.dim, network.get("channels", 3)
         attended = [self.side >> level for level in range(len(mult)) if size >> level in attention]
-        self.network = EDM2(
-            self.side, cond_dim=tell.patch_dim(radius) + 2, mult=mult, attention=attended, **network
-        )
+        options = {"cond_dim": tell.patch_dim(radius) + 2, "mult": mult, "attention": attended, **network}
+        self.network = Tiled(self.side, tile=tile, **options) if tile > 1 else EDM2(self.side, **options)
         self.sigma_data = self.network.sigma_data
-        self.config = {"size": size, "tell": tell.config, "radius": radius, "mult": list(mult)}
+        self.config = {"size": size, "tell": tell.config, "radius": radius, "tile": tile, "mult": list(mult)}
         self.config |= {"attention": list(attention), "pixels_at_once": pixels_at_once, **network}
 
     def forward(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:

@@ -74,7 +74,7 @@ class TextUNet(nn.Module):
 
     def forward(self, x: Tensor, time: Tensor, cond: Tensor) -> Tensor:
         dtype = next(self.unet.parameters()).dtype
-        told = Told(*(None if part is None else part.to(dtype) for part in self.parts(cond)))
+        told = self.parts(cond.to(dtype))
         added = None if told.pooled is None else {"text_embeds": told.pooled, "time_ids": told.sizes}
         # Measures that batch gradients ask for plain attention, whose memory grows with the fourth power of the
         # picture's side; gradients are taken one by one here, so the frugal kernels may stay.

@@ -40,6 +40,13 @@ def trained_network(denoiser: nn.Module) -> nn.Module:
     return denoiser.network if isinstance(denoiser, SeesPatches) else denoiser
 
 
+def innermost(denoiser: nn.Module) -> nn.Module:
+    """The network within patches and tiles."""
+    while isinstance(inner := getattr(denoiser, "network", None), nn.Module):
+        denoiser = inner
+    return denoiser
+
+
 def training_views(denoiser: nn.Module, images: Tensor, cond: Tensor, index: Tensor, seed: int) -> Views:
     if isinstance(denoiser, SeesPatches):
         return denoiser.training_patches(images, cond, index, seed)

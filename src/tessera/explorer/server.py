@@ -31,7 +31,7 @@ PULSE_SECONDS = 5.0
 QUIET_SECONDS = 15.0  # after so long without an event a comment shows whether somebody still listens
 EVERYWHERE = ("0.0.0.0", "::")
 POLICY = (
-    "default-src 'self'; img-src 'self' data: blob:; style-src 'self' 'unsafe-inline';"
+    "default-src 'self'; img-src 'self' data: blob:; style-src 'self';"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 

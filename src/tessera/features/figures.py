@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -43,10 +44,11 @@ def figure_matrices(
 ) -> Figure:
     """Figure 11's layout: cosines of the conditions' mean differences at every place, section by section."""
     rows = [row for section in sections(level).values() for row in rows_of(section, COLUMNS)]
-    figure = Figure(figsize=(1.25 * COLUMNS + 1.3, 1.62 * len(rows) + 0.9))
-    axes = figure.subplots(len(rows), COLUMNS, squeeze=False)
+    columns = max(len(row) for row in rows)
+    figure = Figure(figsize=(1.25 * columns + 1.3, 1.62 * len(rows) + 0.75))
+    axes = figure.subplots(len(rows), columns, squeeze=False)
     for row, names in zip(axes, rows, strict=True):
-        for ax, place in zip(row, [*names, *[None] * (COLUMNS - len(names))], strict=True):
+        for ax, place in zip_longest(row, names):
             if place is None:
                 ax.set_axis_off()
                 continue
@@ -200,9 +202,11 @@ def layer_axes(study: FeatureStudy, rows: int) -> tuple[Figure, np.ndarray]:
     figure = Figure(figsize=(columns * (0.17 * len(places) + 1.0) + 0.6, 1.9 * rows + 1.5))
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey="row")
     for ax, sigma in zip(axes[0], study.sigmas, strict=True):
-        ax.set_title(rf"$\sigma$ = {sigma:.3g}")
+        ax.set_title(rf"$\sigma$ = {sigma:.3g}", pad=14)
     for ax in axes.flat:
         part_sections(ax, places)
+    for ax in axes[0]:
+        name_sections(ax, places)
     for ax in axes[-1]:
         ax.set_xticks(range(len(places)), [short(place) for place in places], rotation=90, fontsize=6.5)
     return figure, axes
@@ -215,6 +219,17 @@ def part_sections(ax: Axes, places: Sequence[str]) -> None:
     for n in range(1, len(places)):
         if section_of(places[n]) != section_of(places[n - 1]):
             ax.axvline(n - 0.5, color=QUIET, lw=0.8, ls=":", zorder=1)
+
+
+def name_sections(ax: Axes, places: Sequence[str]) -> None:
+    """Above the axes, in the middle of each section that has room for its name."""
+    names = [section_of(place) for place in places]
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            middle = names.index(name) + (names.count(name) - 1) / 2
+            ax.text(
+                middle, 1.01, name, transform=ax.get_xaxis_transform(), ha="center", fontsize=7, color=QUIET
+            )
 
 
 def draw_rows(axes: np.ndarray, study: FeatureStudy, rows: dict[str, Measure]) -> None:

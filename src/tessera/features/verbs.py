@@ -1,6 +1,7 @@
 """The verb `features`: are conditions disentangled inside a model, more than inside one that learned nothing?"""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,8 +33,8 @@ from tessera.provenance import provenance
 from tessera.sampler.asking import parse_colors
 from tessera.sampler.verbs import open_model, set_precision
 
-# Each number of a place that untrained networks have as well: (part of the record, name).
-BANDED = {
+# The numbers of a place that are set beside those of untrained networks.
+BANDED: dict[str, Callable[[Found], float]] = {
     "off_diagonal": lambda found: found.raw.off_diagonal,
     "within": lambda found: found.raw.within,
     "between": lambda found: found.raw.between,
@@ -171,14 +172,34 @@ def study_record(study: FeatureStudy) -> dict[str, Any]:
         "levels": [
             {
                 "sigma": sigma,
+                "beside_untrained": beside_untrained(study.learned[number], at_level(study, number)),
                 "places": [
-                    place_record(name, found, [null[number][name] for null in study.nulls])
+                    place_record(name, found, [null[name] for null in at_level(study, number)])
                     for name, found in study.learned[number].items()
                 ],
             }
             for number, sigma in enumerate(study.sigmas)
         ]
     }
+
+
+def at_level(study: FeatureStudy, number: int) -> list[Level]:
+    """The untrained networks at one noise level."""
+    return [null[number] for null in study.nulls]
+
+
+def beside_untrained(level: Level, nulls: Sequence[Level]) -> dict[str, dict[str, int]]:
+    """For every number: at how many places it lies below, inside and above the null band."""
+    return {key: counted(key, level, nulls) for key in BANDED} if nulls else {}
+
+
+def counted(key: str, level: Level, nulls: Sequence[Level]) -> dict[str, int]:
+    sides = {"below": 0, "inside": 0, "above": 0}
+    for name, found in level.items():
+        band = band_of(key, [null[name] for null in nulls])
+        if band is not None and math.isfinite(value := BANDED[key](found)):
+            sides[band.clears(value) or "inside"] += 1
+    return sides
 
 
 def place_record(name: str, found: Found, nulls: Sequence[Found]) -> dict[str, Any]:
@@ -202,7 +223,7 @@ def band_of(key: str, nulls: Sequence[Found]) -> Band | None:
 
 def level_tables(study: FeatureStudy) -> list[Table]:
     return [
-        level_table(sigma, study.learned[number], [null[number] for null in study.nulls])
+        level_table(sigma, study.learned[number], at_level(study, number))
         for number, sigma in enumerate(study.sigmas)
     ]
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from tessera.errors import UserError
 from tessera.files import make_folder
-from tessera.sdxl.pipeline import need_diffusers, quiet
+from tessera.sdxl.pipeline import Sdxl, need_diffusers, quiet
 from tessera.sdxl.prompts import texts
 
 Pair = tuple[str, str]
@@ -130,7 +130,8 @@ def make_vae(shape: Shape) -> nn.Module:
     need_diffusers()
     from diffusers import AutoencoderKL
 
-    return AutoencoderKL(**vae_config(shape)).eval().requires_grad_(False)
+    vae: Any = AutoencoderKL(**vae_config(shape))
+    return vae.eval().requires_grad_(False)
 
 
 def make_encoders(shape: Shape, vocabulary: Mapping[str, int]) -> list[nn.Module]:
@@ -196,7 +197,7 @@ def make_tokenizers(words: Sequence[str]) -> list[Any]:
     from transformers import CLIPTokenizer
 
     vocabulary, merges = vocabulary_of(words)
-    common = {"vocab": vocabulary, "merges": merges, "model_max_length": LONGEST}
+    common: Any = {"vocab": vocabulary, "merges": merges, "model_max_length": LONGEST}
     return [CLIPTokenizer(**common), CLIPTokenizer(**common, pad_token=PAD_2)]
 
 
@@ -293,10 +294,15 @@ def plant(encoders: Sequence[nn.Module], tokenizer: Any, planted: Mapping[str, S
                 table[numbers[0]] = centre + NOISE * table.std() * torch.randn(table.shape[1])
 
 
-def untrained(unet: nn.Module, seed: int) -> nn.Module:
-    """A network of the same architecture with fresh weights, where and as precise as the given one."""
-    like = next(unet.parameters())
-    config: Any = unet.config
-    with torch.random.fork_rng(devices=[]):
+# -- networks that have learned nothing ----------------------------------------------------------------------
+
+
+def untrained(sdxl: Sdxl, seed: int, also_text: bool = False) -> Sdxl:
+    """The same pipeline around a UNet with fresh weights, and around fresh text encoders if wanted."""
+    config: Any = sdxl.unet.config
+    with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(seed)
-        return make_unet(config).to(like.device, like.dtype)
+        unet = make_unet(config).to(sdxl.device, sdxl.dtype)
+        encoders = [type(encoder)(encoder.config) for encoder in sdxl.encoders] if also_text else None
+    fresh = None if encoders is None else [encoder.eval().to(sdxl.device, sdxl.dtype) for encoder in encoders]
+    return sdxl.twin(unet, fresh)

@@ -1,6 +1,7 @@
 """A text-to-image pipeline taken apart: text to conditions, latents to cleaner latents, latents to pictures."""
 
 import contextlib
+import copy
 import json
 import logging
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tessera.denoiser.contract import Denoiser
 from tessera.denoiser.folder import HUB_ID
@@ -48,6 +49,8 @@ class Sdxl:
         check_pipeline(pipe, name)
         self.pipe, self.name = pipe, name
         self.unet, self.vae = pipe.unet, pipe.vae
+        self.tokenizers = parts_called(pipe, ("tokenizer", "tokenizer_2"))
+        self.encoders = parts_called(pipe, ("text_encoder", "text_encoder_2"))
         for part in (self.unet, self.vae, *self.encoders):
             part.eval().requires_grad_(False)  # or every backward pass would fill gradients of all weights
         self.net = TextUNet(self.unet, self.tokenizers[0].model_max_length)
@@ -55,16 +58,6 @@ class Sdxl:
         self.size = checked_size(size or (side, side), self.factor, self.least_side)
 
     # -- facts ---------------------------------------------------------------------------------------------
-
-    @property
-    def tokenizers(self) -> list[Any]:
-        found = (getattr(self.pipe, name, None) for name in ("tokenizer", "tokenizer_2"))
-        return [tokenizer for tokenizer in found if tokenizer is not None]
-
-    @property
-    def encoders(self) -> list[Any]:
-        found = (getattr(self.pipe, name, None) for name in ("text_encoder", "text_encoder_2"))
-        return [encoder for encoder in found if encoder is not None]
 
     @property
     def device(self) -> torch.device:
@@ -104,6 +97,14 @@ class Sdxl:
         """What the pipeline's own guidance moves away from."""
         zeros = getattr(self.pipe.config, "force_zeros_for_empty_prompt", False)
         return "zeros" if zeros else "empty"
+
+    def twin(self, unet: nn.Module, encoders: Sequence[nn.Module] | None = None) -> "Sdxl":
+        """The same around another network of its kind, and other text encoders if some are given."""
+        other = copy.copy(self)
+        other.unet, other.net = unet, TextUNet(unet, self.net.tokens)
+        other.encoders = list(encoders or self.encoders)
+        other.__dict__.pop("plain", None)  # it was made around the first network
+        return other
 
     # -- text ----------------------------------------------------------------------------------------------
 
@@ -303,6 +304,11 @@ def find_pipeline(name: str | Path) -> tuple[str, str | None]:
     return repo, revision
 
 
+def parts_called(pipe: Any, names: Sequence[str]) -> list[Any]:
+    """Those of a pipeline's parts that it has."""
+    return [part for name in names if (part := getattr(pipe, name, None)) is not None]
+
+
 def check_index(folder: Path) -> None:
     """A damaged index would only be told by a traceback."""
     try:
@@ -315,7 +321,7 @@ def check_index(folder: Path) -> None:
 
 def check_pipeline(pipe: Any, name: str) -> None:
     """Only text-to-latent networks of the UNet2DConditionModel kind are understood."""
-    unet = getattr(pipe, "unet", None)
+    unet: Any = getattr(pipe, "unet", None)
     if type(unet).__name__ != "UNet2DConditionModel":
         raise UserError(f"{name} has no UNet2DConditionModel; SDXL, SD 1.5 and their kin have one.")
     if unet.config.in_channels != unet.config.out_channels:

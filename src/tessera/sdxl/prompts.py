@@ -1,10 +1,11 @@
 """What SDXL is asked: the paper's prompts word for word, and 24 concepts of ours under controlled wording.
 
-The paper's prompts share their wording inside a category. A network that has learned nothing then already finds
-categories (see docs/sdxl.md), so ours come in three wordings: one for all, one per category, and crossed.
+The paper's prompts share their wording inside a category, and a network that has learned nothing then already
+finds categories (see docs/sdxl.md). So ours come in one wording for all, in one per category, and crossed: every
+concept in every wording.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,15 @@ PICTURE = "a beautiful photograph with a horse in the middle, a dog on the left,
 
 @dataclass(frozen=True)
 class Concept:
-    """Something to ask for, the category it belongs to, and the token whose attention map stands for it."""
+    """Something to ask for, the category it belongs to, and the token whose attention map stands for it.
+
+    Where there are several prompts, seeds take turns with them.
+    """
 
     name: str
     category: str
-    prompt: str
+    prompts: tuple[str, ...]
     token: str  # the last token of the word that names it
-    template: int = 0  # which wording it came in
 
 
 @dataclass(frozen=True)
@@ -38,14 +41,14 @@ class Composite:
 
 # Figure 7, its appendix G.
 PAPER = (
-    Concept("dog", "animals", "A dog, full body, highly detailed photograph.", "dog"),
-    Concept("horse", "animals", "A horse, full body, highly detailed photograph.", "horse"),
-    Concept("cat", "animals", "A cat, full body, highly detailed photograph.", "cat"),
-    Concept("van gogh", "art styles", "An oil-painting in the style of Van Gogh.", "gogh", 1),
-    Concept("monet", "art styles", "A watercolor-painting in the style of Monet.", "monet", 1),
-    Concept("hokusai", "art styles", "A woodblock print in the style of Hokusai.", "sai", 1),
-    Concept("sushi", "foods", "Eating sushi with chopsticks, highly detailed photograph.", "sushi", 2),
-    Concept("croissant", "foods", "Eating a croissant, highly detailed photograph.", "croissant", 2),
+    Concept("dog", "animals", ("A dog, full body, highly detailed photograph.",), "dog"),
+    Concept("horse", "animals", ("A horse, full body, highly detailed photograph.",), "horse"),
+    Concept("cat", "animals", ("A cat, full body, highly detailed photograph.",), "cat"),
+    Concept("van gogh", "art styles", ("An oil-painting in the style of Van Gogh.",), "gogh"),
+    Concept("monet", "art styles", ("A watercolor-painting in the style of Monet.",), "monet"),
+    Concept("hokusai", "art styles", ("A woodblock print in the style of Hokusai.",), "sai"),
+    Concept("sushi", "foods", ("Eating sushi with chopsticks, highly detailed photograph.",), "sushi"),
+    Concept("croissant", "foods", ("Eating a croissant, highly detailed photograph.",), "croissant"),
 )
 COMPOSITES = (
     Composite(
@@ -84,35 +87,21 @@ CROSSED = (
 )
 
 
-def one_wording() -> tuple[Concept, ...]:
-    """All 24 concepts in the same words."""
+def ours(wordings: Callable[[str], Sequence[str]]) -> tuple[Concept, ...]:
+    """The 24 concepts in the wordings of their category."""
     return tuple(
-        Concept(name, category, ONE.format(name), name)
+        Concept(name, category, tuple(wording.format(name) for wording in wordings(category)), name)
         for category, names in CATEGORIES.items()
         for name in names
     )
 
 
-def own_wording() -> tuple[Concept, ...]:
-    """One wording per category, as in the paper: the confound itself, shipped to show how large it is."""
-    return tuple(
-        Concept(name, category, OWN[category].format(name), name, number)
-        for number, (category, names) in enumerate(CATEGORIES.items())
-        for name in names
-    )
-
-
-def crossed_wordings() -> tuple[Concept, ...]:
-    """Every category meets each of the six wordings exactly once, so wording tells nothing of the category."""
-    found = []
-    for shift, (category, names) in enumerate(CATEGORIES.items()):
-        for place, name in enumerate(names):
-            template = (place + shift) % len(CROSSED)
-            found.append(Concept(name, category, CROSSED[template].format(name), name, template))
-    return tuple(found)
-
-
-SETS = {"paper": lambda: PAPER, "one": one_wording, "own": own_wording, "crossed": crossed_wordings}
+SETS: dict[str, Callable[[], tuple[Concept, ...]]] = {
+    "paper": lambda: PAPER,
+    "one": lambda: ours(lambda category: [ONE]),
+    "own": lambda: ours(lambda category: [OWN[category]]),  # the confound itself, to show how large it is
+    "crossed": lambda: ours(lambda category: CROSSED),
+}
 
 
 def concepts_of(name: str) -> tuple[Concept, ...]:
@@ -132,19 +121,21 @@ def read_concepts(path: Path) -> list[Concept]:
 
 
 def concept_from(row: Any, path: Path) -> Concept:
-    """`token` may be left out where only hidden states are looked at."""
-    texts = (
-        {key: row.get(key, "") for key in ("name", "category", "prompt", "token")}
-        if isinstance(row, dict)
-        else {}
-    )
-    if not all(isinstance(text, str) for text in texts.values()) or not all(
-        texts.get(key) for key in ("name", "category", "prompt")
-    ):
-        raise UserError(f'Each concept in {path} needs the texts "name", "category" and "prompt".')
-    return Concept(
-        texts["name"], texts["category"], texts["prompt"], texts["token"] or texts["name"].split()[-1]
-    )
+    """`prompt` is a text or a list of them; `token` may be left out where only hidden states are looked at."""
+    complaint = f'Each concept in {path} needs the texts "name", "category" and "prompt".'
+    if not isinstance(row, dict):
+        raise UserError(complaint)
+    prompts = row.get("prompt")
+    prompts = [prompts] if isinstance(prompts, str) else prompts
+    told = [
+        row.get("name"),
+        row.get("category"),
+        *(prompts if isinstance(prompts, list) and prompts else [None]),
+    ]
+    if not all(isinstance(text, str) and text for text in told):
+        raise UserError(complaint)
+    name, category, *texts = told
+    return Concept(name, category, tuple(texts), str(row.get("token") or name.split()[-1]))
 
 
 def checked(concepts: Sequence[Concept], where: str) -> tuple[Concept, ...]:
@@ -160,8 +151,5 @@ def checked(concepts: Sequence[Concept], where: str) -> tuple[Concept, ...]:
 def texts() -> list[str]:
     """Every prompt that comes with Tessera."""
     concepts = [concept for name in SETS for concept in concepts_of(name)]
-    return [
-        PICTURE,
-        *(concept.prompt for concept in concepts),
-        *(composite.prompt for composite in COMPOSITES),
-    ]
+    several = [prompt for concept in concepts for prompt in concept.prompts]
+    return [PICTURE, *several, *(composite.prompt for composite in COMPOSITES)]

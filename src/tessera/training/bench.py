@@ -16,7 +16,7 @@ from tessera.console import print_json, stderr
 from tessera.denoiser.build import build_denoiser
 from tessera.denoiser.edm2 import EDM2
 from tessera.denoiser.flops import flops_per_image
-from tessera.denoiser.views import SeesPatches, trained_network
+from tessera.denoiser.views import SeesPatches, innermost, trained_network
 from tessera.devices import DeviceName, peak_memory, pick_device, synchronize
 from tessera.errors import UserError
 from tessera.experiments import Settings, settings_for
@@ -100,21 +100,21 @@ def measure_training(
         "peak_memory_bytes": peak_memory(device),
         "startup_seconds": round(startup, 2),
         "gpu_hours_for_total": round(seconds_per_total / 3600, 3),
-        **({"kernels": busiest_kernels(lambda: learner.step(fixed), device)} if profile else {}),
+        **(where_time_goes(lambda: learner.step(fixed), device) if profile else {}),
         "seeds": {"training": settings.training.seed, "data": settings.data.seed},
         "provenance": provenance(device),
     }
 
 
-def busiest_kernels(
-    work: Callable[[], Any], device: torch.device, steps: int = 3, most: int = 25
-) -> list[dict]:
-    """Where the time of a step goes: kernels (operations, on a CPU) with milliseconds and calls per step."""
+def where_time_goes(
+    work: Callable[[], Any], device: torch.device, steps: int = 3, most: int = 40
+) -> dict[str, Any]:
+    """Milliseconds per step of each kind of kernel, and the busiest kernels (operations, on a CPU)."""
     from torch.profiler import ProfilerActivity, profile
 
     on_gpu = device.type == "cuda"
-    kinds = [ProfilerActivity.CUDA] if on_gpu else [ProfilerActivity.CPU]
-    with profile(activities=kinds) as seen:
+    activity = ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU
+    with profile(activities=[activity]) as seen:
         for _ in range(steps):
             work()
         synchronize(device)
@@ -122,11 +122,34 @@ def busiest_kernels(
         (event.self_device_time_total if on_gpu else event.self_cpu_time_total, event.count, event.key)
         for event in seen.key_averages()
     ]
-    rows.sort(reverse=True)
-    return [
-        {"name": name, "ms": round(time / 1e3 / steps, 3), "calls": count / steps}
-        for time, count, name in rows[:most]
+    kinds: dict[str, float] = {}
+    for spent, _, name in rows:
+        kinds[kind_of(name)] = kinds.get(kind_of(name), 0.0) + spent / 1e3 / steps
+    busiest = [
+        {"name": name, "ms": round(spent / 1e3 / steps, 3), "calls": count / steps}
+        for spent, count, name in sorted(rows, reverse=True)[:most]
     ]
+    return {"kinds": {kind: round(ms, 3) for kind, ms in kinds.items()}, "kernels": busiest}
+
+
+# The first word that a kernel's name contains says what it does.
+KINDS = {
+    "sdpa": "attention",
+    "flash": "attention",
+    "wgrad": "convolution",
+    "dgrad": "convolution",
+    "fprop": "convolution",
+    "conv": "convolution",
+    "gemm": "matrix product",
+    "nvjet": "matrix product",
+    "Adam": "optimiser",
+    "multi_tensor": "optimiser",
+}
+
+
+def kind_of(kernel: str) -> str:
+    compiled = kernel.startswith("triton_")  # such names list the operations fused, convolutions' too
+    return "fused" if compiled else next((kind for word, kind in KINDS.items() if word in kernel), "other")
 
 
 def rates(
@@ -157,7 +180,7 @@ def interval(values: list[float]) -> dict[str, Any]:
 
 def utilisation(denoiser: nn.Module, images_per_second: float, device: torch.device) -> dict[str, Any]:
     """Arithmetic done per second, of the network alone, and its share of what the device could do."""
-    network = getattr(denoiser, "network", denoiser)
+    network = innermost(denoiser)
     if not isinstance(network, EDM2):
         return {"flops_per_image": None, "flops_per_second": None, "share_of_peak": None}
     views = 2 if isinstance(denoiser, SeesPatches) else 1  # patches are trained in pairs
