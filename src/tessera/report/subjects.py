@@ -1,0 +1,327 @@
+"""What a report is about: every run, model or record given becomes a subject, with what is known of it."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tessera.denoiser.folder import Model, is_model_folder
+from tessera.errors import UserError
+from tessera.experiments import EXPERIMENTS
+from tessera.files import read_json
+from tessera.locality.scatter import Point, point_from, read_points
+from tessera.locality.study import Located
+from tessera.report.measure import Measurer, Record
+from tessera.sampler.verbs import open_model
+from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
+from tessera.study.cells import CELLS, HEADLINES, Cell, Paper
+from tessera.study.strips import Shown, load_strip
+from tessera.training.run import RunFolder, is_run
+
+MOST_RECORDS = 4  # of a whole study, shown side by side
+
+
+@dataclass
+class Subject:
+    """One column of the report."""
+
+    name: str
+    about: str = ""
+    settings: Record | None = None
+    facts: Record = field(default_factory=dict)  # weights, images seen, running average, size of pictures
+    paper: Paper = field(default_factory=Paper)
+    marks: Record | None = None  # K_max and a row for every K
+    marks_from: Record = field(default_factory=dict)  # provenance, and where the counts were found
+    exam: Record | None = None
+    shown: dict[int, list[Shown]] = field(default_factory=dict)
+    by_color: bool = False
+    locality: Record | None = None
+    located: Located | None = None
+    log: list[Record] = field(default_factory=list)
+
+    @property
+    def seen_max(self) -> int | None:
+        objects = ((self.settings or {}).get("data") or {}).get("objects")
+        return objects[1] if objects else (self.marks or {}).get("seen_max")
+
+    @property
+    def size(self) -> int | None:
+        return self.facts.get("size")
+
+
+@dataclass
+class Findings:
+    """Everything a report shows: its subjects, and records about no single model."""
+
+    subjects: list[Subject] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
+    theory: list[Record] = field(default_factory=list)
+    ideal: list[Record] = field(default_factory=list)
+    dynamics: list[Record] = field(default_factory=list)
+    studies: list[Path] = field(default_factory=list)  # results folders with a study.json
+
+    @property
+    def empty(self) -> bool:
+        return not any(vars(self).values())
+
+
+def gather(sources: Sequence[str], measurer: Measurer, keep: Path) -> Findings:
+    """Each source in turn: a folder of results or a record as it is, anything else as a model to be measured."""
+    found = Findings()
+    for source in sources:
+        path = Path(source)
+        if path.suffix == ".json" and not path.is_dir():
+            add_record(found, path)
+        elif is_results(path):
+            add_results(found, path)
+        else:
+            found.subjects.append(measured(source, measurer, keep))
+    if found.empty:
+        raise UserError(f"There is nothing to report in {', '.join(map(str, sources))}.")
+    found.subjects = told_apart(found.subjects)
+    return found
+
+
+def told_apart(subjects: Sequence[Subject]) -> list[Subject]:
+    """Subjects of one name get a number."""
+    names = [subject.name for subject in subjects]
+    turns: dict[str, int] = {}
+    for subject in subjects:
+        turns[subject.name] = turns.get(subject.name, 0) + 1
+        if names.count(subject.name) > 1:
+            subject.name = f"{subject.name} ({turns[subject.name]})"
+    return list(subjects)
+
+
+# --- runs and models ----------------------------------------------------------------------------------------
+
+
+def measured(source: str, measurer: Measurer, keep: Path) -> Subject:
+    """A run or a model with its exam and its locality, measured now unless they were before."""
+    model = open_model(source, None, None, measurer.device)
+    run = RunFolder(Path(source)) if is_run(Path(source)) else None
+    subject = described(name_of(source), model)
+    folder = run.results if run else keep / subject.name
+    known = best_marks(model, run)
+    exam = measurer.exam(model, folder, subject.name, judged_elsewhere=known is not None)
+    if exam is not None:
+        subject.exam, subject.shown = exam
+        take_marks(subject, subject.exam["result"], {"found": "measured for this report", **subject.exam})
+    if known is not None and pictures_in(known[0]) > pictures_in(subject.marks):
+        take_marks(subject, *known)
+    subject.locality, subject.located = measurer.locality(model, folder, subject.name)
+    subject.log = run.records() if run else []
+    return subject
+
+
+def name_of(source: str) -> str:
+    path = Path(source)
+    return path.resolve().name if path.exists() else re.sub(r"@.*", "", source).rsplit("/", 1)[-1]
+
+
+def described(name: str, model: Model) -> Subject:
+    settings = model.config.get("settings") or {}
+    cell = cell_of(settings, model.config.get("cell"))
+    return Subject(
+        name=name,
+        about=about(settings),
+        settings=settings or None,
+        facts={
+            "weights": sum(p.numel() for p in model.denoiser.parameters()),
+            "network": model.config["denoiser"]["kind"],
+            "size": model.size,
+            "images_seen": model.config.get("images_seen"),
+            "ema": model.config.get("ema"),
+            "sha256": model.config.get("sha256"),
+        },
+        paper=cell.paper if cell else Paper(),
+        by_color=model.tell.config.get("kind") == "color",
+    )
+
+
+def about(settings: Record) -> str:
+    """`all things told on a grid; trained on 1 to 3 things`."""
+    row = EXPERIMENTS.get(settings.get("experiment", ""))
+    objects = (settings.get("data") or {}).get("objects")
+    scenes = "" if not objects else f"trained on {span(objects)}"
+    return "; ".join(part for part in (row.about if row else "", scenes) if part)
+
+
+def span(objects: Sequence[int]) -> str:
+    low, high = objects
+    return f"{low} to {high} things" if low < high else f"{high} {'thing' if high == 1 else 'things'}"
+
+
+def cell_of(settings: Record, named: str | None = None) -> Cell | None:
+    """The cell of the study that these settings belong to: what the paper says of it can be shown beside."""
+    if named in CELLS:
+        return CELLS[named]
+    objects = (settings.get("data") or {}).get("objects") or (0, 0)
+    return CELLS.get(f"{settings.get('experiment')}-M{objects[1]}") if objects[0] == 1 else None
+
+
+def take_marks(subject: Subject, marks: Record, where: Record) -> None:
+    subject.marks = {"seen_max": subject.seen_max, **marks}
+    subject.marks_from = {name: where.get(name) for name in ("found", "exam", "provenance", "folder")}
+
+
+def best_marks(model: Model, run: RunFolder | None) -> tuple[Record, Record] | None:
+    """Counts that were made before: on the model's card, or by `tessera judge` in the run folder."""
+    card = model.config.get("results")
+    if card:
+        return card, {"found": "on the model's card", "provenance": card["provenance"]}
+    path = run.results / "judge.json" if run else None
+    record = read_json(path) if path and path.is_file() else None
+    if record and (record.get("about") or {}).get("images_seen") == model.config.get("images_seen"):
+        return record, {"found": "by `tessera judge`", "provenance": record["provenance"]}
+    return None
+
+
+def pictures_in(marks: Record | None) -> int:
+    return sum(row["n"] for row in marks["rows"]) if marks else 0
+
+
+# --- records ------------------------------------------------------------------------------------------------
+
+
+def is_results(path: Path) -> bool:
+    """A folder of records that is neither a run nor a model."""
+    if not path.is_dir() or is_run(path) or is_model_folder(path):
+        return False
+    return any(path.glob("*.json")) or any(path.glob("study/*.json"))
+
+
+def add_results(found: Findings, folder: Path) -> None:
+    """All records of a folder that a report can show; of a whole study the four headlines, and its tables."""
+    for path in sorted(folder.glob("*.json")):
+        add_record(found, path, strict=False)
+    if (folder / "study.json").is_file():
+        found.studies.append(folder)
+    kept = sorted((folder / "study").glob("*.json"))
+    headlines = [path for cell in HEADLINES for path in kept if path.name.startswith(f"{cell}-")]
+    for path in only_first_seeds(headlines or kept)[:MOST_RECORDS]:
+        add_record(found, path)
+
+
+def only_first_seeds(paths: Iterable[Path]) -> list[Path]:
+    """One record for each cell and size."""
+    first: dict[str, Path] = {}
+    for path in paths:
+        first.setdefault(path.stem.rsplit("-seed", 1)[0], path)
+    return list(first.values())
+
+
+def add_record(found: Findings, path: Path, strict: bool = True) -> None:
+    """A record goes where it belongs; one of no known kind is an error, or in a folder of many passed over."""
+    record = read_json(path)
+    kind = kind_of(record)
+    if kind in ("theory", "ideal", "dynamics"):
+        getattr(found, kind).append(record)
+    elif kind == "points":
+        found.points += read_points_of(record, path)
+    elif kind == "study":
+        found.subjects.append(from_study(record, path))
+    elif kind in ("judge", "locate"):
+        pair_up(found, record, kind, path)
+    elif strict:
+        raise UserError(f"{path} is no record that a report can show.")
+
+
+SIGNS: dict[str, tuple[str, ...]] = {
+    "study": ("cell", "exam", "result", "shown"),
+    "locate": ("conditional_locality", "studies"),
+    "judge": ("k_max", "rows", "folder"),
+    "theory": ("checks", "as_expected"),
+    "ideal": ("judged", "kind", "scenes"),
+    "points": ("spearman", "rows"),
+}
+
+
+def kind_of(record: Any) -> str | None:
+    """Which kind of record this is, by the entries it must have."""
+    if isinstance(record, list):
+        return "points" if record and isinstance(record[0], dict) and "k_max" in record[0] else None
+    if not isinstance(record, dict):
+        return None
+    for kind, names in SIGNS.items():
+        if all(name in record for name in names):
+            return kind
+    if record.get("study") in ("phase", "depth", "width") or {"e_min", "t_max"} <= record.keys():
+        return "dynamics"
+    return "points" if isinstance(record.get("points"), list) else None
+
+
+def read_points_of(record: Any, path: Path) -> list[Point]:
+    """Points of a scatter record, or of a file of points."""
+    if isinstance(record, dict) and "spearman" in record:
+        kept = {"model", "images_seen", "k_max", "seen_max", "locality", "low", "high", "at_least"}
+        return [Point(**{key: row[key] for key in kept & row.keys()}) for row in record["rows"]]
+    return read_points(path)
+
+
+def from_study(record: Record, path: Path) -> Subject:
+    """A cell of the study from its record and its strip of pictures."""
+    settings = record["settings"]
+    subject = Subject(
+        name=f"{record['cell']}",
+        about=about(settings),
+        settings=settings,
+        facts={
+            "size": settings["data"]["size"],
+            "network": settings["denoiser"]["kind"],
+            "weights": record["training"]["weights"],
+            "images_seen": record["training"]["images_seen"],
+            "ema": record.get("ema"),
+        },
+        paper=CELLS[record["cell"]].paper if record["cell"] in CELLS else Paper(),
+        exam=record,
+        by_color=settings["tell"]["kind"] == "color",
+    )
+    take_marks(subject, record["result"], {"found": f"in {path.name}", **record})
+    strip = path.parent / "strips" / f"{path.stem}.png"
+    if strip.is_file():
+        known: tuple = COLOR_NAMES if subject.by_color else LOCATIONS
+        subject.shown = load_strip(strip, record, {int(k): known[: int(k)] for k in record["shown"]})
+    return subject
+
+
+def pair_up(found: Findings, record: Record, kind: str, path: Path) -> None:
+    """Records of `judge` and `locate` about one model make one subject."""
+    name = name_in(record, path)
+    subject = next((one for one in found.subjects if one.name == name), None)
+    if subject is None:
+        subject = Subject(name)
+        found.subjects.append(subject)
+    if kind == "judge":
+        take_marks(subject, record, {"found": f"in {path.name}", **record})
+    else:
+        study = record["studies"][0]
+        subject.locality = {
+            **record,
+            "plan": {"k": study["k"], "source": study["source"], "seed": study["seed"]},
+        }
+        subject.facts.setdefault("size", record.get("size"))
+
+
+def name_in(record: Record, path: Path) -> str:
+    told = record.get("model") or (record.get("about") or {}).get("model")
+    return Path(str(told)).name if told else path.stem
+
+
+# --- points -------------------------------------------------------------------------------------------------
+
+
+def points_of(found: Findings, rule: str = "paper") -> list[Point]:
+    """Those given, and one for each subject with both numbers."""
+    own = []
+    for subject in found.subjects:
+        located, marks = subject.locality, subject.marks
+        if not located or not marks or located["conditional_locality"] is None or rule not in marks["k_max"]:
+            continue
+        if marks["k_max"][rule]["value"] is None or subject.seen_max is None:
+            continue
+        whole = {**located, "model": subject.name, "images_seen": subject.facts.get("images_seen")}
+        reached = {"at_least": False, **marks["k_max"][rule]}
+        own.append(point_from(whole, {"seen_max": subject.seen_max, "k_max": {rule: reached}}, rule))
+    return [*found.points, *own]

@@ -1,0 +1,120 @@
+"""The verb `report`: whatever is known of runs, models and records, measured where it is missing, as one page."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from tessera.console import print_json, say
+from tessera.devices import DeviceName, pick_device
+from tessera.errors import UserError
+from tessera.files import atomic, make_folder
+from tessera.provenance import provenance
+from tessera.report.measure import Dials, Measurer, dials_record
+from tessera.report.page import page
+from tessera.report.subjects import Findings, Subject, gather
+from tessera.report.verdict import verdict
+from tessera.sampler.asking import parse_ks
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write one self-contained page about runs, models and results: how far each composes, why, and how we know."""
+
+    sources: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN|MODEL|RESULTS ...")]
+    """Run folders, models (folder, shipped name, hub id), records or folders of them; several stand side by side."""
+    out: Path = Path("report.html")
+    """The page to write."""
+    n: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 64, quick 8)")] = None
+    """Pictures judged for each K."""
+    k: Annotated[str | None, tyro.conf.arg(metavar="LIST", help_behavior_hint="")] = None
+    """How many things to ask for, such as 0-12 (default: all of the study; quick 1,3,6,9)."""
+    steps: Annotated[
+        int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 32, quick 16)")
+    ] = None
+    """Noise levels on the way from noise to picture."""
+    quick: bool = False
+    """Few pictures and few noise levels: a first look within minutes on a CPU."""
+    seed: int = 0
+    """Another seed gives other pictures."""
+    title: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = None
+    """Heading of the page (default: the names of what it shows)."""
+    keep: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
+    """Where measurements of models are kept (default: OUT's name with -measured; those of runs stay in the run)."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    json: bool = False
+    """Print one JSON object: the verdict on each, and the numbers behind it."""
+
+    def run(self) -> None:
+        dials = self.dials()
+        device = pick_device(self.device)
+        measurer = Measurer(device, dials)
+        keep = self.keep or self.out.with_name(f"{self.out.stem}-measured")
+        found = gather(self.sources, measurer, keep)
+        write_page(found, measurer, self.out, self.title, self.command())
+        if self.json:
+            print_json({**summary(found), "dials": dials_record(dials), "provenance": provenance(device)})
+        for line in conclusions(found):
+            say(line)
+        say(f"The report is {self.out.resolve()}")
+
+    def dials(self) -> Dials:
+        if not self.sources:
+            raise UserError("Name at least one run, model or record to report on.")
+        if min(self.n or 1, self.steps or 2) < 1:
+            raise UserError("At least one picture for each K and one step are needed.")
+        if self.out.suffix.lower() not in (".html", ".htm"):
+            raise UserError(f"A report is a page, such as report.html, not {self.out.name}.")
+        ks = None if self.k is None else tuple(sorted(set(parse_ks(self.k))))
+        return Dials(n=self.n, ks=ks, steps=self.steps, quick=self.quick, seed=self.seed)
+
+    def command(self) -> str:
+        """What remakes this page."""
+        words = ["tessera", "report", *self.sources, "--out", str(self.out)]
+        for name in ("n", "k", "steps", "title"):
+            value = getattr(self, name)
+            words += [] if value is None else [f"--{name}", str(value)]
+        words += ["--quick"] if self.quick else []
+        return shlex.join(words + (["--seed", str(self.seed)] if self.seed else []))
+
+
+def write_page(found: Findings, measurer: Measurer, out: Path, title: str | None, command: str) -> None:
+    names = [subject.name for subject in found.subjects]
+    heading = title or (" · ".join(names) if names else "Records")
+    text = page(found, measurer.examiner.judge, heading, command)
+    make_folder(out.parent)
+    with atomic(out) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def summary(found: Findings) -> dict[str, Any]:
+    return {"subjects": [subject_record(subject) for subject in found.subjects]}
+
+
+def subject_record(subject: Subject) -> dict[str, Any]:
+    said = verdict(subject.marks, subject.locality)
+    return {
+        "name": subject.name,
+        "verdict": said.headline,
+        "doubts": said.doubts,
+        "seen_max": subject.seen_max,
+        "k_max": (subject.marks or {}).get("k_max"),
+        "rows": (subject.marks or {}).get("rows"),
+        "paper": subject.paper.plain(),
+        "conditional_locality": (subject.locality or {}).get("conditional_locality"),
+        "seeds": {
+            "exam": (subject.exam or {}).get("exam", {}).get("seed"),
+            "locality": (subject.locality or {}).get("plan", {}).get("seed"),
+        },
+    }
+
+
+def conclusions(found: Findings) -> list[str]:
+    lines = []
+    for subject in found.subjects:
+        said = verdict(subject.marks, subject.locality)
+        lines += [f"{subject.name}: {said.headline}", *(f"  {doubt}" for doubt in said.doubts)]
+    return lines

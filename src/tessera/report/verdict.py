@@ -1,0 +1,195 @@
+"""A verdict in words, derived from the numbers, and careful where they are not sure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tessera.judge.verbs import ENOUGH
+
+Record = Mapping[str, Any]
+Tone = Literal["good", "bad", "unsure"]
+Look = Literal["local", "partly", "not", "chance", "unknown"]
+
+LOCAL, NOT_LOCAL = 0.7, 0.35  # of the way from no locality (1 / K) to perfect locality (1)
+CHANCE = 0.05  # p-value above which locality may be luck
+FEWEST = 8  # pictures for each K, as many as the paper counted; below, nothing is claimed
+DOUBTFUL = 0.1  # share of pictures the judge does not know, above which its counts are to be doubted
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far a model composes, by one rule."""
+
+    value: int | None  # the largest K such that it and every smaller one asked for succeed
+    low: int | None
+    high: int | None
+    seen_max: int | None
+    rule: str
+    n: int  # fewest pictures of any K >= 1
+    most_asked: int
+    gaps: bool  # some K below the largest one were not asked for
+
+    @property
+    def open_ended(self) -> bool:
+        """Everything that was asked for succeeded, so more might."""
+        return self.value is not None and self.value == self.most_asked
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One sentence, how to colour it, and what to bear in mind."""
+
+    headline: str
+    tone: Tone
+    doubts: list[str] = field(default_factory=list)
+
+
+def verdict(marks: Record | None, locality: Record | None) -> Verdict:
+    """The verdict on a model from its exam's marks and its locality record; either may be missing."""
+    reach, look = reach_of(marks), look_of(locality)
+    said, tone = reach_words(reach)
+    sentence = joined(said, tone, look)
+    return Verdict(sentence[0].upper() + sentence[1:] + ".", tone, doubts(reach, marks, locality))
+
+
+# --- how far ------------------------------------------------------------------------------------------------
+
+
+def reach_of(marks: Record | None) -> Reach | None:
+    """By the paper's rule where training is known, else by the strict one; None if nothing was asked for."""
+    asked = [row for row in (marks or {"rows": ()})["rows"] if row["k"] >= 1]
+    if marks is None or not asked:
+        return None
+    rule = "paper" if "paper" in marks["k_max"] else "strict"
+    found = marks["k_max"][rule]
+    ks = sorted(row["k"] for row in asked)
+    gaps = ks != list(range(1, len(ks) + 1))
+    value = last_success(asked, rule) if gaps else found["value"]
+    low, high = (None, None) if gaps else (found["low"], found["high"])
+    fewest = min(row["n"] for row in asked)
+    return Reach(value, low, high, marks.get("seen_max"), rule, fewest, max(ks), gaps)
+
+
+def last_success(rows: Sequence[Record], rule: str) -> int:
+    """The largest K asked for such that it and every smaller one asked for succeed."""
+    reached = 0
+    for row in sorted(rows, key=lambda row: row["k"]):
+        if not row["succeeds"][rule]:
+            break
+        reached = row["k"]
+    return reached
+
+
+def reach_words(reach: Reach | None) -> tuple[str, Tone]:
+    if reach is None or reach.value is None:
+        return "how far it composes was not measured", "unsure"
+    if reach.n < FEWEST:
+        return f"too few pictures to tell how far it composes; those drawn are right up to {reach.value}", (
+            "unsure"
+        )
+    if reach.value == 0 and not reach.high:
+        return "does not place even one thing reliably", "bad"
+    if reach.seen_max is None:
+        return f"fills what is asked {up_to(reach)}", "unsure"
+    return against_training(reach, reach.value, reach.seen_max)
+
+
+def against_training(reach: Reach, value: int, seen_max: int) -> tuple[str, Tone]:
+    """Beyond what training showed, not beyond, or an interval that allows both."""
+    low = value if reach.low is None else reach.low
+    high = value if reach.high is None else reach.high
+    careful = reach.n < ENOUGH or reach.gaps
+    if low > seen_max:
+        return f"{'seems to compose' if careful else 'composes'} {up_to(reach)}", "good"
+    if high <= seen_max:
+        return falls_short(value, seen_max, careful), "bad"
+    if value > seen_max:
+        return f"may compose {up_to(reach)}, but {low} cannot be ruled out", "unsure"
+    return f"may not compose beyond {value}; anything from {low} to {high} is possible", "unsure"
+
+
+def up_to(reach: Reach) -> str:
+    about = "about " if reach.low != reach.high else ""
+    more = ", perhaps further" if reach.open_ended else ""
+    return f"up to {about}{reach.value}{more}"
+
+
+def falls_short(value: int, seen_max: int, careful: bool) -> str:
+    verb = "seems not to compose" if careful else "does not compose"
+    if value == seen_max:
+        return f"{verb} beyond the {seen_max} that training showed"
+    if value == 0:
+        return "hardly ever places even one thing"
+    return f"{verb}: right only up to {value}, though training showed {seen_max}"
+
+
+# --- how locally --------------------------------------------------------------------------------------------
+
+
+def way(found: Record, name: str = "value") -> float:
+    """Share of the way from no locality (1 / K) to perfect locality; not defined for one condition."""
+    floor = found["no_locality"]
+    return (found[name] - floor) / (1 - floor)
+
+
+def look_of(locality: Record | None) -> Look:
+    """Which of the words fits, by the whole interval; between two, the careful one."""
+    found = locality["conditional_locality"] if locality else None
+    if found is None or found["k"] < 2:
+        return "unknown"
+    if found["null"]["p_value"] > CHANCE:
+        return "chance"
+    if way(found, "low") >= LOCAL:
+        return "local"
+    return "not" if way(found, "high") < NOT_LOCAL else "partly"
+
+
+HOW: dict[tuple[str, Look], str] = {
+    ("good", "local"): ", by looking locally",
+    ("good", "partly"): ", looking only partly locally",
+    ("good", "not"): ", though it does not look locally",
+    ("good", "chance"): ", though it looks no more locally than chance would",
+    ("bad", "local"): ", although it looks locally",
+    ("bad", "partly"): ", and looks only partly locally",
+    ("bad", "not"): ", and does not look locally",
+    ("bad", "chance"): ", and looks no more locally than chance would",
+    ("unsure", "local"): "; it looks locally",
+    ("unsure", "partly"): "; it looks partly locally",
+    ("unsure", "not"): "; it does not look locally",
+    ("unsure", "chance"): "; it looks no more locally than chance would",
+}
+
+
+def joined(said: str, tone: Tone, look: Look) -> str:
+    return said + HOW.get((tone, look), "")
+
+
+# --- what to bear in mind -----------------------------------------------------------------------------------
+
+
+def doubts(reach: Reach | None, marks: Record | None, locality: Record | None) -> list[str]:
+    """Sentences about everything that makes the numbers weaker than they look."""
+    said = []
+    if reach is not None and reach.n < ENOUGH:
+        said.append(
+            f"Only {reach.n} {'picture' if reach.n == 1 else 'pictures'} for some K: "
+            f"{ENOUGH} are needed before intervals of K_max can be trusted."
+        )
+    if reach is not None and reach.gaps:
+        said.append(
+            "Not every K was asked for, so this is the largest of those asked that succeeded in turn."
+        )
+    strange = strange_share(marks)
+    if strange > DOUBTFUL:
+        said.append(f"{100 * strange:.0f}% of its pictures are not scenes the judge knows: doubt its counts.")
+    found = locality["conditional_locality"] if locality else None
+    if found is not None and found["pictures"] < FEWEST:
+        said.append(f"Locality was measured on {found['pictures']} of its pictures only.")
+    return said
+
+
+def strange_share(marks: Record | None) -> float:
+    """Share of all pictures that the judge does not recognise, where that was counted."""
+    counted = [row["strange"] for row in (marks or {"rows": ()})["rows"] if "strange" in row]
+    total = sum(each["n"] for each in counted)
+    return sum(each["count"] for each in counted) / total if total else 0.0
