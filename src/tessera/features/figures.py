@@ -60,7 +60,7 @@ def figure_matrices(
     color_bar(figure, axes)
     head(figure, f"{name}: cosine similarity of conditions' mean differences, $\\sigma$ = {sigma:.3g}")
     figure.supxlabel(
-        "numbers: mean off the diagonal, in brackets that of untrained networks of the same shape",
+        "above each: mean off the diagonal, in brackets the range of untrained networks",
         fontsize=7.5,
     )
     return figure
@@ -76,17 +76,15 @@ def figure_early(
     columns = [*places, None]
     figure = Figure(figsize=(1.25 * len(columns) + 1.3, 1.5 * (1 + bool(nulls)) + 1.1))
     axes = figure.subplots(1 + bool(nulls), len(columns), squeeze=False)
-    learned = [{place: found.raw.matrix for place, found in level.items()}]
-    untrained = [{place: found.raw.matrix for place, found in one.items()} for one in nulls]
-    sources = [learned, untrained] if nulls else [learned]
-    for row, found in zip(axes, sources, strict=True):
+    networks = [level, *nulls[:1]]
+    for row, network in zip(axes, networks, strict=True):
         for ax, place in zip(row, columns, strict=True):
-            shown = mean_matrix(found, early if place is None else [place])
+            shown = mean_matrix(network, early if place is None else [place])
             show_matrix(ax, shown, concepts)
             ax.set_xlabel(f"{float(off_diagonal(shown)):.2f}", fontsize=7, labelpad=3)
     for ax, place in zip(axes[0], columns, strict=True):
         ax.set_title("mean, early" if place is None else short(place), fontsize=7.5)
-    for row, said in zip(axes, ("learned", f"untrained\n(mean of {len(nulls)})"), strict=False):
+    for row, said in zip(axes, ("learned", f"untrained\n(one of {len(nulls)})"), strict=False):
         row[0].set_ylabel(said, fontsize=9, labelpad=12)
     for ax in axes[:, -1]:
         frame(ax, len(concepts))
@@ -97,9 +95,9 @@ def figure_early(
     return figure
 
 
-def mean_matrix(networks: Sequence[dict[str, Tensor]], places: Sequence[str]) -> Tensor:
-    """Mean over networks and places, of what is known."""
-    return torch.stack([one[place] for one in networks for place in places]).nanmean(0)
+def mean_matrix(level: Level, places: Sequence[str]) -> Tensor:
+    """Mean over places, of what is known."""
+    return torch.stack([level[place].raw.matrix for place in places]).nanmean(0)
 
 
 def early_places(places: Sequence[str]) -> list[str]:

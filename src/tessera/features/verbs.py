@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
+from rich.box import SIMPLE
 from rich.table import Table
 
 from tessera.console import progress, publish, say
@@ -14,7 +15,7 @@ from tessera.denoiser.folder import Model
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.features.figures import figure_early, figure_layers, figure_leakage, figure_matrices, names_of
-from tessera.features.places import MODULATION, OUTPUT, chosen_places
+from tessera.features.places import MODULATION, OUTPUT, SCALE, chosen_places
 from tessera.features.statistics import Band, null_band
 from tessera.features.study import (
     FeatureStudy,
@@ -43,6 +44,7 @@ BANDED: dict[str, Callable[[Found], float]] = {
     "leakage": lambda found: found.leak.leakage,
     "locality": lambda found: found.leak.locality,
 }
+TABLED = {"off_diagonal": "cosine between", "gap": "gap", "leakage": "leakage"}
 
 
 @dataclass(frozen=True)
@@ -229,21 +231,21 @@ def level_tables(study: FeatureStudy) -> list[Table]:
 
 
 def level_table(sigma: float, level: Level, nulls: Sequence[Level]) -> Table:
-    columns = ("place", "cosine between", "untrained", "gap", "untrained", "leakage", "untrained")
-    table = Table(*columns, title=f"sigma {sigma:.3g}", title_justify="left")
+    """A row per place; behind each number the range of the untrained networks."""
+    table = Table(box=SIMPLE, title=f"sigma {sigma:.3g}, in brackets: untrained", title_justify="left")
+    for column in ("place", *TABLED.values()):
+        table.add_column(column, no_wrap=True)
     for name, found in level.items():
         here = [null[name] for null in nulls]
-        cells = [
-            cell for key in ("off_diagonal", "gap", "leakage") for cell in banded_cells(key, found, here)
-        ]
-        table.add_row(name, *cells)
+        table.add_row(name.removesuffix(f".{SCALE}"), *(banded_cell(key, found, here) for key in TABLED))
     return table
 
 
-def banded_cells(key: str, found: Found, nulls: Sequence[Found]) -> tuple[str, str]:
+def banded_cell(key: str, found: Found, nulls: Sequence[Found]) -> str:
     """A number, bold where it lies outside the band, and the band."""
     value, band = BANDED[key](found), band_of(key, nulls)
-    said = f"{value:.3f}" if value == value else "-"
+    said = f"{value:.2f}" if math.isfinite(value) else "-"
     if band is None:
-        return said, "-"
-    return f"[bold]{said}[/]" if band.clears(value) else said, f"{band.low:.3f} to {band.high:.3f}"
+        return said
+    said = f"[bold]{said}[/]" if band.clears(value) else said
+    return f"{said} ({band.low:.2f}..{band.high:.2f})"

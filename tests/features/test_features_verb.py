@@ -1,0 +1,102 @@
+"""The verb from the outside: one JSON object, figures on disk, one sentence for bad input."""
+
+import json
+
+import pytest
+import torch
+from waking import awake
+
+from tessera.cli import main
+from tessera.conditioners import LocationGrid
+from tessera.conditioners.nothing import Nothing
+from tessera.denoiser.build import build_denoiser
+from tessera.denoiser.folder import save_model
+from tessera.experiments import settings_for
+
+QUICK = ("--seeds", 2, "--steps", 3, "--sigmas", 10, "--device", "cpu")
+
+
+def run(capsys, *words):
+    """Exit code, what was printed, what was complained about."""
+    with pytest.raises(SystemExit) as leaving:
+        main([str(word) for word in words])
+    said = capsys.readouterr()
+    return leaving.value.code or 0, said.out, said.err
+
+
+@pytest.fixture(scope="module")
+def place_model(tmp_path_factory):
+    network = awake(build_denoiser(settings_for("exp1", "tiny", {"denoiser": {"width": 8}})))
+    return save_model(tmp_path_factory.mktemp("models") / "places", network, LocationGrid(), {})
+
+
+def test_features_prints_one_object_and_draws(capsys, color_model, tmp_path):
+    out = tmp_path / "out"
+    words = ("features", color_model, *QUICK, "--nulls", 2, "--k", 2, "--out", out, "--json")
+    code, printed, _ = run(capsys, *words)
+    record = json.loads(printed)
+    assert code == 0 and record == json.loads((out / "features.json").read_text())
+    assert len(record["concepts"]) == 8 and record["removed"] == ["blue", "brown"]
+    level = record["levels"][0]
+    places = [place["name"] for place in level["places"]]
+    assert len(places) == 11 and places[0] == "encoder.16.block0.scale" and places[-1] == "output"
+    for place in level["places"]:
+        off, band = place["raw"]["off_diagonal"], place["null"]["off_diagonal"]
+        assert off["low"] <= off["value"] <= off["high"] and band["networks"] == 2
+        side = "below" if off["value"] < band["low"] else "above" if off["value"] > band["high"] else None
+        assert place["clears"]["off_diagonal"] == side
+        assert 0 <= place["removal"]["leakage"]["value"] <= 1
+        assert len(place["raw"]["matrix"]) == len(place["centred"]["matrix"]) == 8
+    assert sum(level["beside_untrained"]["off_diagonal"].values()) == 11
+    assert record["provenance"]["torch"] == torch.__version__
+    for name in ("matrices-1", "encoder-1", "layers", "leakage"):
+        assert (out / f"{name}.png").stat().st_size > 20_000
+
+
+def test_models_told_places_compare_places(capsys, place_model, tmp_path):
+    words = ("--nulls", 0, "--k", 1, "--at", "encoder.*,output", "--out", tmp_path, "--json")
+    code, printed, _ = run(capsys, "features", place_model, *QUICK, *words)
+    record = json.loads(printed)
+    assert code == 0 and record["concepts"][0] == "(0.65, 0.65)"
+    conv = record["levels"][0]["places"][0]
+    assert conv["name"] == "encoder.16.conv" and conv["clears"]["gap"] is None
+    assert (tmp_path / "encoder-1.png").exists()
+
+
+def test_a_shared_picture_is_not_told_apart_before_the_first_modulation(capsys, color_model):
+    words = ("--source", "shared", "--at", "encoder.*.conv", "--nulls", 0, "--json")
+    code, printed, _ = run(capsys, "features", color_model, *QUICK, *words)
+    raw = json.loads(printed)["levels"][0]["places"][0]["raw"]
+    assert code == 0 and raw["off_diagonal"]["value"] is None
+
+
+def test_without_json_there_are_tables(capsys, color_model):
+    code, printed, said = run(capsys, "features", color_model, *QUICK, "--nulls", 1, "--at", "output")
+    assert code == 0 and printed == "" and "cosine between" in said and "output" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--at", "encodr.*"), "near are encoder"),
+        (("--at", ""), "At least one place"),
+        (("--colors", "red,bleu"), "did you mean blue"),
+        (("--colors", "red"), "two conditions"),
+        (("--k", 9), "1 to 8"),
+        (("--seeds", 1), "two seeds"),
+        (("--sigmas", "high"), "no list of noise levels"),
+        (("--sigmas", "0"), "positive"),
+    ],
+)
+def test_bad_input_is_one_sentence(capsys, color_model, words, complaint):
+    code, printed, said = run(capsys, "features", color_model, *words)
+    assert code == 2 and printed == "" and complaint in said and len(said.strip().splitlines()) == 1
+
+
+def test_colours_need_a_model_that_is_told_colours(capsys, place_model, tmp_path):
+    code, _, said = run(capsys, "features", place_model, "--colors", "red,blue")
+    assert code == 2 and "not told colours" in said
+    network = awake(build_denoiser(settings_for("exp1", "tiny", {"tell": {"kind": "nothing"}})))
+    deaf = save_model(tmp_path / "deaf", network, Nothing(), {})
+    code, _, said = run(capsys, "features", deaf)
+    assert code == 2 and "told nothing" in said
