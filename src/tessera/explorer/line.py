@@ -38,6 +38,7 @@ class Line:
     def __init__(self) -> None:
         self.waiting: list[Job] = []
         self.running: Job | None = None
+        self.served = ""  # the page served now, or last
         self.closed = False
         self.changed = threading.Condition()
         self.worker = threading.Thread(target=self.serve, name="explorer", daemon=True)
@@ -73,10 +74,8 @@ class Line:
             return {"running": int(self.running is not None), "waiting": len(self.waiting)}
 
     def order(self) -> list[Job]:
-        """Who comes when: by turn of each page, then by arrival."""
-        turns: dict[str, int] = {}
-        if self.running:
-            turns[self.running.page] = 1
+        """Who comes when: by turn of each page, then by arrival. The page served last has had its turn."""
+        turns = {self.served: 1}
         ranked = []
         for job in self.waiting:
             turn = turns.get(job.page, 0)
@@ -110,7 +109,7 @@ class Line:
                 return None
             job = self.order()[0]
             self.waiting.remove(job)
-            self.running = job
+            self.running, self.served = job, job.page
             self.announce()
             return job
 

@@ -122,13 +122,9 @@ def side_in_band(subject: Subject) -> float | None:
 
 def k_max_sheet(subjects: Sequence[Subject]) -> Sheet:
     head = (
-        "model",
-        "training showed",
-        "K_max, paper rule",
-        "strict rule",
-        "corrected for the judge",
-        "the paper",
-    )
+        "model", "training showed", "K_max, paper rule", "strict rule", "corrected for the judge", "the paper",
+        "things at K = 0", "the paper at 0",
+    )  # fmt: skip
     rows = [k_max_row(subject) for subject in subjects if subject.marks]
     note = (
         "Brackets are 95% intervals. Paper rule: beyond training, 7 of 8 pictures fill K − 2 places and more than a "

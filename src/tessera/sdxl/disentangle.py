@@ -95,7 +95,7 @@ def floats_of(sdxl: Sdxl, blocks: Mapping[str, nn.Module], site: Site) -> dict[s
     def see(name: str, h: Tensor) -> None:
         found[name] = h[0].numel()
 
-    with hearing(sdxl, blocks, site, see, tokens=1):
+    with hearing(blocks, site, see, tokens=1):
         sdxl.plain(sdxl.start([0], 1), torch.tensor(1.0), sdxl.tell(""))
     return {name: found[name] for name in blocks}
 
@@ -148,7 +148,7 @@ def listen_to(
     cond = sdxl.tell(prompts)
     places = [token_place(sdxl, prompt, row.token) if site == "maps" else 0 for prompt in prompts]
     for some in slices(len(x), batch):
-        with hearing(sdxl, blocks, site, partial(put, some), tokens=places[some]):
+        with hearing(blocks, site, partial(put, some), tokens=places[some]):
             sdxl.plain(x[some], torch.tensor(sigma), cond[some])
 
 

@@ -92,15 +92,12 @@ def listen(
     with ExitStack() as stack:
         if sigmas is not None:
             stack.callback(watch_time(sdxl, seen, half).remove)
-        stack.enter_context(
-            hearing(sdxl, blocks, at, lambda name, h: seen.add(name, halved(h, half)), tokens)
-        )
+        stack.enter_context(hearing(blocks, at, lambda name, h: seen.add(name, halved(h, half)), tokens))
         yield seen
 
 
 @contextmanager
 def hearing(
-    sdxl: Sdxl,
     blocks: Mapping[str, nn.Module],
     at: Site,
     see: See,
