@@ -79,7 +79,7 @@ def test_initial_weights_depend_on_the_seed_alone():
     first, again = (build_denoiser(settings_for("exp1", "small")).state_dict() for _ in range(2))
     other = build_denoiser(settings_for("exp1", "small", {"training": {"seed": 1}})).state_dict()
     assert all((first[name] == again[name]).all() for name in first)
-    assert not (first["network.out.weight"] == other["out.weight"]).all()
+    assert not (first["network.out.weight"] == other["network.out.weight"]).all()
 
 
 @pytest.mark.parametrize("name", TABLE)

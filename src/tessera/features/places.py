@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from tessera.denoiser.edm2 import Block, spread
 from tessera.denoiser.localconv import LocalBlock, resized
-from tessera.denoiser.patchwise import Patchwise
-from tessera.denoiser.tiled import Tiled
+from tessera.denoiser.views import innermost
 from tessera.errors import UserError
 
 OUTPUT, SCALE = "output", "scale"
@@ -61,9 +60,8 @@ def places_of(denoiser: Any) -> dict[str, Place]:
     A network that only wraps another, as on tiles or patches, is looked through: names are the inner one's.
     """
     network = network_of(denoiser)
-    inner = network.network if isinstance(network, Tiled | Patchwise) else network
     found: dict[str, Place] = {}
-    for name, module in inner.named_modules():
+    for name, module in innermost(network).named_modules():
         if name and not is_container(module):
             found[name] = Place(module)
         if isinstance(module, Block | LocalBlock):
@@ -73,9 +71,8 @@ def places_of(denoiser: Any) -> dict[str, Place]:
 
 def containers_of(denoiser: Any) -> list[str]:
     """Names that stand for the places inside them, such as `encoder` and `encoder.64`."""
-    network = network_of(denoiser)
-    inner = network.network if isinstance(network, Tiled | Patchwise) else network
-    return [name for name, module in inner.named_modules() if name and is_container(module)]
+    modules = innermost(network_of(denoiser)).named_modules()
+    return [name for name, module in modules if name and is_container(module)]
 
 
 def is_container(module: nn.Module) -> bool:

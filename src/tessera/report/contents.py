@@ -102,7 +102,7 @@ def key_figures(subject: Subject, reach: Reach | None) -> list[tuple[str, str, s
         shown.append((f"{found['value']:.2f}", span, "conditional locality"))
     side = side_in_band(subject)
     if side is not None:
-        shown.append((f"{side:.0f} px", f"of {subject.size}", "moves a pixel (90% side)"))
+        shown.append((f"{side:.0f} px", f"of {subject.size}", "90% side of what moves a pixel"))
     return shown
 
 
