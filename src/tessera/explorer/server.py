@@ -42,6 +42,7 @@ class Explorer:
     def __init__(self, studio: Studio):
         self.studio, self.line = studio, Line()
         self.boot = secrets.token_hex(6)
+        self.palette = palette()
         self.closing = asyncio.Event()
 
     def close(self) -> None:
@@ -66,7 +67,7 @@ class Explorer:
                 "seed": requests.MOST_SEED,
             },
             "defaults": {"each": 1, "steps": 18} if device.type == "cpu" else {"each": 4, "steps": 32},
-            **palette(),
+            **self.palette,
             "provenance": provenance(device),
         }
 

@@ -1,0 +1,121 @@
+"""Small networks that are awake, a server in a thread that can be stopped and started anew, and a real browser."""
+
+import json
+import shutil
+import threading
+import urllib.request
+
+import pytest
+import torch
+
+pytest.importorskip("fastapi", reason="the explorer's extra is not installed")
+pytest.importorskip("uvicorn", reason="the explorer's extra is not installed")
+
+from tessera.denoiser.build import build_denoiser, tell_for
+from tessera.denoiser.folder import save_model
+from tessera.experiments import settings_for
+from tessera.explorer.server import Explorer, Server, bind
+from tessera.explorer.shelf import open_shelf
+from tessera.explorer.work import Studio
+from tessera.judge.judge import load_judge
+
+SMALL = {"data": {"size": 32}, "denoiser": {"width": 8, "depth": 2, "attention": ()}}
+
+
+def woken(network):
+    """An untrained network answers nothing: its gains are zero."""
+    dice = torch.Generator().manual_seed(0)
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(False)
+        if name.endswith("gain"):
+            parameter.copy_(0.4 + 0.6 * torch.rand((), generator=dice))
+    return network.eval()
+
+
+def keep_model(folder, experiment):
+    settings = settings_for(experiment, "tiny", SMALL)
+    save_model(folder, woken(build_denoiser(settings)), tell_for(settings), {"settings": settings.plain()})
+    return folder
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+    """Model folders by name: one that sees everything, a local one, one told a list, one told colours."""
+    root = tmp_path_factory.mktemp("models")
+    return {name: keep_model(root / name, name) for name in ("exp1", "exp1C", "exp3", "color")}
+
+
+@pytest.fixture(scope="session")
+def shelf(folders):
+    return open_shelf([str(folder) for folder in folders.values()], torch.device("cpu"))
+
+
+@pytest.fixture(scope="session")
+def judge():
+    return load_judge()
+
+
+@pytest.fixture
+def studio(shelf, judge):
+    """With an empty memory."""
+    return Studio(shelf, judge)
+
+
+class Running:
+    """A server in a thread of this process."""
+
+    def __init__(self, studio, port=0):
+        self.studio, self.port, self.server = studio, port, None
+        self.start()
+
+    def start(self):
+        door = bind("127.0.0.1", self.port)
+        self.port = door.getsockname()[1]
+        self.explorer = Explorer(self.studio)
+        self.server = Server(self.explorer, "127.0.0.1")
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [door]}, daemon=True)
+        self.thread.start()
+
+    def stop(self):
+        self.server.should_exit = True
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}/"
+
+    def post(self, path, body, page="test"):
+        """An open answer."""
+        headers = {"Content-Type": "application/json", "X-Page": page}
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
+        return urllib.request.urlopen(request, timeout=60)
+
+
+@pytest.fixture(scope="session")
+def start_server():
+    """`start_server(studio)`: a server whose `stop` the caller calls."""
+    return Running
+
+
+@pytest.fixture
+def running(studio, start_server):
+    server = start_server(studio)
+    yield server
+    server.stop()
+
+
+# -- the browser -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """One browser for all tests of the page."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not found:
+        pytest.skip("no browser was found: install Debian's package chromium")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()

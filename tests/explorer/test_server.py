@@ -1,0 +1,167 @@
+"""The wires of the page, on a real server: events, positions, abandoned work, refusals, restarts."""
+
+import http.client
+import json
+import re
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from explorer_wire import events
+
+from tessera.errors import UserError
+from tessera.explorer.server import PAGE, address, bind
+
+ASKED = {"models": ["exp1C", "exp1"], "places": [[0.65, 0.65]], "steps": 3}
+
+
+def get(running, path):
+    return urllib.request.urlopen(running.url + path, timeout=30)
+
+
+def until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.01)
+
+
+def test_hello_tells_models_places_and_colours(running):
+    told = json.load(get(running, "api/hello"))
+    assert [card["name"] for card in told["models"]] == ["exp1", "exp1C", "exp3", "color"]
+    assert len(told["places"]) == 12 and len(told["colors"]) == 8 and len(told["heat"]) == 256
+    assert told["provenance"]["tessera"]
+
+
+def test_a_drawing_comes_as_events(running):
+    told = list(events(running.post("api/draw", ASKED)))
+    assert [event["event"] for event in told][:2] == ["queue", "begun"] and told[-1]["event"] == "end"
+    assert sum(event["event"] == "step" for event in told) == 6
+    assert {event["model"] for event in told if event["event"] == "done"} == {"exp1C", "exp1"}
+
+
+def test_something_is_shown_within_two_seconds(running):
+    list(events(running.post("api/draw", {**ASKED, "steps": 1})))  # the first use of a process is slow
+    begun = time.monotonic()
+    for event in events(running.post("api/draw", ASKED)):
+        if event["event"] == "step":
+            break
+    assert time.monotonic() - begun < 2
+
+
+def test_what_is_remembered_needs_no_waiting(running):
+    list(events(running.post("api/draw", ASKED)))
+    told = list(events(running.post("api/watch", ASKED)))
+    assert [event["event"] for event in told] == ["way", "way", "end"]
+    told = list(events(running.post("api/probe", {**ASKED, "step": 1, "at": [0.5, 0.5]})))
+    assert [event["event"] for event in told] == ["queue", "begun", "probed", "probed", "end"]
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({"models": ["exp1"], "places": [[2, 0]]}, "places.0.0"),
+        ({"models": ["exp1"], "steps": "many"}, "steps"),
+        ({}, "models"),
+        ([1, 2], "does not fit"),
+    ],
+)
+def test_a_bad_request_is_refused_in_one_sentence(running, body, sentence):
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        running.post("api/draw", body)
+    told = json.load(refused.value)["sentence"]
+    assert refused.value.code == 422 and sentence in told and told.endswith(".") and "\n" not in told
+
+
+def test_an_unknown_model_is_told_in_the_stream(running):
+    told = list(events(running.post("api/draw", {**ASKED, "models": ["exp9"]})))
+    assert told[-1]["event"] == "error" and "exp9" in told[-1]["sentence"]
+
+
+class Held:
+    """Drawing that waits, to see who waits behind it and who notices that its page is gone."""
+
+    def __init__(self):
+        self.go, self.begun, self.ended = threading.Event(), threading.Event(), threading.Event()
+        self.steps = 0
+
+    def draw(self, request):
+        try:
+            self.begun.set()
+            while not self.go.wait(0.02):
+                self.steps += 1
+                yield {"event": "step", "model": "exp1", "step": self.steps}
+        finally:
+            self.ended.set()
+
+
+@pytest.fixture
+def held(running, monkeypatch):
+    work = Held()
+    monkeypatch.setattr(running.studio, "draw", work.draw, raising=False)
+    yield work
+    work.go.set()
+
+
+def test_the_second_page_is_told_its_position_and_then_served(running, held):
+    first = running.post("api/draw", ASKED, page="first")
+    assert held.begun.wait(10)
+    second = events(running.post("api/watch", ASKED, page="second"))
+    told = next(second)
+    assert told == {"event": "queue", "ahead": 1}
+    held.go.set()
+    assert [event["event"] for event in second][-1] == "end"
+    first.close()
+
+
+def test_work_is_dropped_when_its_page_is_closed(running, held):
+    body = json.dumps(ASKED).encode()
+    kind = f"Content-Type: application/json\r\nContent-Length: {len(body)}"
+    head = f"POST /api/draw HTTP/1.1\r\nHost: 127.0.0.1\r\n{kind}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", running.port)) as wire:
+        wire.sendall(head.encode() + body)
+        assert held.begun.wait(10)
+    assert held.ended.wait(10) and not held.go.is_set()
+    until(lambda: running.explorer.line.load() == {"running": 0, "waiting": 0})
+
+
+def test_a_server_that_stops_ends_its_streams_and_another_takes_its_port(running, held):
+    pulse = events(get(running, "api/pulse"))
+    before = next(pulse)["boot"]
+    drawing = events(running.post("api/draw", ASKED))
+    assert held.begun.wait(10)
+    running.stop()
+    assert list(pulse) == [] and "end" not in {event["event"] for event in drawing}
+    assert held.ended.wait(10)
+    running.start()
+    assert next(events(get(running, "api/pulse")))["boot"] != before
+
+
+def test_a_strangers_name_for_us_is_refused(running):
+    for host, status in (("evil.example", 400), ("localhost", 200), (f"127.0.0.1:{running.port}", 200)):
+        wire = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
+        wire.request("GET", "/", headers={"Host": host})
+        assert wire.getresponse().status == status
+        wire.close()
+
+
+def test_the_page_may_reach_nothing_but_its_server(running):
+    answer = get(running, "")
+    assert answer.headers["Content-Security-Policy"].startswith("default-src 'self'")
+    for file in PAGE.iterdir():
+        outside = re.findall(r"(?:https?:)?//[\w.-]+\.\w+[^\s\"']*", file.read_text())
+        assert [link for link in outside if link != "http://www.w3.org/2000/svg"] == [], file.name
+        assert get(running, file.name).status == 200
+
+
+def test_a_taken_port_is_told_in_one_sentence():
+    with bind("127.0.0.1", 0) as door, pytest.raises(UserError, match="choose another --port"):
+        bind("127.0.0.1", door.getsockname()[1])
+
+
+def test_addresses_are_such_as_a_browser_takes():
+    assert address("127.0.0.1", 80) == address("0.0.0.0", 80) == "http://127.0.0.1:80/"
+    assert address("::1", 80) == "http://[::1]:80/"
