@@ -300,9 +300,9 @@ def plant(encoders: Sequence[nn.Module], tokenizer: Any, planted: Mapping[str, S
 def untrained(sdxl: Sdxl, seed: int, also_text: bool = False) -> Sdxl:
     """The same pipeline around a UNet with fresh weights, and around fresh text encoders if wanted."""
     config: Any = sdxl.unet.config
-    with torch.random.fork_rng(devices=[]), quiet():
+    here = [sdxl.device] if sdxl.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=here), torch.device(sdxl.device), quiet():
         torch.manual_seed(seed)
-        unet = make_unet(config).to(sdxl.device, sdxl.dtype)
-        encoders = [type(encoder)(encoder.config) for encoder in sdxl.encoders] if also_text else None
-    fresh = None if encoders is None else [encoder.eval().to(sdxl.device, sdxl.dtype) for encoder in encoders]
-    return sdxl.twin(unet, fresh)
+        unet = make_unet(config).to(sdxl.dtype)
+        fresh = [type(encoder)(encoder.config) for encoder in sdxl.encoders] if also_text else []
+    return sdxl.twin(unet, [encoder.eval().to(sdxl.dtype) for encoder in fresh])

@@ -6,8 +6,9 @@ The network is built of tensors that have shapes but no content, and one pass of
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from tessera.sdxl.build import (
     make_vae,
     unet_config,
 )
+from tessera.sdxl.disentangle import groups_of
 from tessera.sdxl.listening import Site, chosen_blocks, hearing
 from tessera.sdxl.pipeline import HUB_ID, INDEX, checked_size, find_pipeline, need_diffusers, quiet
 
@@ -85,6 +87,7 @@ class PassCost:
     """Of one latent: arithmetic and memory of the passes a study is made of."""
 
     weights: int  # bytes of all parts
+    unet_weights: int  # bytes of the UNet alone
     parameters: int  # of the UNet
     forward_flops: int
     backward_flops: int
@@ -92,7 +95,8 @@ class PassCost:
     gradient_bytes: int  # the same while gradients are taken, one probe at a time
     decode_flops: int
     decode_bytes: int
-    floats: dict[str, int]  # of one latent's features, block by block
+    picture_floats: int
+    floats: dict[str, dict[str, int]]  # of one latent's features, by site and block
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,7 @@ def pass_cost(
     dtype: torch.dtype = torch.float32,
     *,
     size: tuple[int, int] | None = None,
-    site: Site = "block",
+    sites: Sequence[Site] = ("block",),
     layers: str | Sequence[str] = "*",
     gradients: bool = True,
 ) -> PassCost:
@@ -167,13 +171,8 @@ def pass_cost(
         vae = parts.make_vae()  # always in single precision
         net = TextUNet(unet, LONGEST)
         x, time_, cond = example(net, unet.config, size)
-        blocks = chosen_blocks(unet, layers)
-        floats: dict[str, int] = {}
-
-        def see(block: str, h: Tensor) -> None:
-            floats[block] = h[0].numel()
-
-        with torch.no_grad(), hearing(blocks, site, see, tokens=1), followed() as (work, peak):
+        floats = floats_at(net, sites, layers, (x, time_, cond))
+        with torch.no_grad(), followed() as (work, peak):
             net(x, time_, cond)
         forward = work.get_total_flops(), peak.most
         backward = gradient_cost(net, x, time_, cond) if gradients else (0, 0)
@@ -181,6 +180,7 @@ def pass_cost(
         weights = sum(bytes_of(part) for part in (unet, *encoders, vae))
     return PassCost(
         weights=weights,
+        unet_weights=bytes_of(unet),
         parameters=sum(parameter.numel() for parameter in unet.parameters()),
         forward_flops=forward[0],
         backward_flops=backward[0],
@@ -188,8 +188,27 @@ def pass_cost(
         gradient_bytes=backward[1],
         decode_flops=decoding[0],
         decode_bytes=decoding[1],
-        floats={block: floats[block] for block in blocks},
+        picture_floats=decoding[2],
+        floats=floats,
     )
+
+
+@torch.no_grad()
+def floats_at(
+    net: TextUNet, sites: Sequence[Site], layers: str | Sequence[str], given: tuple[Tensor, Tensor, Tensor]
+) -> dict[str, dict[str, int]]:
+    """How many numbers one latent gives at each site of each block."""
+    blocks = chosen_blocks(net.unet, layers)
+    found: dict[str, dict[str, int]] = {site: dict.fromkeys(blocks, 0) for site in sites}
+
+    def note(site: str, block: str, h: Tensor) -> None:
+        found[site][block] = h[0].numel()
+
+    with ExitStack() as stack:
+        for site in sites:
+            stack.enter_context(hearing(blocks, site, partial(note, site), tokens=1))
+        net(*given)
+    return found
 
 
 @contextmanager
@@ -228,11 +247,12 @@ def gradient_cost(net: TextUNet, x: Tensor, time_: Tensor, cond: Tensor) -> tupl
     return work.get_total_flops(), peak.most
 
 
-def decode_cost(vae: nn.Module, x: Tensor) -> tuple[int, int]:
+def decode_cost(vae: nn.Module, x: Tensor) -> tuple[int, int, int]:
+    """Arithmetic, memory, and numbers in the picture."""
     decoder: Any = vae.eval()
     with torch.no_grad(), followed() as (work, peak):
-        decoder.decode(x)
-    return work.get_total_flops(), peak.most
+        picture = decoder.decode(x).sample
+    return work.get_total_flops(), peak.most, picture.numel()
 
 
 def bytes_of(module: nn.Module) -> int:
@@ -257,6 +277,9 @@ class Bill:
 
     def record(self, tflops: float, cost: PassCost) -> dict[str, Any]:
         shown = {key: value for key, value in asdict(cost).items() if key != "floats"}
+        heard = {
+            site: {"blocks": len(each), "floats": sum(each.values())} for site, each in cost.floats.items()
+        }
         return {
             "passes": self.passes,
             "pflop": self.flops / 1e15,
@@ -265,18 +288,12 @@ class Bill:
             "device_bytes": self.device_bytes,
             "host_bytes": self.host_bytes,
             "groups": self.groups,
-            "one_pass": shown | {"feature_floats": sum(cost.floats.values()), "blocks": len(cost.floats)},
+            "one_pass": shown | {"heard": heard},
         }
 
 
 def walk_passes(walks: int, steps: int, guidance: float) -> int:
     return walks * steps * (2 if guidance > 1 else 1)
-
-
-def device_bytes(cost: PassCost, batch: int, gradient_rows: int = 0, extra: int = 0) -> int:
-    """Weights, and the larger of what forward, gradient and decoding passes hold, with some to spare."""
-    held = max(cost.forward_bytes * batch, cost.gradient_bytes * gradient_rows, cost.decode_bytes, extra)
-    return int(SPARE * (cost.weights + held))
 
 
 def locality_bill(
@@ -303,11 +320,13 @@ def locality_bill(
     backward = levels * seeds * probes * channels
     decodings = 1 + levels
     flops = sum(forward.values()) * cost.forward_flops + backward * cost.backward_flops
-    at_once = max(batch, rows, 1 + words)
+    passing = cost.forward_bytes * max(batch, rows, 1 + words)
+    # What a gradient takes is found out with two latents.
+    held = max(passing, 2 * cost.gradient_bytes if probes else 0, cost.decode_bytes)
     return Bill(
         passes=forward | {"gradients, backward": backward, "decoding": decodings},
         flops=flops + decodings * cost.decode_flops,
-        device_bytes=device_bytes(cost, at_once, 2 if probes else 0),
+        device_bytes=int(SPARE * (cost.weights + held)),
         host_bytes=0,
     )
 
@@ -315,6 +334,7 @@ def locality_bill(
 def features_bill(
     cost: PassCost,
     *,
+    site: Site,
     rows: int,
     prompts: int,
     seeds: int,
@@ -323,29 +343,46 @@ def features_bill(
     guidance: float,
     null: int,
     outputs: bool,
-    groups: int,
-    held: int,
+    memory: int,
     batch: int,
     element: int,
-    pixels: int,
 ) -> Bill:
-    """`rows` are listened to, `prompts` of them are walked; `held` bytes of features are kept at a time."""
-    walked = steps if outputs else max(at)
+    """`rows` are listened to, `prompts` of them are walked; features are held in groups that fit into `memory`."""
+    sizes = {name: floats * rows * seeds * element for name, floats in cost.floats[site].items()}
+    groups = groups_of(sizes, memory)
+    held = max(sum(sizes[name] for name in group) for group in groups)
+    heard = len(at) * len(groups) * rows * seeds
     forward = {
-        "walking": walk_passes(prompts * seeds, walked, guidance),
-        "listening": len(at) * groups * rows * seeds,
-        "listening, untrained": len(at) * groups * rows * seeds * null,
+        "walking": walk_passes(prompts * seeds, steps if outputs else max(at), guidance),
+        "listening": heard,
+        "listening, untrained": heard * null,
     }
     decodings = prompts * seeds if outputs else 0
-    layer = max(cost.floats.values()) * rows * seeds * element
-    pictures = 4 * prompts * seeds * (pixels * 3) if outputs else 0
-    heard = sum(cost.floats.values()) // max(groups, 1) * batch * element
+    pictures = decodings * cost.picture_floats * 4
+    # One layer at a time goes back to the device, where its inner products are taken.
+    at_once = max(max(sizes.values()), pictures)
+    passing = cost.forward_bytes * batch + held // (rows * seeds) * batch
+    weights = cost.weights + (
+        cost.unet_weights if null else 0
+    )  # an untrained network stands beside the trained
     return Bill(
         passes=forward | {"decoding": decodings},
         flops=sum(forward.values()) * cost.forward_flops + decodings * cost.decode_flops,
-        device_bytes=device_bytes(cost, batch, extra=max(layer, pictures)) + heard,
+        device_bytes=int(SPARE * (weights + max(passing, at_once, cost.decode_bytes * bool(outputs)))),
         host_bytes=max(held, pictures),
-        groups=groups,
+        groups=len(groups),
+    )
+
+
+def added(bills: Sequence[Bill]) -> Bill:
+    """Several studies, one after the other."""
+    names = dict.fromkeys(name for bill in bills for name in bill.passes)
+    return Bill(
+        passes={name: sum(bill.passes.get(name, 0) for bill in bills) for name in names},
+        flops=sum(bill.flops for bill in bills),
+        device_bytes=max(bill.device_bytes for bill in bills),
+        host_bytes=max(bill.host_bytes for bill in bills),
+        groups=max(bill.groups for bill in bills),
     )
 
 

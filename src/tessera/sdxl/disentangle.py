@@ -108,24 +108,17 @@ def layer_products(
     rows: Sequence[Row],
     x: Sequence[Tensor],
     sigma: float,
-    *,
-    site: Site = "block",
-    layers: str | Sequence[str] = "*",
-    memory: int = 4 * GIB,
-    batch: int = 8,
+    plan: "Plan",
     advance: Advance = lambda: None,
 ) -> dict[str, Tensor]:
     """Inner products (R, S, R, S) of every block's features, for R rows on latents x[r] (S, C, H, W) at one level."""
-    blocks = chosen_blocks(sdxl.unet, layers)
-    seeds = len(x[0])
-    each = len(rows) * seeds * torch.empty(0, dtype=sdxl.dtype).element_size()
-    sizes = {name: floats * each for name, floats in floats_of(sdxl, blocks, site).items()}
+    blocks = chosen_blocks(sdxl.unet, plan.layers)
     found: dict[str, Tensor] = {}
-    for group in groups_of(sizes, memory):
-        held = Held(len(rows), seeds)
+    for group in groups_of(sizes_of(sdxl, plan, len(rows)), plan.memory):
+        held = Held(len(rows), len(x[0]))
         some = {name: blocks[name] for name in group}
         for place, row in enumerate(rows):
-            listen_to(sdxl, some, site, row, x[place], sigma, batch, partial(held.put, place))
+            listen_to(sdxl, some, plan.site, row, x[place], sigma, plan.batch, partial(held.put, place))
             advance()
         for name in group:
             found[name] = held.products(name, sdxl.device)
@@ -330,20 +323,31 @@ def study(
     levels = []
     for step in plan.at:
         x = [way[step] for way in ways.kept]
-        options: dict[str, Any] = {
-            "site": plan.site, "layers": plan.layers, "memory": plan.memory, "batch": plan.batch,
-            "advance": advance,
-        }  # fmt: skip
         level = float(sigmas[step])
-        products = layer_products(sdxl, rows, x, level, **options)
+        products = layer_products(sdxl, rows, x, level, plan, advance)
         spaces = [describe(name, found, site=plan.site) for name, found in products.items()]
         nulls = [
-            layer_products(untrained(sdxl, NULL_SEED + n, plan.null_text), rows, x, level, **options)
+            layer_products(untrained(sdxl, NULL_SEED + n, plan.null_text), rows, x, level, plan, advance)
             for n in range(plan.null)
         ]
         levels.append(Level(step, level, [banded(space, nulls, concepts) for space in spaces]))
     outputs = [describe(name, found, site=None) for name, found in ways.products.items()]
     return Found(tuple(concepts), levels, outputs, ways.pictures)
+
+
+def stages(sdxl: Sdxl, concepts: Sequence[Concept], plan: Plan) -> int:
+    """How often `study` will call `advance`."""
+    rows = rows_for(concepts, fitting_composites(concepts), plan.site)
+    walks = len({row.prompts for row in rows}) * len(slices(len(plan.seeds), plan.batch)) if plan.walks else 0
+    groups = groups_of(sizes_of(sdxl, plan, len(rows)), plan.memory)
+    return walks + len(plan.at) * len(groups) * len(rows) * (1 + plan.null)
+
+
+def sizes_of(sdxl: Sdxl, plan: Plan, rows: int) -> dict[str, int]:
+    """Bytes of every block's features for all rows and seeds."""
+    each = rows * len(plan.seeds) * torch.empty(0, dtype=sdxl.dtype).element_size()
+    found = floats_of(sdxl, chosen_blocks(sdxl.unet, plan.layers), plan.site)
+    return {name: floats * each for name, floats in found.items()}
 
 
 def fitting_composites(concepts: Sequence[Concept]) -> tuple[Composite, ...]:
