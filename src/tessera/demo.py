@@ -1,4 +1,7 @@
-"""`tessera demo`: a first look. Draws scenes, judges things at the study's places, trains a little, samples."""
+"""`tessera demo`: a first look, from nothing to a report.
+
+Shows the shipped models; where there are none it draws scenes, judges them, trains a little network and samples it.
+"""
 
 import hashlib
 import json
@@ -31,6 +34,10 @@ from tessera.judge.intervals import share_record
 from tessera.judge.judge import Judge, load_judge
 from tessera.judge.matching import Verdict, match
 from tessera.provenance import provenance
+from tessera.report.measure import Dials, Measurer
+from tessera.report.showcase import models_to_show, showcase, showcase_table
+from tessera.report.subjects import Findings, measured_model
+from tessera.report.verbs import write_page
 from tessera.sampler.asking import study
 from tessera.sampler.verbs import make_pictures, save_pictures, save_sheets
 from tessera.scenes.sampling import Scenes
@@ -47,10 +54,14 @@ STAGE_INK = (30, 30, 30)  # of the empty stage in a drawn mask
 
 @dataclass(frozen=True)
 class Demo:
-    """A first look, from nothing to pictures on disk. A second run carries the training on."""
+    """A first look, from nothing to a report. Without shipped models it trains a tiny one; again, it carries on."""
 
     out: Path = Path("demo")
-    """Folder for sheets, samples, the run and summary.json."""
+    """Folder for report.html, summary.json and what they are made from."""
+    minutes: float = 3.0
+    """About how long drawing, judging and locating the shipped models may take."""
+    train: bool = False
+    """Train a tiny network even where models are shipped."""
     train_minutes: float = 2.0
     """Train a tiny network for so long; 0 leaves training out."""
     experiment: str = "exp1C"
@@ -70,6 +81,27 @@ class Demo:
         self.check()
         settings = settings_for(self.experiment, "tiny")
         torch.set_num_threads(free_threads(torch.get_num_threads(), os.getloadavg()[0]))
+        names = models_to_show()
+        if names and not self.train:
+            self.show_shipped(names)
+        else:
+            self.train_a_little(settings)
+
+    def show_shipped(self, names: Sequence[str]) -> None:
+        """The models that come with Tessera, within minutes."""
+        device = pick_device(self.device)
+        judge = load_judge(device=device)
+        out = make_folder(self.out)
+        summary = showcase(names, out, judge, device, self.minutes, self.seed)
+        write_json(out / "summary.json", summary)
+        if self.json:
+            console.print_json(summary)
+        console.stderr.print(showcase_table(summary))
+        for model in summary["models"]:
+            console.say(f"{model['name']}: {model['verdict']}")
+        console.say(f"That took {summary['seconds']:.0f} s. The report is {(out / 'report.html').resolve()}")
+
+    def train_a_little(self, settings: Settings) -> None:
         tour = Tour(make_folder(self.out), pick_device(self.device), settings, self.seed)
         summary = {"seed": self.seed, **tour.show(self.count, self.each, self.train_minutes)}
         write_json(tour.path("summary.json"), summary)
@@ -84,8 +116,8 @@ class Demo:
     def check(self) -> None:
         if min(self.count, self.each) < 1:
             raise UserError("The demo needs at least one picture of each kind (--count, --each).")
-        if self.train_minutes < 0:
-            raise UserError(f"Training cannot take {self.train_minutes:g} minutes.")
+        if min(self.train_minutes, self.minutes) < 0:
+            raise UserError(f"Nothing can take {min(self.train_minutes, self.minutes):g} minutes.")
 
 
 @dataclass
@@ -111,6 +143,8 @@ class Tour:
             trained = self.train(minutes)
         with self.clock("sampled"):
             sampled = self.judge_sampled(judge, each)
+        with self.clock("report"):
+            self.report(judge, each)
         return {
             "scenes": scenes,
             "placed": placed,
@@ -205,6 +239,19 @@ class Tour:
         verdicts = [match(findings, ask.wanted) for findings, ask in zip(found, asks, strict=True)]
         groups = [slice(n * each, (n + 1) * each) for n in range(len(SAMPLED_KS))]
         return [row_for(k, found[rows], verdicts[rows]) for k, rows in zip(SAMPLED_KS, groups, strict=True)]
+
+    # -- the report ----------------------------------------------------------------------------------------
+
+    def report(self, judge: Judge, each: int) -> None:
+        """The little network as it is now, on the same page that any model gets."""
+        model = newest_model(self.settings, self.run_folder, self.device)
+        if model is None:
+            return
+        dials = Dials(n=each, ks=SAMPLED_KS, steps=SAMPLE_STEPS, seed=self.seed, pictures=2, levels=8)
+        measurer = Measurer(self.device, dials, judge)
+        name = f"{self.settings.experiment}, {self.settings.preset}"
+        subject = measured_model(name, model, measurer, self.out / "measured")
+        write_page(Findings([subject]), measurer, self.path("report.html"), "A first look", "tessera demo")
 
 
 def free_threads(threads: int, load: float) -> int:

@@ -1,7 +1,7 @@
 """What a report needs of a model, measured once and kept beside it: an exam with pictures, locality with heat-maps."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -147,12 +147,21 @@ class Measurer:
             "model": identity(model),
             "plan": brief(plan),
             "size": model.size,
-            **study_record(found, plan.seed),
+            **located_record(found, plan.seed),
             "provenance": provenance(self.device),
         }
         save_located(make_folder(keep) / MAPS, found[0])
         write_json(keep / LOCALITY, record)
         return record, found[0]
+
+
+def located_record(found: Sequence[Located], seed: int) -> Record:
+    """The record of a study; a network that ignores its conditions has no conditional locality, and is told so."""
+    try:
+        return study_record(found, seed)
+    except UserError as error:
+        pixels_alone = [replace(located, told_own=located.told_own[:, :, :0]) for located in found]
+        return {**study_record(pixels_alone, seed), "note": str(error)}
 
 
 def at_least_as_good(known: Mapping[str, Any], wanted: Exam) -> bool:
@@ -166,7 +175,7 @@ def at_least_as_good(known: Mapping[str, Any], wanted: Exam) -> bool:
 
 
 def covers(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    same = all(known[name] == wanted[name] for name in ("k", "source", "seed"))
+    same = all(known[name] == wanted[name] for name in ("k", "seed"))
     return same and all(known[name] >= wanted[name] for name in ("pictures", "levels", "steps"))
 
 

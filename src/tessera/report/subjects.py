@@ -101,17 +101,26 @@ def measured(source: str, measurer: Measurer, keep: Path) -> Subject:
     """A run or a model with its exam and its locality, measured now unless they were before."""
     model = open_model(source, None, None, measurer.device)
     run = RunFolder(Path(source)) if is_run(Path(source)) else None
-    subject = described(name_of(source), model)
-    folder = run.results if run else keep / subject.name
-    known = best_marks(model, run)
-    exam = measurer.exam(model, folder, subject.name, judged_elsewhere=known is not None)
+    name = name_of(source)
+    subject = measured_model(
+        name, model, measurer, run.results if run else keep / name, best_marks(model, run)
+    )
+    subject.log = run.records() if run else []
+    return subject
+
+
+def measured_model(
+    name: str, model: Model, measurer: Measurer, folder: Path, known: tuple[Record, Record] | None = None
+) -> Subject:
+    """A model with what is kept of it in `folder`; `known` counts are shown if they are of more pictures."""
+    subject = described(name, model)
+    exam = measurer.exam(model, folder, name, judged_elsewhere=known is not None)
     if exam is not None:
         subject.exam, subject.shown = exam
         take_marks(subject, subject.exam["result"], {"found": "measured for this report", **subject.exam})
     if known is not None and pictures_in(known[0]) > pictures_in(subject.marks):
         take_marks(subject, *known)
-    subject.locality, subject.located = measurer.locality(model, folder, subject.name)
-    subject.log = run.records() if run else []
+    subject.locality, subject.located = measurer.locality(model, folder, name)
     return subject
 
 
@@ -166,7 +175,7 @@ def take_marks(subject: Subject, marks: Record, where: Record) -> None:
     subject.marks_from = {name: where.get(name) for name in ("found", "exam", "provenance", "folder")}
 
 
-def best_marks(model: Model, run: RunFolder | None) -> tuple[Record, Record] | None:
+def best_marks(model: Model, run: RunFolder | None = None) -> tuple[Record, Record] | None:
     """Counts that were made before: on the model's card, or by `tessera judge` in the run folder."""
     card = model.config.get("results")
     if card:

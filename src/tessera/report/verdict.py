@@ -183,6 +183,8 @@ def doubts(reach: Reach | None, marks: Record | None, locality: Record | None) -
     if strange > DOUBTFUL:
         said.append(f"{100 * strange:.0f}% of its pictures are not scenes the judge knows: doubt its counts.")
     found = locality["conditional_locality"] if locality else None
+    if locality and locality.get("note"):
+        said.append(locality["note"])
     if found is not None and found["pictures"] < FEWEST:
         said.append(f"Locality was measured on {found['pictures']} of its pictures only.")
     return said

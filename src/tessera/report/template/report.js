@@ -43,8 +43,8 @@
     });
   }
 
-  // Paper shows everything: folded parts open for printing and close again.
+  // Paper shows folded tables too: they open for printing and close again.
   let opened = [];
-  addEventListener("beforeprint", () => { opened = [...document.querySelectorAll("details:not([open])")]; opened.forEach((one) => { one.open = true; }); });
+  addEventListener("beforeprint", () => { opened = [...document.querySelectorAll("details:not([open]):not(.more-pictures)")]; opened.forEach((one) => { one.open = true; }); });
   addEventListener("afterprint", () => { opened.forEach((one) => { one.open = false; }); });
 })();

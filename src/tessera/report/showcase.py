@@ -1,0 +1,139 @@
+"""What `tessera demo` shows of the shipped models: drawn, judged and located within minutes, on whatever machine."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.box import SIMPLE
+from rich.table import Table
+
+from tessera.console import say
+from tessera.denoiser.folder import Model, load_model, shipped
+from tessera.denoiser.patchwise import Patchwise
+from tessera.devices import synchronize
+from tessera.judge.finding import Finder
+from tessera.provenance import provenance
+from tessera.report.measure import ASKED, EXAM, Dials, Measurer
+from tessera.report.subjects import Findings, Subject, best_marks, measured_model
+from tessera.report.verbs import subject_record, write_page
+from tessera.study.tables import k_max_words
+
+MODELS = ("exp1", "exp2", "exp2L")
+KS = (1, 3, 6, 9)
+# Pictures for each K and steps of the sampler, the best that the time allows.
+LADDER = ((8, 18), (6, 16), (4, 16), (3, 14), (2, 12), (1, 12), (1, 8))
+SLOW = 0.25  # seconds for a call: from here on locality is measured on noised scenes, which need no sampling
+PROBES, CHANNELS = ASKED + 1, 3
+BACKWARD = 2  # calls that a backward pass costs
+HASTE = 1.3  # what is planned takes about so much longer: judging, the page, others on the machine
+PATIENT = Dials(n=1, ks=KS, steps=1, pictures=1, levels=1)  # content with whatever was measured before
+
+
+def models_to_show() -> list[str]:
+    """Those of the demo's models that come with this version."""
+    return [name for name in MODELS if name in shipped()]
+
+
+def showcase(
+    names: Sequence[str], out: Path, judge: Finder, device: torch.device, minutes: float, seed: int = 0
+) -> dict[str, Any]:
+    """Measure the models within about `minutes` and write report.html. Returns the summary."""
+    begun = time.monotonic()
+    found = Findings()
+    for number, name in enumerate(names):
+        left = 60 * minutes - (time.monotonic() - begun)
+        found.subjects.append(shown(name, out, judge, device, left / (len(names) - number), seed))
+    measurer = Measurer(device, PATIENT, judge)
+    write_page(found, measurer, out / "report.html", "The shipped models", "tessera demo")
+    return {
+        "models": [subject_record(subject) for subject in found.subjects],
+        "drawn": {subject.name: drawn_rows(subject) for subject in found.subjects},
+        "seconds": round(time.monotonic() - begun, 1),
+        "seed": seed,
+        "provenance": provenance(device),
+    }
+
+
+def shown(name: str, out: Path, judge: Finder, device: torch.device, seconds: float, seed: int) -> Subject:
+    model = load_model(name, device)
+    folder = out / "measured" / name
+    known_before = (folder / EXAM).is_file()
+    dials = replace(PATIENT, seed=seed) if known_before else dials_within(model, device, seconds, seed)
+    return measured_model(name, model, Measurer(device, dials, judge), folder, best_marks(model))
+
+
+# --- what the time allows -----------------------------------------------------------------------------------
+
+
+def dials_within(model: Model, device: torch.device, seconds: float, seed: int = 0) -> Dials:
+    """The most pictures and steps that this machine manages with this network in the given time."""
+    each = seconds_per_call(model, device)
+    say(f"One look of the network takes {1000 * each:.0f} ms here.")
+    for n, steps in LADDER:
+        dials = Dials(
+            n=n, ks=KS, steps=steps, seed=seed, pictures=1, levels=min(8, steps),
+            source="truth" if each > SLOW else "generated",
+        )  # fmt: skip
+        if HASTE * each * calls(dials, isinstance(model.denoiser, Patchwise)) <= seconds:
+            return dials
+    return replace(dials, levels=6)
+
+
+def calls(dials: Dials, patchwise: bool) -> int:
+    """Network calls, for one picture each, that an exam and a locality study take."""
+    n, steps, levels = dials.n or 1, dials.steps or 1, dials.levels or 1
+    exam = n * len(KS) * (2 * steps - 1)
+    way = 2 * steps - 1 if dials.source == "generated" else 0
+    pixels = (
+        1 if patchwise else levels * (1 + BACKWARD * PROBES * CHANNELS)
+    )  # a patch alone costs next to nothing
+    return exam + way + pixels + levels * (1 + ASKED)
+
+
+@torch.no_grad()
+def seconds_per_call(model: Model, device: torch.device) -> float:
+    """For one picture, once everything is warm."""
+    x = torch.randn(1, 3, model.size, model.size, device=device)
+    cond = model.tell.at((), device=device)
+    seconds = []
+    for _ in range(2):
+        begun = time.perf_counter()
+        model.denoiser(x, torch.ones((), device=device), cond)
+        synchronize(device)
+        seconds.append(time.perf_counter() - begun)
+    return min(seconds)
+
+
+# --- telling ------------------------------------------------------------------------------------------------
+
+
+def drawn_rows(subject: Subject) -> list[dict[str, Any]]:
+    """What was drawn here and now, whatever the model's card says."""
+    rows = (subject.exam or {"result": {"rows": []}})["result"]["rows"]
+    names = ("k", "n", "all_filled", "found", "extra")
+    return [{name: row[name] for name in names} for row in rows]
+
+
+def showcase_table(summary: dict[str, Any]) -> Table:
+    """A row for each model: what was drawn here for every K, K_max from its card, and its locality."""
+    ks = sorted({row["k"] for rows in summary["drawn"].values() for row in rows})
+    table = Table("model", *(f"K = {k}" for k in ks), "K_max", "paper", "locality", box=SIMPLE)
+    for model in summary["models"]:
+        drawn = {row["k"]: row for row in summary["drawn"][model["name"]]}
+        found, k_max = model["conditional_locality"], (model["k_max"] or {}).get("paper")
+        table.add_row(
+            model["name"],
+            *(filled(drawn.get(k)) for k in ks),
+            k_max_words(k_max) if k_max else "",
+            model["paper"]["text"],
+            f"{found['value']:.2f}" if found else "",
+        )
+    table.caption = "K: pictures with all places filled, of those drawn here"
+    return table
+
+
+def filled(row: dict[str, Any] | None) -> str:
+    return "" if row is None else f"{row['all_filled']['count']} of {row['n']}"
