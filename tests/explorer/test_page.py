@@ -152,7 +152,7 @@ def test_several_pictures_are_chosen_one_at_a_time(visit):
     before = page.pixels(".model[data-model=exp1C] .picture canvas")
     thumbs.nth(2).click()
     expect(page.find(".model[data-model=exp1C] .thumbs button").nth(2)).to_have_attribute(
-        "aria-checked", "true"
+        "aria-pressed", "true"
     )
     assert not np.array_equal(before, page.pixels(".model[data-model=exp1C] .picture canvas"))
     page.drawn()
@@ -215,6 +215,9 @@ def test_a_click_shows_which_pixels_and_conditions_move_a_pixel(visit):
     page.find("#level").fill("1")
     expect(page.find(".model[data-model=exp1] .heat")).not_to_have_class(re.compile("stale"))
     expect(page.find("#probe-words")).to_contain_text("Probing (")
+    page.cell(1, 1).click()  # other pictures, so the same pixel is probed anew
+    expect(page.find(".model[data-model=exp1] .heat svg g")).to_have_count(3)
+    expect(page.find(".model[data-model=exp1] .heat")).not_to_have_class(re.compile("stale"))
 
 
 # -- taking away ---------------------------------------------------------------------------------------------

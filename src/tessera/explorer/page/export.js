@@ -64,7 +64,7 @@ async function drawColumn(pen, column, left) {
   words(pen, column.card.name, left, HEAD - 12, 15, INK, 650, TILE);
   await view(pen, column.find(".picture"), left, HEAD, TILE);
   const under = HEAD + TILE;
-  words(pen, column.find(".sum").textContent.replace("asked", "asked:  "), left, under + 22, 13, INK, 600, TILE);
+  words(pen, [...column.find(".sum").children].map((part) => part.textContent).join("   "), left, under + 22, 13, INK, 600, TILE);
   wrapped(pen, column.find(".reason").textContent, left, under + 42, TILE);
   const [top, large] = [under + 92, TILE * 0.66];
   await view(pen, column.find(".heat"), left, top, large);

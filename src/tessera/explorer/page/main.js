@@ -14,7 +14,11 @@ const HINTS = {
   localize: "Each cell from a pass told only the conditions near it.",
 };
 const NAMES = { plain: "Off", sum: "Sum", project: "Project", localize: "Localize" };
+const BUSY = { draw: "Drawing", watch: "Drawing", probe: "Probing" };
 const MODES = { places: "Places", colors: "Colours", nothing: "Nothing" };
+
+const middling = matchMedia("(min-width: 560px) and (max-width: 820px)");
+const wide = matchMedia("(min-width: 821px)");
 
 let facts = null;
 let columns = [];
@@ -86,6 +90,7 @@ async function work(kind, path, body, answer) {
     for await (const event of job(path, body, stop.signal)) {
       if (stop.signal.aborted) return false;
       if (event.event === "queue") status("busy", queueWords(event.ahead));
+      else if (event.event === "begun") status("busy", BUSY[kind]);
       else if (event.event === "refused") column(event.model)?.refused(event.sentence);
       else await answer(event);
     }
@@ -96,7 +101,7 @@ async function work(kind, path, body, answer) {
     return false;
   } finally {
     if (running[kind] === stop) running[kind] = null;
-    rest();
+    setTimeout(rest); // not before the caller has begun what follows
   }
 }
 
@@ -124,7 +129,6 @@ async function draw() {
   for (const one of shown()) one.begin();
   status("busy", "Drawing");
   const whole = await work("draw", "/api/draw", drawing(), async (event) => {
-    if (event.event === "begun") status("busy", "Drawing");
     if (event.event === "step") await column(event.model)?.step(event);
     if (event.event === "done") await column(event.model)?.done(event);
   });
@@ -185,7 +189,7 @@ function pick(number, model) {
   state.picture = number;
   store();
   for (const one of shown()) one.render();
-  column(model)?.find(".thumbs [aria-checked=true]")?.focus();
+  column(model)?.find(".thumbs [aria-pressed=true]")?.focus();
   look();
 }
 
@@ -225,13 +229,17 @@ function nearestTo(sigma, levels) {
   return apart.indexOf(Math.min(...apart));
 }
 
-/** Round noise levels at the steps nearest to them. */
+/** Round noise levels at the steps nearest to them, as far as they do not crowd. */
 function renderTicks(levels) {
-  const wanted = [80, 20, 5, 1, 0.2, 0.02].filter((sigma) => sigma <= levels[0] * 1.01);
-  const spans = wanted.map((sigma) => {
+  const share = (sigma) => nearestTo(sigma, levels) / Math.max(levels.length - 1, 1);
+  const kept = [];
+  for (const sigma of [80, 20, 5, 1, 0.2, 0.02]) {
+    if (!kept.length || share(sigma) - share(kept.at(-1)) > 0.11) kept.push(sigma);
+  }
+  const spans = kept.map((sigma) => {
     const span = document.createElement("span");
     span.textContent = sigma;
-    span.style.left = `${(100 * nearestTo(sigma, levels)) / Math.max(levels.length - 1, 1)}%`;
+    span.style.left = `${100 * share(sigma)}%`;
     return span;
   });
   $("ticks").replaceChildren(...spans);
@@ -335,6 +343,8 @@ function renderColumns() {
   const present = [...$("models").children];
   const roots = wanted.map((one) => one.root);
   if (present.length !== roots.length || present.some((root, n) => root !== roots[n])) $("models").replaceChildren(...roots);
+  $("models").style.setProperty("--count", wanted.length);
+  $("models").classList.toggle("pairs", middling.matches || (wanted.length === 1 && wide.matches));
   for (const one of wanted) one.render();
 }
 
@@ -517,6 +527,7 @@ function listen() {
   for (const button of document.querySelectorAll("dialog .close")) button.addEventListener("click", () => button.closest("dialog").close());
   $("notice").lastElementChild.addEventListener("click", () => notice(null));
   document.addEventListener("keydown", pressed);
+  for (const width of [middling, wide]) width.addEventListener("change", renderColumns);
 }
 
 // --- the server comes and goes -----------------------------------------------------------------------------------------

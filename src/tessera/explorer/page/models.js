@@ -54,6 +54,7 @@ export class Column {
 
   begin() {
     this.sentence = this.result = null;
+    for (const measured of [this.way, this.probed]) if (measured) measured.past = true;
     this.root.classList.remove("refused");
     this.find(".picture").classList.add("stale");
     this.stale();
@@ -143,8 +144,7 @@ export class Column {
     const button = document.createElement("button");
     const verdict = this.result ? this.result.verdicts[n] : null;
     button.type = "button";
-    button.setAttribute("role", "radio");
-    button.setAttribute("aria-checked", String(n === this.number));
+    button.setAttribute("aria-pressed", String(n === this.number));
     button.setAttribute("aria-label", `Picture ${n + 1}${verdict ? (verdict.ok ? ", as asked" : ", not as asked") : ""}`);
     const canvas = document.createElement("canvas");
     paint.show(canvas, image);
@@ -182,7 +182,7 @@ export class Column {
   }
 
   renderWay() {
-    const fits = this.way?.picture === this.number;
+    const fits = this.way?.picture === this.number && !this.way.past;
     const step = Math.min(state.step ?? 0, (this.way?.sigmas.length ?? 1) - 1);
     for (const kind of ["noisy", "clean"]) {
       const canvas = this.find(`.${kind} canvas`);
@@ -198,6 +198,7 @@ export class Column {
     if (!this.probed) paint.blank(canvas);
     else paint.showHeat(canvas, this.probed.values, this.probed.size, this.facts);
     this.find(".heat").classList.toggle("stale", !this.probeFits());
+    this.find(".heat figcaption").textContent = state.probe ? "what moves the pixel" : "click a pixel: what moves it?";
     this.find(".heat svg").replaceChildren(...this.probeMarks());
     this.renderMoved();
   }
@@ -205,7 +206,7 @@ export class Column {
   /** Whether the heat-map belongs to the picture, the level and the pixel on the screen. */
   probeFits() {
     const probed = this.probed;
-    if (!probed || !state.probe) return false;
+    if (!probed || probed.past || !state.probe) return false;
     const [x, y] = this.centre(state.probe);
     const same = Math.abs(x - (probed.col + 0.5) / probed.size) + Math.abs(y - (probed.row + 0.5) / probed.size) < 1e-9;
     return same && probed.picture === this.number && probed.step === state.step;
@@ -238,10 +239,10 @@ export class Column {
     if (!this.probed) return void (words.textContent = "");
     const { side90, size, conditions } = this.probed;
     const total = conditions.reduce((a, b) => a + b, 0);
-    const moved = !conditions.length ? "" : total > 0 ? "; conditions that move it:" : "; no condition moves it";
+    const moved = !conditions.length ? "" : total > 0 ? "; conditions:" : "; no condition moves it";
     words.textContent = `90% within ${side90} × ${side90} of ${size} pixels${moved}`;
     const shares = conditions.map((told) => (total > 0 ? told / total : 0));
-    bar.append(...shares.map((share, n) => this.segment(share, n)));
+    bar.append(...shares.flatMap((share, n) => (share > 0.002 ? this.segment(share, n) : [])));
     bar.setAttribute("aria-label", `Shares of the conditions: ${shares.map((s, n) => `${n + 1}: ${percent(s)}`).join(", ")}`);
   }
 
