@@ -1,4 +1,4 @@
-"""The demo with the smallest settings, through the command line."""
+"""The demo where no models are shipped, with the smallest settings, through the command line."""
 
 import json
 
@@ -9,6 +9,11 @@ from tessera.demo import free_threads
 from tessera.images.pictures import load_png
 
 SMALL = ["--count", "2", "--each", "1", "--device", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def empty_shelf(tmp_path, monkeypatch):
+    monkeypatch.setattr("tessera.denoiser.folder.SHELVES", (tmp_path / "no shelf",))
 
 
 def demo(*words) -> int:
@@ -25,6 +30,8 @@ def test_the_demo_draws_judges_trains_and_samples(tmp_path, capsys):
         assert load_png(tmp_path / name).float().std() > 1  # not a blank sheet
         assert name in "".join(said.err.split())
     assert said.out == ""
+    page = (tmp_path / "report.html").read_text()
+    assert "exp1C, tiny" in page and 'id="why"' in page
     assert [row["k"] for row in summary["placed"]] == [1, 3, 6, 9]
     assert summary["placed"][0]["found"] == 1 and summary["placed"][1]["found"] == 3
     assert [row["k"] for row in summary["sampled"]] == [1, 2, 3]

@@ -27,7 +27,7 @@ KS = (1, 3, 6, 9)
 LADDER = ((8, 18), (6, 16), (4, 16), (3, 14), (2, 12), (1, 12), (1, 8))
 SLOW = 0.25  # seconds for a call: from here on locality is measured on noised scenes, which need no sampling
 PROBES, CHANNELS = ASKED + 1, 3
-BACKWARD = 2  # calls that a backward pass costs
+BACKWARD = 0.5  # calls that a backward pass of one probe and channel costs when many go together
 HASTE = 1.3  # what is planned takes about so much longer: judging, the page, others on the machine
 PATIENT = Dials(n=1, ks=KS, steps=1, pictures=1, levels=1)  # content with whatever was measured before
 
@@ -82,13 +82,13 @@ def dials_within(model: Model, device: torch.device, seconds: float, seed: int =
     return replace(dials, levels=6)
 
 
-def calls(dials: Dials, patchwise: bool) -> int:
+def calls(dials: Dials, patchwise: bool) -> float:
     """Network calls, for one picture each, that an exam and a locality study take."""
     n, steps, levels = dials.n or 1, dials.steps or 1, dials.levels or 1
     exam = n * len(KS) * (2 * steps - 1)
     way = 2 * steps - 1 if dials.source == "generated" else 0
     pixels = (
-        1 if patchwise else levels * (1 + BACKWARD * PROBES * CHANNELS)
+        0.0 if patchwise else levels * BACKWARD * PROBES * CHANNELS
     )  # a patch alone costs next to nothing
     return exam + way + pixels + levels * (1 + ASKED)
 

@@ -64,7 +64,7 @@ class Report:
     def dials(self) -> Dials:
         if not self.sources:
             raise UserError("Name at least one run, model or record to report on.")
-        if min(self.n or 1, self.steps or 2) < 1:
+        if any(number is not None and number < 1 for number in (self.n, self.steps)):
             raise UserError("At least one picture for each K and one step are needed.")
         if self.out.suffix.lower() not in (".html", ".htm"):
             raise UserError(f"A report is a page, such as report.html, not {self.out.name}.")

@@ -1,0 +1,44 @@
+import re
+
+from tessera.dynamics.figures import INK
+from tessera.report.figures import SERIES, k_curves, svg
+from tessera.report.subjects import Subject
+from tessera.study.cells import Paper
+
+
+def share(value):
+    return {"share": value, "low": max(0, value - 0.1), "high": min(1, value + 0.1)}
+
+
+def judged(name="one", paper=9):
+    found = {"value": 3, "low": 2, "high": 4}
+    marks = {
+        "seen_max": 3,
+        "k_max": {"paper": found},
+        "rows": [{"k": k, "all_filled": share(1 / k)} for k in (1, 2, 3, 4)],
+    }
+    return Subject(name, marks=marks, paper=Paper(paper))
+
+
+def test_a_chart_has_the_colours_of_the_page_and_words_that_can_be_read():
+    text = svg(k_curves([judged()], "paper"), "reach", "shares by K")
+    assert "var(--ink, " + INK in text and f"var(--series-0, {SERIES[0]})" in text
+    assert f"stroke: {INK}" not in text  # none left that would not follow the page
+    assert "<text" in text and "training showed 1 to 3" in text and 'aria-label="shares by K"' in text
+
+
+def test_the_same_numbers_give_the_same_text_and_no_date():
+    first, again = (svg(k_curves([judged()], "paper"), "reach", "x") for _ in range(2))
+    assert first == again and "dc:date" not in first
+
+
+def test_two_charts_on_a_page_share_no_id():
+    texts = [svg(k_curves([judged()], "paper"), name, "x") for name in ("a", "b")]
+    one, two = (set(re.findall(r'\bid="([^"]+)"', text)) for text in texts)
+    assert one and not one & two
+    for text, ids in zip(texts, (one, two)):
+        assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', text)) <= ids
+
+
+def test_a_model_without_counts_leaves_the_others_as_they_are():
+    assert svg(k_curves([judged(), Subject("other")], "paper"), "reach", "x").startswith("<svg")

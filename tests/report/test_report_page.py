@@ -1,0 +1,177 @@
+"""The report through the command line, on networks that were trained for a second."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tessera.report.measure import EXAM, LOCALITY, load_located
+from tessera.report.subjects import kind_of
+
+LITTLE = ["--n", "2", "--k", "0-3", "--steps", "3", "--quick", "--device", "cpu"]
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def unmeasured(run, copy):
+    """A copy of a run without what a report measured of it."""
+    return shutil.copytree(run, copy, ignore=shutil.ignore_patterns("report-*"))
+
+
+def test_the_page_is_complete_in_itself(report):
+    text = report.read_text()
+    links = re.findall(r'(?:src|href|action|data)="([^"]*)"', text)
+    assert links and all(link.startswith(("data:", "#")) for link in links)
+    assert not re.search(r"url\((?!#)|@import|<script src|<link rel=.stylesheet", text)
+    assert re.findall(r"https?://[^'\" ]*", text) and all(
+        "w3.org" in found for found in re.findall(r"https?://[^'\" ]*", text)
+    )  # names of XML dialects
+
+
+def test_every_link_inside_the_page_leads_somewhere_and_no_id_occurs_twice(report):
+    text = report.read_text()
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'href="#([^"]+)"', text)) <= set(ids)
+
+
+def test_both_models_have_a_verdict_pictures_and_heat_maps(report):
+    text = report.read_text()
+    assert text.count('<article class="card') == 2 and text.count('class="viewer"') == 2
+    assert text.count('<figure class="tile') == 2 * 4 * 2  # models, K = 0..3, pictures
+    for section in ("verdict", "pictures", "how-far", "why", "method"):
+        assert f'id="{section}"' in text
+    assert 'id="theory"' not in text and 'id="dynamics"' not in text  # no records of them were given
+
+
+def test_a_second_report_measures_nothing_and_is_the_same(report, runs, call, monkeypatch):
+    before = report.read_text()
+    monkeypatch.setattr("tessera.study.exam.Examiner.sit", None)  # would fail if it were called
+    monkeypatch.setattr("tessera.report.measure.locate", None)
+    assert call("report", runs / "exp1", runs / "exp1C", "--out", report, *LITTLE) == 0
+    assert report.read_text() == before
+
+
+def test_what_was_measured_more_thinly_is_measured_again(runs, call, tmp_path):
+    run = unmeasured(runs / "exp1C", tmp_path / "exp1C")
+    few = ["--k", "1", "--steps", "2", "--quick", "--device", "cpu", "--out", tmp_path / "page.html"]
+    assert call("report", run, "--n", "1", *few) == 0
+    assert json.loads((run / "results" / EXAM).read_text())["exam"]["each"] == 1
+    assert call("report", run, "--n", "3", *few) == 0
+    assert json.loads((run / "results" / EXAM).read_text())["exam"]["each"] == 3
+
+
+def test_other_weights_are_measured_again(runs, call, tmp_path):
+    run = unmeasured(runs / "exp1C", tmp_path / "exp1C")
+    few = [
+        "--n",
+        "1",
+        "--k",
+        "1",
+        "--steps",
+        "2",
+        "--quick",
+        "--device",
+        "cpu",
+        "--out",
+        tmp_path / "page.html",
+    ]
+    assert call("report", run, *few) == 0
+    record = json.loads((run / "results" / LOCALITY).read_text())
+    record["model"]["images_seen"] = 7  # as if the run had been carried on since
+    (run / "results" / LOCALITY).write_text(json.dumps(record))
+    assert call("report", run, *few) == 0
+    assert json.loads((run / "results" / LOCALITY).read_text())["model"]["images_seen"] == 32
+
+
+def test_a_model_folder_keeps_its_measurements_beside_the_page(runs, call, tmp_path, capfd):
+    assert call("ema", runs / "exp1C", "--out", tmp_path / "mine") == 0
+    capfd.readouterr()
+    assert call("report", tmp_path / "mine", "--out", tmp_path / "page.html", *LITTLE, "--json") == 0
+    said = json.loads(capfd.readouterr().out)
+    assert [one["name"] for one in said["subjects"]] == ["mine"]
+    assert said["subjects"][0]["verdict"].endswith(".") and said["subjects"][0]["rows"][1]["n"] == 2
+    assert said["dials"]["n"] == 2 and said["provenance"]["torch"]
+    kept = tmp_path / "page-measured" / "mine"
+    located = load_located(kept / "report-locality.safetensors")
+    assert located.influence.shape[-2:] == (16, 16) and len(located.probes) == 5
+
+
+def test_counts_on_the_card_go_before_fewer_counts_made_here(runs, call, tmp_path, capfd):
+    assert call("ema", runs / "exp1C", "--out", tmp_path / "mine") == 0
+    config = json.loads((tmp_path / "mine" / "config.json").read_text())
+    share = {"share": 1.0, "low": 0.9, "high": 1.0, "count": 64, "n": 64}
+    yes = {"paper": True, "strict": True}
+    rows = [
+        {"k": k, "n": 64, "all_filled": share, "within": share, "near": share, "succeeds": yes}
+        for k in range(1, 6)
+    ]
+    found = {"value": 5, "low": 5, "high": 5, "tested_to": 5, "at_least": True}
+    config["results"] = {"k_max": {"paper": found, "strict": found}, "rows": rows, "at_zero": [0, 1]}
+    config["results"]["provenance"] = {
+        "device": "a large machine",
+        "date": "2026-01-01",
+        "commit": "abc",
+        "torch": "2",
+    }
+    (tmp_path / "mine" / "config.json").write_text(json.dumps(config))
+    capfd.readouterr()
+    assert call("report", tmp_path / "mine", "--out", tmp_path / "page.html", *LITTLE, "--json") == 0
+    said = json.loads(capfd.readouterr().out)["subjects"][0]
+    assert said["verdict"].startswith("Composes up to 5, perhaps further")
+    text = (tmp_path / "page.html").read_text()
+    assert "on the model&#39;s card" in text and "a large machine" in text
+    assert text.count('<figure class="tile') == 4 * 2  # pictures are drawn here all the same
+
+
+def test_records_get_sections_of_their_own(call, tmp_path):
+    page = tmp_path / "records.html"
+    assert call("report", RESULTS / "theory-check.json", RESULTS / "dynamics-depth.json",
+                RESULTS / "dynamics-run.json", "--out", page) == 0  # fmt: skip
+    text = page.read_text()
+    assert 'id="theory"' in text and 'id="dynamics"' in text and 'id="pictures"' not in text
+    assert "lemma 1" in text and "Starts that rise, by depth" in text
+
+
+def test_a_scatter_is_drawn_from_three_points_on(call, tmp_path):
+    points = [
+        {"model": name, "images_seen": 10, "k_max": k, "seen_max": 3, "locality": where}
+        for name, k, where in (("a", 3, 0.3), ("b", 6, 0.6), ("c", 9, 0.9))
+    ]
+    (tmp_path / "points.json").write_text(json.dumps(points))
+    assert call("report", tmp_path / "points.json", "--out", tmp_path / "page.html") == 0
+    text = (tmp_path / "page.html").read_text()
+    assert 'id="scatter"' in text and "Spearman 1.00" in text and "too few for more than a hint" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("nowhere",), "no model"),
+        ((), "at least one run"),
+        (("exp1", "--out", "report.pdf"), "such as report.html"),
+        (("exp1", "--n", "0"), "At least one picture"),
+    ],
+)
+def test_bad_input_is_told_in_one_sentence(call, capfd, words, sentence, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert call("report", *words) == 2
+    said = capfd.readouterr().err
+    assert sentence in said and "Traceback" not in said
+    assert not list(tmp_path.glob("*.html"))
+
+
+def test_a_record_of_no_known_kind_is_refused_alone_and_passed_over_in_a_folder(call, tmp_path, capfd):
+    (tmp_path / "odd.json").write_text("{}")
+    assert call("report", tmp_path / "odd.json", "--out", tmp_path / "page.html") == 2
+    assert "no record that a report can show" in capfd.readouterr().err
+    assert call("report", tmp_path, "--out", tmp_path / "page.html") == 2
+    assert "nothing to report" in " ".join(capfd.readouterr().err.split())
+
+
+def test_records_are_known_by_what_they_hold():
+    for name in ("theory-check", "theory-ideal-32", "dynamics-run", "dynamics-phase", "dynamics-width"):
+        record = json.loads((RESULTS / f"{name}.json").read_text())
+        assert kind_of(record) == {"theory-check": "theory", "theory-ideal-32": "ideal"}.get(name, "dynamics")
+    assert kind_of({}) is kind_of([]) is kind_of("x") is None

@@ -1,0 +1,97 @@
+"""Verdicts are derived from numbers: every sentence here follows from records with a known answer."""
+
+import pytest
+
+from tessera.report.verdict import look_of, reach_of, verdict
+
+
+def row(k, ok=True, n=64, strange=0):
+    counted = {"share": strange / n, "count": strange, "n": n}
+    return {"k": k, "n": n, "succeeds": {"paper": ok, "strict": ok}, "strange": counted}
+
+
+def marks(value, low, high, seen_max=3, n=64, most=12, strange=0, ks=None):
+    found = {"value": value, "low": low, "high": high, "tested_to": most, "at_least": value == most}
+    rows = [row(k, k <= value, n, strange) for k in (ks or range(most + 1))]
+    return {"seen_max": seen_max, "k_max": {"paper": found, "strict": found}, "rows": rows}
+
+
+def located(value, low, high, k=4, p=0.001, pictures=16):
+    found = {"value": value, "low": low, "high": high, "k": k, "no_locality": 1 / k, "pictures": pictures}
+    return {"conditional_locality": {**found, "null": {"p_value": p}}}
+
+
+LOCAL, GLOBAL = located(0.95, 0.93, 0.97), located(0.3, 0.28, 0.33)
+
+
+@pytest.mark.parametrize(
+    ("found", "where", "sentence"),
+    [
+        (marks(9, 9, 9), LOCAL, "Composes up to 9, by looking locally."),
+        (marks(9, 8, 10), LOCAL, "Composes up to about 9, by looking locally."),
+        (marks(12, 12, 12), LOCAL, "Composes up to 12, perhaps further, by looking locally."),
+        (marks(9, 9, 9), GLOBAL, "Composes up to 9, though it does not look locally."),
+        (marks(9, 9, 9), None, "Composes up to 9."),
+        (
+            marks(3, 3, 3),
+            GLOBAL,
+            "Does not compose beyond the 3 that training showed, and does not look locally.",
+        ),
+        (
+            marks(1, 1, 1),
+            LOCAL,
+            "Does not compose: right only up to 1, though training showed 3, although it looks locally.",
+        ),
+        (marks(0, 0, 0), None, "Does not place even one thing reliably."),
+        (marks(5, 3, 6), None, "May compose up to about 5, but 3 cannot be ruled out."),
+        (marks(2, 0, 8), None, "May not compose beyond 2; anything from 0 to 8 is possible."),
+        (marks(9, 9, 9, n=16), LOCAL, "Seems to compose up to 9, by looking locally."),
+        (None, LOCAL, "How far it composes was not measured; it looks locally."),
+    ],
+)
+def test_the_sentence_follows_from_the_numbers(found, where, sentence):
+    assert verdict(found, where).headline == sentence
+
+
+def test_few_pictures_claim_nothing():
+    said = verdict(marks(9, 9, 9, n=4), LOCAL)
+    assert said.headline.startswith("Too few pictures to tell") and said.tone == "unsure"
+    assert any("Only 4 pictures" in doubt for doubt in said.doubts)
+
+
+def test_a_gap_between_the_asked_k_is_told_and_no_interval_is_claimed():
+    found = marks(1, 1, 1, ks=(1, 3, 6, 9), most=9)
+    for each in found["rows"]:
+        each["succeeds"] = dict.fromkeys(("paper", "strict"), each["k"] <= 6)
+    reach = reach_of(found)
+    assert (reach.value, reach.low, reach.high, reach.gaps) == (6, None, None, True)
+    said = verdict(found, None)
+    assert said.headline == "Seems to compose up to 6." and any("Not every K" in one for one in said.doubts)
+
+
+def test_without_the_training_range_nothing_is_called_composing():
+    found = marks(9, 9, 9, seen_max=None)
+    del found["k_max"]["paper"]
+    assert verdict(found, None).headline == "Fills what is asked up to 9."
+
+
+def test_strange_pictures_make_the_counts_doubtful():
+    assert any("50% of its pictures" in one for one in verdict(marks(9, 9, 9, strange=32), None).doubts)
+    assert verdict(marks(9, 9, 9, strange=1), LOCAL).doubts == []
+
+
+@pytest.mark.parametrize(
+    ("record", "look"),
+    [
+        (LOCAL, "local"),
+        (GLOBAL, "not"),
+        (located(0.9, 0.6, 0.95), "partly"),  # the lower end decides
+        (located(0.4, 0.2, 0.6), "partly"),  # the upper end decides
+        (located(0.9, 0.85, 0.95, p=0.2), "chance"),
+        (located(1.0, 1.0, 1.0, k=1), "unknown"),  # one condition is always its own
+        ({"conditional_locality": None}, "unknown"),
+        (None, "unknown"),
+    ],
+)
+def test_locality_is_judged_by_its_whole_interval(record, look):
+    assert look_of(record) == look
