@@ -47,7 +47,10 @@ def test_features_prints_one_object_and_draws(capsys, color_model, tmp_path):
         assert place["clears"]["off_diagonal"] == side
         assert 0 <= place["removal"]["leakage"]["value"] <= 1
         assert len(place["raw"]["matrix"]) == len(place["centred"]["matrix"]) == 8
-    assert sum(level["beside_untrained"]["off_diagonal"].values()) == 11
+    beside = level["beside_untrained"]["off_diagonal"]
+    values = [place["raw"]["off_diagonal"]["value"] for place in level["places"]]
+    assert sum(beside["places"].values()) == 11 and beside["mean"] == pytest.approx(sum(values) / 11)
+    assert beside["null"]["low"] <= beside["null"]["mean"] <= beside["null"]["high"]
     assert record["provenance"]["torch"] == torch.__version__
     for name in ("matrices-1", "encoder-1", "layers", "leakage"):
         assert (out / f"{name}.png").stat().st_size > 20_000
@@ -72,7 +75,7 @@ def test_a_shared_picture_is_not_told_apart_before_the_first_modulation(capsys, 
 
 def test_without_json_there_are_tables(capsys, color_model):
     code, printed, said = run(capsys, "features", color_model, *QUICK, "--nulls", 1, "--at", "output")
-    assert code == 0 and printed == "" and "cosine between" in said and "output" in said
+    assert code == 0 and printed == "" and "cosine between" in said and "mean over places" in said
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from torch import Tensor
 from tessera.dynamics.figures import INK, QUIET
 from tessera.features.places import OUTPUT, SCALE
 from tessera.features.statistics import null_band, off_diagonal
-from tessera.features.study import FeatureStudy, Found, Level
+from tessera.features.study import FeatureStudy, Found, Level, mean_over_places
 from tessera.locality.figures import condition_color, condition_name, styled
 from tessera.scenes.vocabulary import COLORS
 
@@ -236,6 +236,7 @@ def draw_rows(axes: np.ndarray, study: FeatureStudy, rows: dict[str, Measure]) -
         for number, ax in enumerate(line):
             draw_band(ax, [one[number] for one in study.nulls], measure)
             draw_learned(ax, study.learned[number], measure)
+            tell_mean(ax, study, number, measure)
             ax.yaxis.set_major_locator(MaxNLocator(5))
 
 
@@ -259,6 +260,22 @@ def draw_learned(ax: Axes, level: Level, measure: Measure) -> None:
     for n, (_, ends) in enumerate(found):
         if ends is not None:
             ax.plot([n, n], ends, color=INTERVAL, lw=3, solid_capstyle="butt", zorder=2.5)
+
+
+def tell_mean(ax: Axes, study: FeatureStudy, number: int, measure: Measure) -> None:
+    """The mean over places, which is one number per network, beside that of the untrained ones."""
+    value = mean_over_places(study.learned[number], lambda found: measure(found)[0])
+    nulls = [mean_over_places(one[number], lambda found: measure(found)[0]) for one in study.nulls]
+    band = null_band(nulls)
+    said = f"mean {value:.2f}" + ("" if band is None else f" [{band.low:.2f}, {band.high:.2f}]")
+    where: dict[str, Any] = {
+        "transform": ax.transAxes,
+        "ha": "right",
+        "va": "top",
+        "fontsize": 7,
+        "zorder": 4,
+    }
+    ax.text(0.99, 0.985, said, bbox={"fc": "white", "ec": "none", "alpha": 0.8, "pad": 1}, **where)
 
 
 def stack_shares(ax: Axes, level: Level) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -38,7 +39,6 @@ from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
 
 Source = Literal["generated", "shared", "truth"]
 PLACES = 8  # places compared with each other, as many as there are colours
-WEIGHTS_SEED = 1_000_003  # keeps untrained networks apart from seeds of pictures
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Plan:
     sigmas: tuple[float, ...] = (10.0, 2.0, 0.4)
     at: tuple[str, ...] = (MODULATION, OUTPUT)
     source: Source = "generated"
-    nulls: int = 8  # untrained networks
+    nulls: int = 19  # untrained networks
     steps: int = 32
     rows: int = 64  # pictures denoised together
     memory: int = 2**31  # bytes of features held at a time
@@ -84,6 +84,12 @@ class FeatureStudy:
     sigmas: list[float]
     learned: list[Level]
     nulls: list[list[Level]]  # one list of levels for each untrained network
+
+
+def mean_over_places(level: Level, measure: Callable[[Found], float]) -> float:
+    """One number for a whole network: places of one network rise and fall together."""
+    known = [value for found in level.values() if math.isfinite(value := measure(found))]
+    return sum(known) / len(known) if known else math.nan
 
 
 # -- what is asked -----------------------------------------------------------------------------------------
@@ -314,13 +320,22 @@ def reinitialised(network: nn.Module, seed: int) -> nn.Module:
     conditions at all and there would be nothing to compare.
     """
     fresh = copy.deepcopy(network)
-    dice = torch.Generator().manual_seed(WEIGHTS_SEED + seed)
+    dice = torch.Generator().manual_seed(seed)
     for parameter in fresh.parameters():
         if parameter.ndim > 1:
             size = parameter.double().square().mean().sqrt().item()
             drawn = torch.randn(parameter.shape, generator=dice) * size
             parameter.copy_(drawn)
     return fresh
+
+
+def weight_seeds(plan: Plan) -> list[int]:
+    """One for each untrained network, far from each other and from those of pictures.
+
+    A torch generator listens to 32 bits only, so numbers are mixed before they are handed to it.
+    """
+    mixed = np.random.SeedSequence([plan.seed, *b"weights"]).generate_state(plan.nulls)
+    return [int(seed) for seed in mixed]
 
 
 def feature_study(
@@ -331,7 +346,7 @@ def feature_study(
     inputs = shown(model, plan, device)
     learned = looked_at(model.denoiser, inputs, plan, resamples, advance)
     nulls = [
-        looked_at(reinitialised(model.denoiser, number), inputs, plan, 1, advance)
-        for number in range(plan.nulls)
+        looked_at(reinitialised(model.denoiser, seed), inputs, plan, 1, advance)
+        for seed in weight_seeds(plan)
     ]
     return FeatureStudy([one.sigma for one in inputs], learned, nulls)

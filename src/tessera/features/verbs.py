@@ -16,7 +16,7 @@ from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.features.figures import figure_early, figure_layers, figure_leakage, figure_matrices, names_of
 from tessera.features.places import MODULATION, OUTPUT, SCALE, chosen_places
-from tessera.features.statistics import Band, null_band
+from tessera.features.statistics import Band, known, null_band
 from tessera.features.study import (
     FeatureStudy,
     Found,
@@ -27,6 +27,7 @@ from tessera.features.study import (
     chosen_steps,
     concepts_for,
     feature_study,
+    mean_over_places,
 )
 from tessera.files import make_folder
 from tessera.locality.figures import save_figure
@@ -65,7 +66,7 @@ class Features:
     """Noise levels to look at; the sampler's nearest are taken."""
     source: Source = "generated"
     """Noisy pictures: each condition's own sampling, one sampling shared by all, or noised rendered truth."""
-    nulls: int = 8
+    nulls: int = 19
     """Untrained networks that make the null band."""
     steps: int = 32
     """Steps of the sampler the noise levels are taken from."""
@@ -190,9 +191,20 @@ def at_level(study: FeatureStudy, number: int) -> list[Level]:
     return [null[number] for null in study.nulls]
 
 
-def beside_untrained(level: Level, nulls: Sequence[Level]) -> dict[str, dict[str, int]]:
-    """For every number: at how many places it lies below, inside and above the null band."""
-    return {key: counted(key, level, nulls) for key in BANDED} if nulls else {}
+def beside_untrained(level: Level, nulls: Sequence[Level]) -> dict[str, dict[str, Any]]:
+    """For every number: its mean over places, that of the untrained networks, and places outside the band."""
+    return {key: beside(key, level, nulls) for key in BANDED}
+
+
+def beside(key: str, level: Level, nulls: Sequence[Level]) -> dict[str, Any]:
+    value = mean_over_places(level, BANDED[key])
+    band = null_band([mean_over_places(null, BANDED[key]) for null in nulls])
+    return {
+        "mean": known(value),
+        "null": band.record() if band else None,
+        "clears": band.clears(value) if band else None,
+        "places": counted(key, level, nulls),
+    }
 
 
 def counted(key: str, level: Level, nulls: Sequence[Level]) -> dict[str, int]:
@@ -237,13 +249,20 @@ def level_table(sigma: float, level: Level, nulls: Sequence[Level]) -> Table:
         table.add_column(column, no_wrap=True)
     for name, found in level.items():
         here = [null[name] for null in nulls]
-        table.add_row(name.removesuffix(f".{SCALE}"), *(banded_cell(key, found, here) for key in TABLED))
+        cells = (banded_cell(BANDED[key](found), band_of(key, here)) for key in TABLED)
+        table.add_row(name.removesuffix(f".{SCALE}"), *cells)
+    table.add_section()
+    table.add_row("mean over places", *(mean_cell(key, level, nulls) for key in TABLED))
     return table
 
 
-def banded_cell(key: str, found: Found, nulls: Sequence[Found]) -> str:
+def mean_cell(key: str, level: Level, nulls: Sequence[Level]) -> str:
+    band = null_band([mean_over_places(null, BANDED[key]) for null in nulls])
+    return banded_cell(mean_over_places(level, BANDED[key]), band)
+
+
+def banded_cell(value: float, band: Band | None) -> str:
     """A number, bold where it lies outside the band, and the band."""
-    value, band = BANDED[key](found), band_of(key, nulls)
     said = f"{value:.2f}" if math.isfinite(value) else "-"
     if band is None:
         return said
