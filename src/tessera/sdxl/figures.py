@@ -61,7 +61,7 @@ def figure_locality(
     shown: PixelInfluence | WordInfluence | None = pixel or words
     draw_picture(parts.pop(0), picture, shown)
     if pixel:
-        draw_heat(parts.pop(0), pixel)
+        draw_heat(parts.pop(0), pixel, words)
     if words and curves:
         draw_curves(parts.pop(0), words, unit, curves)
     head(figure, title)
@@ -84,8 +84,8 @@ def draw_picture(part, picture: Tensor, shown: PixelInfluence | WordInfluence | 
 OUTLINE = withStroke(linewidth=4.6, foreground="white")
 
 
-def draw_heat(part, pixel: PixelInfluence) -> None:
-    """A row per probe, a column per level; each map to its own maximum."""
+def draw_heat(part, pixel: PixelInfluence, words: WordInfluence | None) -> None:
+    """A row per probe, a column per level; each map to its own maximum, below it the words that dominate there."""
     axes = part.subplots(len(pixel.probes), len(pixel.sigmas), squeeze=False)
     for row, probe in enumerate(pixel.probes):
         for column, sigma in enumerate(pixel.sigmas):
@@ -93,15 +93,17 @@ def draw_heat(part, pixel: PixelInfluence) -> None:
             ax.imshow(influence, cmap=HEAT, norm=PowerNorm(GAMMA, 0, max(influence.max(), 1e-30)))
             bare_axes(ax)
             framed(ax, probe, int(pixel.sides[column, row]))
+            if words and sigma in words.sigmas:
+                named = words.dominant(words.sigmas.index(sigma), row)
+                ax.set_xlabel(", ".join(named[:3]), fontsize=6.5, color=LEARNED, labelpad=2)
             if row == 0:
                 ax.set_title(rf"$\sigma$ = {sigma:.2g}", fontsize=8, loc="center")
         axes[row, 0].set_ylabel(
             f"({probe.row}, {probe.col})", fontsize=8, color=condition_color(row), weight="bold"
         )
     of = "clean latent" if pixel.of == "clean" else "predicted noise"
-    part.supxlabel(
-        f"influence of latent cells on the {of} at a probe (root); square: 90%", fontsize=7, color=QUIET
-    )
+    note = f"influence of latent cells on the {of} at a probe (root); square: 90%; red: dominant words"
+    part.supxlabel(note, fontsize=7, color=QUIET)
 
 
 def framed(ax: Axes, probe: Pixel, side: int) -> None:
@@ -180,13 +182,17 @@ def figure_paths(paths: Mapping[str, WordInfluence], title: str) -> Figure:
 
 @styled
 def figure_features(found: Found, level: Level, title: str) -> Figure:
-    """Within and between categories by place, the ratio over layers beside untrained networks, and matrices."""
+    """Within and between categories by place, ratio and gap over layers beside untrained networks, and matrices."""
     places = by_place([*level.spaces, *found.outputs])
-    figure = Figure(figsize=(11, 7.2))
-    top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=[1, 1.05])[:, 0]
-    bars, curve = top.subplots(1, 2, width_ratios=[1, 1.7])
-    draw_bars(bars, places)
-    draw_ratios(curve, level.spaces, found.outputs)
+    below = 10.5 / (len(places) + 0.6) + 0.5
+    figure = Figure(figsize=(11, 4.4 + below))
+    top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=[4.4, below])[:, 0]
+    left, right = top.subfigures(1, 2, squeeze=False, width_ratios=[1, 1.7])[0]
+    draw_bars(left.subplots(), places)
+    ratio, gap = right.subplots(2, 1, sharex=True)
+    draw_layers(ratio, "ratio", level.spaces, found.outputs)
+    draw_layers(gap, "gap", level.spaces, found.outputs)
+    ratio.legend(fontsize=7.5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     draw_matrices(bottom, places, found.concepts)
     head(figure, title)
     return figure
@@ -217,25 +223,37 @@ def draw_bars(ax: Axes, places: Mapping[str, Sequence[Space]]) -> None:
     ax.legend(fontsize=7.5, loc="upper right", ncols=2)
 
 
-def draw_ratios(ax: Axes, layers: Sequence[Space], outputs: Sequence[Space]) -> None:
-    """The ratio of every layer with its interval, over the band of networks that learned nothing."""
+MEASURE_NAMES = {"ratio": "within / between", "gap": "within - between"}
+
+
+def draw_layers(ax: Axes, name: str, layers: Sequence[Space], outputs: Sequence[Space]) -> None:
+    """A measure of every layer with its interval, over the band of networks that learned nothing."""
     place = np.arange(len(layers))
-    bands = [space.null.get("ratio") for space in layers]
+    values = np.array([getattr(space.found, name) for space in layers])
+    bands = [space.null.get(name) for space in layers]
     if any(band is not None for band in bands):
         low, high = ([math.nan if b is None else getattr(b, end) for b in bands] for end in ("low", "high"))
-        ax.fill_between(place, low, high, color=BAND, lw=0, step="mid", label="untrained networks")
-    ends = [space.found.intervals.get("ratio") or (math.nan, math.nan) for space in layers]
-    ax.fill_between(place, *np.array(ends).T, color=INTERVAL, alpha=0.7, lw=0, label="95%, seeds drawn again")
-    ax.plot(place, [space.found.ratio for space in layers], color=LEARNED, lw=1.4, marker="o", ms=2.6)
+        ax.fill_between(place, low, high, color=BAND, lw=0, step="mid", label="untrained")
+    ends = [space.found.intervals.get(name) or (math.nan, math.nan) for space in layers]
+    ax.fill_between(place, *np.array(ends).T, color=INTERVAL, alpha=0.7, lw=0, label="95%, seeds")
+    ax.plot(place, values, color=LEARNED, lw=1.4, marker="o", ms=2.6, label="layer by layer")
     for number, space in enumerate(outputs):
-        ax.axhline(
-            space.found.ratio, color=condition_color(number + 1), lw=1.1, ls=(0, (4, 2)), label=space.name
-        )
-    ax.axhline(1, color=QUIET, lw=0.8)
+        color = condition_color(number + 1)
+        ax.axhline(getattr(space.found, name), color=color, lw=1.1, ls=(0, (4, 2)), label=space.name)
+    ax.axhline(1 if name == "ratio" else 0, color=QUIET, lw=0.8)
     mark_places(ax, [place_of(space.name) for space in layers])
-    ax.set(ylabel="within / between", xlim=(-0.5, len(layers) - 0.5))
+    ax.set(ylabel=MEASURE_NAMES[name], xlim=(-0.5, len(layers) - 0.5))
+    ax.set_ylim(
+        *limits(values, [getattr(space.found, name) for space in outputs], 1 if name == "ratio" else 0)
+    )
     ax.grid(False, axis="x")
-    ax.legend(fontsize=7.5, loc="best")
+
+
+def limits(values: np.ndarray, outputs: Sequence[float], origin: float) -> tuple[float, float]:
+    """Around what was measured: a ratio whose denominator is near 0 in some untrained network must not hide it."""
+    known = [value for value in (*values, *outputs, origin) if math.isfinite(value)]
+    room = 0.6 * max(max(known) - min(known), 0.05)
+    return min(known) - room, max(known) + room
 
 
 def mark_places(ax: Axes, names: Sequence[str]) -> None:

@@ -310,14 +310,14 @@ class SdxlLocality(OnPrompt):
     def run(self) -> None:
         need_diffusers()
         words, at = self.chosen_words(), parse_steps(self.at, self.steps)
-        told = picked(self.steps, self.levels)
+        told = sorted({*at, *picked(self.steps, self.levels)})
         if self.dry_run:
-            return self.estimate(len(words), len(at))
+            return self.estimate(len(words), len(at), len(told))
         sdxl = self.load()
         probes = self.probes(sdxl.latent)
         out = None if self.out is None else make_folder(self.out)
         with progress("locating", self.walks + len(at) + len(told)) as advance:
-            way = self.way(sdxl, [*at, *told], advance)
+            way = self.way(sdxl, told, advance)
             how = How(method="loop", memory=int(self.memory * GIB), checkpoint=self.checkpoint)
             pixel = pixel_study(
                 sdxl, way.only(at), probes, of=self.of, pairs=self.channels, how=how, advance=advance
@@ -363,7 +363,7 @@ class SdxlLocality(OnPrompt):
         )
         say(f"Figures, locality.npz and locality.json are in {out}.")
 
-    def estimate(self, words: int, levels: int) -> None:
+    def estimate(self, words: int, levels: int, word_levels: int) -> None:
         cost = pass_cost(self.model, self.dtype, size=self.height_width)
         probes = len(PROBES) if self.probe is None else len(self.probe.split())
         bill = locality_bill(
@@ -374,7 +374,7 @@ class SdxlLocality(OnPrompt):
             levels=levels,
             probes=probes,
             words=words,
-            word_levels=self.levels,
+            word_levels=word_levels,
             ways=1,
             batch=self.batch,
             rows=self.batch,
