@@ -23,6 +23,7 @@ from tessera.features.statistics import (
     null_band,
     null_bands,
     off_diagonal,
+    off_rms,
     permutation_p,
     repetition_p,
     seed_products,
@@ -106,6 +107,14 @@ def test_within_and_between_are_the_means_over_pairs():
     within, between = within_between(matrix.fill_diagonal_(1), GROUPS)
     assert within.item() == pytest.approx(0.8) and between.item() == pytest.approx(0.2)
     assert off_diagonal(matrix).item() == pytest.approx((6 * 0.8 + 9 * 0.2) / 15)
+
+
+def test_cosines_of_both_signs_cancel_in_the_mean_but_not_in_the_rms():
+    matrix = torch.tensor([[1.0, 0.5, -0.5], [0.5, 1.0, 0.0], [-0.5, 0.0, 1.0]]).double()
+    assert off_diagonal(matrix).item() == pytest.approx(0)
+    assert off_rms(matrix).item() == pytest.approx(math.sqrt(0.5 / 3))
+    found = disentanglement(torch.linalg.cholesky(matrix)[:, None].expand(3, 4, 3), torch.zeros(1, 3))
+    assert found.off_rms == pytest.approx(math.sqrt(0.5 / 3)) and found.record()["off_rms"]["low"] is not None
 
 
 def test_shuffled_names_of_two_triples_give_the_exact_chance():
@@ -210,7 +219,7 @@ def test_a_band_is_the_range_of_networks_that_learned_nothing():
 def test_bands_of_untrained_stand_ins_hold_another_one():
     nulls = [disentanglement(torch.randn(6, 5, 80, generator=chance(s)), None, GROUPS) for s in range(30)]
     bands = null_bands(nulls)
-    assert set(bands) == {"off_diagonal", "within", "between", "ratio", "gap"}
+    assert set(bands) == {"off_diagonal", "off_rms", "within", "between", "ratio", "gap"}
     assert bands["gap"].low < 0 < bands["gap"].high
 
 

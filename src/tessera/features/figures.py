@@ -32,6 +32,7 @@ SHARE_NAMES = {
 }
 HEAT = "RdBu_r"  # white is a right angle
 COLUMNS = 9
+ROOM = 0.12  # above the curves, for the mean over places
 EARLY = 2  # resolutions the paper averages and calls its feature space
 
 
@@ -155,6 +156,7 @@ Measure = Callable[[Found], tuple[float, tuple[float, float] | None]]
 
 LAYER_ROWS: dict[str, Measure] = {
     "cosine between\nconditions": lambda f: (f.raw.off_diagonal, f.raw.intervals.get("off_diagonal")),
+    "rms of it (0: all\nat right angles)": lambda f: (f.raw.off_rms, f.raw.intervals.get("off_rms")),
     "same condition, other\nseeds, less different": lambda f: (f.raw.gap, f.raw.intervals.get("gap")),
 }
 LEAK_ROWS: dict[str, Measure] = {
@@ -170,6 +172,9 @@ def figure_layers(study: FeatureStudy, name: str) -> Figure:
     draw_rows(axes, study, LAYER_ROWS)
     for ax in axes.flat:
         ax.axhline(0, color=QUIET, lw=0.8, zorder=1)
+    for ax in axes[:, 0]:
+        low, high = ax.get_ylim()
+        ax.set_ylim(low, high + ROOM * (high - low))
     layer_legend(figure, study)
     head(figure, f"{name}: conditions in feature space")
     return figure
@@ -185,8 +190,8 @@ def figure_leakage(study: FeatureStudy, name: str, k: int) -> Figure:
     draw_rows(axes[1:], study, LEAK_ROWS)
     for ax in axes[2]:
         ax.axhline(1 / k, color=QUIET, lw=0.9, ls=(0, (4, 2)), zorder=1)
-    for ax in axes.flat:
-        ax.set_ylim(0, 1)
+    for row, top in zip(axes, (1, 1 + ROOM, 1 + ROOM), strict=True):
+        row[0].set_ylim(0, top)
     shares: list[Any] = [Patch(color=SHARES[part], label=said) for part, said in SHARE_NAMES.items()]
     none = Line2D([], [], color=QUIET, lw=0.9, ls=(0, (4, 2)), label="no locality, 1 / K")
     layer_legend(figure, study, [*shares, none])

@@ -20,7 +20,7 @@ Group = Hashable  # the category a concept belongs to
 CHUNK = 2**16  # features multiplied at once in double precision
 ROUNDING = 1e-6  # a difference this small beside the features themselves is rounding
 SPLITS = 32  # random halvings of the seeds
-MEASURES = ("off_diagonal", "within", "between", "ratio", "gap")
+MEASURES = ("off_diagonal", "off_rms", "within", "between", "ratio", "gap")
 COMPARE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"gap": torch.sub, "ratio": torch.div}
 
 
@@ -124,6 +124,11 @@ def off_diagonal(matrix: Tensor) -> Tensor:
     concepts = matrix.shape[-1]
     total = matrix.sum((-2, -1)) - matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
     return total / (concepts * (concepts - 1))
+
+
+def off_rms(matrix: Tensor) -> Tensor:
+    """Root mean square of M_ij over i != j: how far from right angles, where signs would cancel in the mean."""
+    return off_diagonal(matrix.square()).sqrt()
 
 
 # -- within and between categories -------------------------------------------------------------------------
@@ -235,6 +240,10 @@ class Disentanglement:
     lengths: Tensor  # (C,) |d_i|
 
     @property
+    def off_rms(self) -> float:
+        return float(off_rms(self.matrix))
+
+    @property
     def ratio(self) -> float:
         return self.within / self.between if self.between else math.nan
 
@@ -303,7 +312,7 @@ def grouped(
 
     def measures(cosine: Tensor) -> dict[str, Tensor]:
         within, between = within_between(cosine, groups)
-        return {"off_diagonal": off_diagonal(cosine), "within": within, "between": between}
+        return {**off_measures(cosine), "within": within, "between": between}
 
     told = {name: float(value) for name, value in measures(matrix).items()}
     spread = None if again is None else measures(again)
@@ -314,12 +323,17 @@ def alone(
     products: Tensor, matrix: Tensor, again: Tensor | None, floor: float, shuffles: int, seed: int
 ) -> tuple[Told, Spread, float]:
     """Every concept is its own category: compared with itself over halves of the seeds."""
-    told = {"off_diagonal": float(off_diagonal(matrix)), "within": math.nan, "between": math.nan}
+    told = {name: float(value) for name, value in off_measures(matrix).items()}
+    told |= {"within": math.nan, "between": math.nan}
     if again is None or not bool(matrix.isfinite().all()):
-        return told, None if again is None else {"off_diagonal": off_diagonal(again)}, math.nan
+        return told, None if again is None else off_measures(again), math.nan
     halves = between_halves(products, seed=seed)
     told |= {"within": float(halves.diagonal().mean()), "between": float(off_diagonal(halves))}
-    return told, {"off_diagonal": off_diagonal(again)}, repetition_p(halves, shuffles=shuffles, seed=seed)
+    return told, off_measures(again), repetition_p(halves, shuffles=shuffles, seed=seed)
+
+
+def off_measures(matrix: Tensor) -> dict[str, Tensor]:
+    return {"off_diagonal": off_diagonal(matrix), "off_rms": off_rms(matrix)}
 
 
 def intervals_of(told: Told, spread: dict[str, Tensor]) -> dict[str, tuple[float, float] | None]:

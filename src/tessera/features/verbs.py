@@ -38,14 +38,16 @@ from tessera.sampler.verbs import open_model, set_precision
 # The numbers of a place that are set beside those of untrained networks.
 BANDED: dict[str, Callable[[Found], float]] = {
     "off_diagonal": lambda found: found.raw.off_diagonal,
+    "off_rms": lambda found: found.raw.off_rms,
     "within": lambda found: found.raw.within,
     "between": lambda found: found.raw.between,
     "gap": lambda found: found.raw.gap,
     "centred_off_diagonal": lambda found: found.centred.off_diagonal,
+    "centred_off_rms": lambda found: found.centred.off_rms,
     "leakage": lambda found: found.leak.leakage,
     "locality": lambda found: found.leak.locality,
 }
-TABLED = {"off_diagonal": "cosine between", "gap": "gap", "leakage": "leakage"}
+TABLED = {"off_diagonal": "cosine between", "off_rms": "rms cosine", "leakage": "leakage"}
 
 
 @dataclass(frozen=True)
@@ -244,7 +246,8 @@ def level_tables(study: FeatureStudy) -> list[Table]:
 
 def level_table(sigma: float, level: Level, nulls: Sequence[Level]) -> Table:
     """A row per place; behind each number the range of the untrained networks."""
-    table = Table(box=SIMPLE, title=f"sigma {sigma:.3g}, in brackets: untrained", title_justify="left")
+    title = f"sigma {sigma:.3g}, in brackets: untrained"
+    table = Table(box=SIMPLE, title=title, title_justify="left", pad_edge=False, collapse_padding=True)
     for column in ("place", *TABLED.values()):
         table.add_column(column, no_wrap=True)
     for name, found in level.items():
