@@ -4,9 +4,16 @@ import pytest
 import torch
 from torch import nn
 
+from tessera.cli import main
+from tessera.denoiser.build import build_denoiser, tell_for
 from tessera.denoiser.edm2 import EDM2
+from tessera.denoiser.folder import load_model, save_model
 from tessera.errors import UserError
+from tessera.experiments import settings_for
+from tessera.files import read_json
+from tessera.images.pictures import load_png, to_uint8
 from tessera.sampler import euler, noise_levels, sample, seeded_noise
+from tessera.sampler.compose import repair
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +89,46 @@ def test_a_network_decides_where_pictures_are_made():
 def test_conditions_and_seeds_must_fit(net):
     with pytest.raises(UserError, match="2 conditions for 3 seeds"):
         sample(net, torch.zeros(2, 3), 8, [1, 2, 3])
+
+
+# -- the verb's repairs ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def told_places(tmp_path_factory):
+    """A model folder whose network is awake and sees everything."""
+    settings = settings_for("exp1", "tiny", {"data": {"size": 16}, "denoiser": {"width": 8}})
+    network = build_denoiser(settings).requires_grad_(False)
+    for name, parameter in network.named_parameters():
+        if name.endswith("gain"):
+            parameter.fill_(0.7)
+    config = {"settings": settings.plain()}
+    return save_model(tmp_path_factory.mktemp("models") / "exp1", network, tell_for(settings), config)
+
+
+@pytest.mark.parametrize("how", ["sum", "project", "localize"])
+def test_the_verb_repairs_as_the_library_does(told_places, how, tmp_path):
+    places = ((0.1, 0.1), (0.8, 0.7))
+    model = load_model(told_places)
+
+    def by_verb(*words):
+        given = ["--places", "0.1,0.1 0.8,0.7", "--each", "1", "--steps", "2", "--device", "cpu"]
+        with pytest.raises(SystemExit) as left:
+            main([str(word) for word in ("sample", told_places, *given, "--out", tmp_path, *words)])
+        assert left.value.code == 0
+        return load_png(tmp_path / "k02" / "0000.png"), read_json(tmp_path / "asked.json")
+
+    def by_hand(denoise, seed):
+        return to_uint8(sample(denoise, model.tell.at(places), 16, [seed], sigmas=noise_levels(2)))[0]
+
+    (plain, _), (repaired, record) = by_verb(), by_verb("--repair", how, "--radius", "1")
+    seed = record["pictures"][0]["seed"]
+    assert torch.equal(plain, by_hand(model.denoiser, seed))
+    assert torch.equal(repaired, by_hand(repair(model.denoiser, model.tell, how, radius=1), seed))
+    assert not torch.equal(plain, repaired) and record["repair"] == how
+
+
+def test_a_number_of_threads_is_not_negative(told_places, capfd, tmp_path):
+    with pytest.raises(SystemExit) as left:
+        main(["sample", str(told_places), "--threads", "-1", "--out", str(tmp_path)])
+    assert left.value.code == 2 and "not negative" in capfd.readouterr().err

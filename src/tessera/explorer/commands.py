@@ -3,6 +3,8 @@
 import shlex
 from collections.abc import Sequence
 
+import torch
+
 from tessera.explorer.requests import Drawing, Probing
 from tessera.explorer.shelf import Exhibit
 
@@ -37,7 +39,10 @@ def asking_words(exhibit: Exhibit, request: Drawing) -> list[str]:
         words += ["--repair", request.how]
     if request.how in ("project", "localize"):
         words += ["--radius", str(request.radius)]
-    return [*words, "--device", exhibit.device.type]
+    words += ["--device", exhibit.device.type]
+    if exhibit.device.type == "cpu":  # sums are rounded in another order by another number of threads
+        words += ["--threads", str(torch.get_num_threads())]
+    return words
 
 
 def place_words(places: Sequence[tuple[float, float]]) -> str:

@@ -1,5 +1,6 @@
 """The verbs `explore` and `explore probe`: the page, and what one click on it measures, without the page."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,6 +31,8 @@ class Explore:
     """Open the page in the browser."""
     device: DeviceName = "auto"
     """Where to compute."""
+    threads: int = 0
+    """CPU threads (0: as many as other work leaves free now)."""
 
     def run(self) -> None:
         try:
@@ -37,9 +40,14 @@ class Explore:
             from tessera.explorer.work import Studio
         except ImportError as error:
             raise UserError(NEEDS) from error
+        import torch
+
+        from tessera.demo import free_threads
         from tessera.explorer.shelf import open_shelf
         from tessera.judge.judge import load_judge
+        from tessera.sampler.verbs import use_threads
 
+        use_threads(self.threads or free_threads(torch.get_num_threads(), os.getloadavg()[0]))
         device = pick_device(self.device)
         studio = Studio(open_shelf(self.models, device), load_judge(device=device))
         serve(studio, self.host, self.port, self.open)
@@ -79,6 +87,8 @@ class ExploreProbe:
     """Folder for probe.json, the picture and the heat-map (default: none are written)."""
     device: DeviceName = "auto"
     """Where to compute."""
+    threads: int = 0
+    """CPU threads (0: torch's own number); with another number the last bits may differ."""
     json: bool = False
     """Print one JSON object on stdout."""
 
@@ -87,6 +97,9 @@ class ExploreProbe:
             from tessera.explorer.remake import remade
         except ImportError as error:
             raise UserError(NEEDS) from error
+        from tessera.sampler.verbs import use_threads
+
+        use_threads(self.threads)
         record, pictures = remade(self, pick_device(self.device))
         out = None if self.out is None else make_folder(self.out)
         if out:

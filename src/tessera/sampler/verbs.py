@@ -61,10 +61,13 @@ class Sample:
     """Of the network; auto is bfloat16 on CUDA and float32 elsewhere."""
     device: DeviceName = "auto"
     """Where to compute."""
+    threads: int = 0
+    """CPU threads (0: torch's own number); with another number the last bits of a picture may differ."""
     json: bool = False
     """Print the record on stdout."""
 
     def run(self) -> None:
+        use_threads(self.threads)
         device = pick_device(self.device)
         model = open_model(self.model, self.std, self.images, device)
         set_precision(model, self.precision, device)
@@ -119,6 +122,14 @@ def open_model(name: str, std: float | None, images: int | None, device) -> Mode
             "--std and --images choose among the snapshots of a run folder; a model has only one."
         )
     return load_model(name, device)
+
+
+def use_threads(threads: int) -> None:
+    """So many CPU threads from now on; 0 leaves their number as it is."""
+    if threads < 0:
+        raise UserError(f"A number of threads is not negative, as {threads} is.")
+    if threads:
+        torch.set_num_threads(threads)
 
 
 def set_precision(model: Model, precision: str, device: torch.device) -> None:
