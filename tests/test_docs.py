@@ -25,13 +25,57 @@ def commands() -> list[tuple[str, str]]:
     return [(page.name, line.removeprefix("tessera ")) for page, line in lines if line.startswith("tessera ")]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_relative_links_lead_somewhere(page):
-    targets = [
-        link for link in LINK.findall(page.read_text()) if not link.startswith(("http", "#", "mailto:"))
+def anchors(page: Path) -> set[str]:
+    """What a heading can be linked by: lower case, without marks, spaces as hyphens; repeated ones numbered."""
+    prose = BLOCK.sub("", page.read_text())
+    slugs: list[str] = []
+    for heading in re.findall(r"^#+ +(.*?)\s*$", prose, re.MULTILINE):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        slugs.append(f"{slug}-{slugs.count(slug)}" if slug in slugs else slug)
+    return set(slugs)
+
+
+def is_lost(page: Path, link: str) -> bool:
+    """Whether a relative link names a file that is not there, or a heading its page does not have."""
+    file, _, anchor = link.partition("#")
+    target = page.parent / file if file else page
+    return not target.exists() or bool(anchor and anchor not in anchors(target))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings_that_are_there(page):
+    links = [
+        link
+        for link in LINK.findall(BLOCK.sub("", page.read_text()))
+        if not link.startswith(("http", "mailto:"))
     ]
-    lost = [link for link in targets if not (page.parent / link.partition("#")[0]).exists()]
-    assert lost == []
+    assert [link for link in links if is_lost(page, link)] == []
+
+
+def test_a_lost_link_would_be_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# A `title`, twice\n## Part\n## Part\n```sh\n# no heading\n```\n")
+    assert anchors(page) == {"a-title-twice", "part", "part-1"}
+    lost = [
+        link
+        for link in ("page.md#part-1", "#part", "#no-heading", "gone.md", "page.md#gone")
+        if is_lost(page, link)
+    ]
+    assert lost == ["#no-heading", "gone.md", "page.md#gone"]
+
+
+def test_every_page_can_be_reached_from_the_front_pages():
+    reached, new = set(), {ROOT / "README.md", ROOT / "docs" / "README.md"}
+    while new:
+        reached |= new
+        links = {
+            (page.parent / link.partition("#")[0]).resolve()
+            for page in new
+            for link in LINK.findall(page.read_text())
+        }
+        new = {page for page in links if page.suffix == ".md" and page.is_file()} - reached
+    assert {page.resolve() for page in (ROOT / "docs").rglob("*.md")} <= reached
 
 
 def test_there_are_links_to_check():

@@ -37,7 +37,7 @@ from tessera.provenance import provenance
 from tessera.report.measure import Dials, Measurer
 from tessera.report.showcase import models_to_show, showcase, showcase_table
 from tessera.report.subjects import Findings, measured_model
-from tessera.report.verbs import write_page
+from tessera.report.write import write_page
 from tessera.sampler.asking import study
 from tessera.sampler.verbs import make_pictures, save_pictures, save_sheets
 from tessera.scenes.sampling import Scenes

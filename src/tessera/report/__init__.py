@@ -1,1 +1,1 @@
-"""Records become tables."""
+"""Records become tables and pages."""

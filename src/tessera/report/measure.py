@@ -11,7 +11,7 @@ from torch import Tensor
 from tessera.conditioners import ColorCounts, Conditioner
 from tessera.console import progress, say
 from tessera.denoiser.folder import Model
-from tessera.denoiser.sealed import read_sealed, write_sealed
+from tessera.denoiser.sealed import digest, read_sealed, write_sealed
 from tessera.errors import UserError
 from tessera.files import make_folder, read_json, write_json
 from tessera.judge.calibrate import load_calibration
@@ -78,8 +78,13 @@ def most_asked(tell: Conditioner) -> int:
 
 
 def identity(model: Model) -> Record:
-    """What tells two sets of weights apart."""
-    return {name: model.config.get(name) for name in ("images_seen", "ema", "sha256")}
+    """What tells two sets of weights apart, however they came to be."""
+    facts = {name: model.config.get(name) for name in ("images_seen", "ema")}
+    return {**facts, "sha256": model.config.get("sha256") or weights_digest(model)}
+
+
+def weights_digest(model: Model) -> str:
+    return digest({name: value.detach().cpu() for name, value in model.denoiser.state_dict().items()}, "")
 
 
 class Measurer:

@@ -18,7 +18,8 @@ from tessera.judge.finding import Finder
 from tessera.provenance import provenance
 from tessera.report.measure import ASKED, EXAM, Dials, Measurer
 from tessera.report.subjects import Findings, Subject, best_marks, measured_model
-from tessera.report.verbs import subject_record, write_page
+from tessera.report.verbs import subject_record
+from tessera.report.write import write_page
 from tessera.study.tables import k_max_words
 
 MODELS = ("exp1", "exp2", "exp2L")

@@ -67,20 +67,28 @@ class Findings:
 
 
 def gather(sources: Sequence[str], measurer: Measurer, keep: Path) -> Findings:
-    """Each source in turn: a folder of results or a record as it is, anything else as a model to be measured."""
+    """Each source in turn: a folder of results or a record as it is, anything else as a model to be measured.
+
+    A record of the study that is named like a run given with it tells of that run.
+    """
     found = Findings()
+    cells = {Path(source).stem: Path(source) for source in sources if is_record(source)}
     for source in sources:
-        path = Path(source)
-        if path.suffix == ".json" and not path.is_dir():
-            add_record(found, path)
-        elif is_results(path):
-            add_results(found, path)
+        if is_record(source):
+            if not any(is_run(Path(other)) and name_of(other) == Path(source).stem for other in sources):
+                add_record(found, Path(source))
+        elif is_results(Path(source)):
+            add_results(found, Path(source))
         else:
-            found.subjects.append(measured(source, measurer, keep))
+            found.subjects.append(measured(source, measurer, keep, cells.get(name_of(source))))
     if found.empty:
         raise UserError(f"There is nothing to report in {', '.join(map(str, sources))}.")
     found.subjects = told_apart(found.subjects)
     return found
+
+
+def is_record(source: str) -> bool:
+    return source.endswith(".json") and not Path(source).is_dir()
 
 
 def told_apart(subjects: Sequence[Subject]) -> list[Subject]:
@@ -97,16 +105,23 @@ def told_apart(subjects: Sequence[Subject]) -> list[Subject]:
 # --- runs and models ----------------------------------------------------------------------------------------
 
 
-def measured(source: str, measurer: Measurer, keep: Path) -> Subject:
+def measured(source: str, measurer: Measurer, keep: Path, record: Path | None = None) -> Subject:
     """A run or a model with its exam and its locality, measured now unless they were before."""
     model = open_model(source, None, None, measurer.device)
     run = RunFolder(Path(source)) if is_run(Path(source)) else None
     name = name_of(source)
-    subject = measured_model(
-        name, model, measurer, run.results if run else keep / name, best_marks(model, run)
-    )
+    known = best_marks(model, run) if record is None else marks_in(record)
+    subject = measured_model(name, model, measurer, run.results if run else keep / name, known)
     subject.log = run.records() if run else []
     return subject
+
+
+def marks_in(path: Path) -> tuple[Record, Record]:
+    """The counts of a record of the study, and where they come from."""
+    record = read_json(path)
+    if kind_of(record) != "study":
+        raise UserError(f"{path} is named like a run but is no record of the study.")
+    return record["result"], {"found": f"in {path.name}", **record}
 
 
 def measured_model(

@@ -10,12 +10,11 @@ import tyro
 from tessera.console import print_json, say
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
-from tessera.files import atomic, make_folder
 from tessera.provenance import provenance
 from tessera.report.measure import Dials, Measurer, dials_record
-from tessera.report.page import page
 from tessera.report.subjects import Findings, Subject, gather
 from tessera.report.verdict import verdict
+from tessera.report.write import kept_beside, write_page
 from tessera.sampler.asking import parse_ks
 
 
@@ -52,8 +51,7 @@ class Report:
         dials = self.dials()
         device = pick_device(self.device)
         measurer = Measurer(device, dials)
-        keep = self.keep or self.out.with_name(f"{self.out.stem}-measured")
-        found = gather(self.sources, measurer, keep)
+        found = gather(self.sources, measurer, self.keep or kept_beside(self.out))
         write_page(found, measurer, self.out, self.title, self.command())
         if self.json:
             print_json({**summary(found), "dials": dials_record(dials), "provenance": provenance(device)})
@@ -79,15 +77,6 @@ class Report:
             words += [] if value is None else [f"--{name}", str(value)]
         words += ["--quick"] if self.quick else []
         return shlex.join(words + (["--seed", str(self.seed)] if self.seed else []))
-
-
-def write_page(found: Findings, measurer: Measurer, out: Path, title: str | None, command: str) -> None:
-    names = [subject.name for subject in found.subjects]
-    heading = title or (" · ".join(names) if names else "Records")
-    text = page(found, measurer.examiner.judge, heading, command)
-    make_folder(out.parent)
-    with atomic(out) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def summary(found: Findings) -> dict[str, Any]:

@@ -1,0 +1,55 @@
+"""Reproduce: two trainings that differ in one word, examined and put side by side.
+
+exp1 is told where all things are, exp2 where one of them is. The paper finds that the first composes up to nine things
+and the second does not compose at all.
+
+    python docs/tutorials/reproduce.py                                    # minutes on a CPU, to see the way
+    python docs/tutorials/reproduce.py --preset small --each 64 --k 0-12  # minutes on a GPU: the study's own numbers
+
+The same from the command line: `tessera reproduce fig1 --only exp1-M3,exp2-M3`, then `tessera report`.
+"""
+
+from pathlib import Path
+
+import tyro
+
+from tessera.files import read_json
+from tessera.report.verbs import Report
+from tessera.study.cells import CELLS
+from tessera.study.tables import k_max_words
+from tessera.study.verbs import Reproduce
+
+NAMES = ("exp1-M3", "exp2-M3")
+
+
+def main(
+    out: Path = Path("reproduced"),
+    preset: str = "tiny",
+    total: str | None = None,
+    each: int = 16,
+    k: str = "0-6",
+    steps: int = 18,
+) -> None:
+    runs, results = out / "runs", out / "results"
+
+    # 1. Train what is missing, ask for K things, let the judge count. Stopped and called again, it carries on.
+    Reproduce(
+        what="fig1", only=",".join(NAMES), preset=preset, seeds=1, total=total, each=each, k=k, steps=steps,
+        root=runs, results=results,
+    ).run()  # fmt: skip
+
+    # 2. A record holds everything that was counted, with intervals; the paper's number stands beside it.
+    jobs = [f"{name}-{preset}-seed0" for name in NAMES]
+    for name, job in zip(NAMES, jobs):
+        record = read_json(results / "study" / f"{job}.json")
+        ours = k_max_words(record["result"]["k_max"]["paper"])
+        seen = record["training"]["images_seen"]
+        print(f"{name}: K_max {ours} after {seen:,} images; the paper has {CELLS[name].paper.text}")
+
+    # 3. One page: the counts of the records, and where each network looks, measured now.
+    sources = [str(runs / job) for job in jobs] + [str(results / "study" / f"{job}.json") for job in jobs]
+    Report(tuple(sources), out=out / "report.html", n=min(each, 8), k=k, steps=steps, quick=True).run()
+
+
+if __name__ == "__main__":
+    tyro.cli(main, description=__doc__)

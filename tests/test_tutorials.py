@@ -1,0 +1,106 @@
+"""The tutorials and the page for strangers are programs: here they run, as small as they go."""
+
+import os
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tessera.conditioners import Conditioner, registry
+from tessera.denoiser import build
+from tessera.errors import UserError
+from tessera.scenes import LOCATIONS, Scenes
+
+ROOT = Path(__file__).parents[1]
+TUTORIALS = ROOT / "docs" / "tutorials"
+
+
+@pytest.fixture
+def tutorial(monkeypatch, tmp_path):
+    """Run one of them in a folder of its own; the text of the page it writes."""
+
+    def run(name, *words):
+        monkeypatch.setattr(sys, "argv", [name, "--out", str(tmp_path), *map(str, words)])
+        runpy.run_path(str(TUTORIALS / name), run_name="__main__")
+        return (tmp_path / "report.html").read_text()
+
+    return run
+
+
+def test_reproduce_puts_two_trainings_side_by_side(tutorial, capsys, tmp_path):
+    page = tutorial("reproduce.py", "--total", 64, "--each", 2, "--k", "0-2", "--steps", 2)
+    assert "exp1-M3: K_max" in capsys.readouterr().out
+    assert page.count('<article class="card') == 2 and page.count('class="viewer"') == 2
+    assert len(list((tmp_path / "results" / "study").glob("*.json"))) == 2
+
+
+def test_a_flow_matching_network_is_asked_the_same_questions(tutorial, capsys):
+    page = tutorial("own_model.py", "--images", 64, "--batch", 16, "--n", 1, "--steps", 3, "--device", "cpu")
+    assert "mine" in page and 'id="why"' in page
+    assert "loss" in capsys.readouterr().out
+
+
+def test_repairs_stand_beside_what_they_repair(tutorial, capsys):
+    page = tutorial("repair.py", "--total", 64, "--n", 1, "--k", "1,2", "--steps", 2, "--device", "cpu")
+    assert page.count('<article class="card') == 5
+    said = capsys.readouterr().out
+    assert all(f"exp2, {how}: " in said for how in ("sum", "project", "localize"))
+
+
+# --- the page for strangers ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory):
+    """Everything that docs/your-own.md defines, after following it to the end in an empty folder."""
+    text = (ROOT / "docs" / "your-own.md").read_text()
+    program = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    known = dict(registry.KINDS), dict(build.KINDS)
+    folder, before = tmp_path_factory.mktemp("stranger"), os.getcwd()
+    os.chdir(folder)
+    names = {"__name__": "stranger"}
+    try:
+        exec(compile(program, "docs/your-own.md", "exec"), names)
+    finally:
+        os.chdir(before)
+    yield names, folder
+    for table, kept in zip((registry.KINDS, build.KINDS), known):
+        table.clear()
+        table.update(kept)
+
+
+def test_a_stranger_can_add_a_conditioner_and_a_denoiser_by_following_one_page(stranger):
+    names, folder = stranger
+    assert (folder / "report.html").stat().st_size > 100_000
+    assert (folder / "mine" / "model.safetensors").is_file()
+    model = names["model"]
+    assert type(model.denoiser) is names["Plain"] and model.tell == names["ReadingOrder"]()
+    assert names["found"].subjects[0].seen_max == 3
+
+
+def test_the_strangers_conditioner_keeps_the_contract(stranger):
+    tell = stranger[0]["ReadingOrder"](slots=4)
+    assert isinstance(tell, Conditioner)
+    scenes = Scenes(objects=3).draw(8, seed=1)
+    cond = tell.encode(scenes)
+    assert cond.shape == (8, tell.dim)
+    for row, places in zip(cond, tell.conditions(cond)):
+        assert len(places) == 3 and places == sorted(places, key=lambda place: (place[1], place[0]))
+        assert torch.equal(tell.at(places)[0], row)
+    alone = tell.encode(Scenes(objects=3).draw(8, seed=1), torch.arange(8), 0)
+    assert torch.equal(cond, alone)
+
+
+def test_the_strangers_conditioner_takes_out_what_is_named_or_numbered(stranger):
+    tell = stranger[0]["ReadingOrder"](slots=4)
+    cond = tell.at(LOCATIONS[:3])
+    for number, place in enumerate(tell.conditions(cond)[0]):
+        assert torch.equal(tell.without(cond, number), tell.without(cond, place))
+        assert len(tell.conditions(tell.without(cond, place))[0]) == 2
+    with pytest.raises(UserError, match="no condition"):
+        tell.without(cond, 3)
+    with pytest.raises(UserError, match="at most 4"):
+        tell.at(LOCATIONS[:5])
