@@ -4,6 +4,7 @@ A condition is one row of numbers, so that samplers and locality measures take i
 encoders' sequence, then (SDXL only) their pooled vector and the six numbers about the picture's size.
 """
 
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -77,8 +78,9 @@ class TextUNet(nn.Module):
         told = self.parts(cond.to(dtype))
         added = None if told.pooled is None else {"text_embeds": told.pooled, "time_ids": told.sizes}
         # Measures that batch gradients ask for plain attention, whose memory grows with the fourth power of the
-        # picture's side; gradients are taken one by one here, so the frugal kernels may stay.
-        with sdpa_kernel(FAST):
+        # picture's side; gradients are taken one by one here, so the frugal kernels may stay. Blocks that are
+        # recomputed in the backward pass must find there what they had, and hold one attention at a time.
+        with nullcontext() if self.checkpointing else sdpa_kernel(FAST):
             found = self.unet(x.to(dtype), time, told.sequence, added_cond_kwargs=added, return_dict=False)
         return found[0].to(x.dtype)
 

@@ -49,9 +49,12 @@ def chosen_blocks(unet: nn.Module, layers: str | Sequence[str] = "*") -> dict[st
 
 
 def near_names(pattern: str, names: Mapping[str, Any]) -> str:
-    near = difflib.get_close_matches(pattern, names, n=SHOWN, cutoff=0.3)
-    firsts = {name.rpartition(".transformer_blocks")[0]: name for name in reversed(list(names))}
-    return ", ".join(near or list(firsts.values())[-1 : -SHOWN - 1 : -1])
+    """Those that begin most like the pattern."""
+
+    def likeness(name: str) -> float:
+        return difflib.SequenceMatcher(None, pattern.rstrip("*"), name[: len(pattern)]).ratio()
+
+    return ", ".join(sorted(names, key=likeness, reverse=True)[:SHOWN])
 
 
 def place_of(name: str) -> str:
