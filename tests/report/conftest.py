@@ -26,6 +26,12 @@ def call():
 
 
 @pytest.fixture(scope="session")
+def minute():
+    """Options of a training that takes a second."""
+    return MINUTE
+
+
+@pytest.fixture(scope="session")
 def runs(tmp_path_factory):
     """A global and a local network after four steps."""
     folder = tmp_path_factory.mktemp("runs")

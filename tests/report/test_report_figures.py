@@ -15,7 +15,9 @@ def judged(name="one", paper=9):
     marks = {
         "seen_max": 3,
         "k_max": {"paper": found},
-        "rows": [{"k": k, "all_filled": share(1 / k)} for k in (1, 2, 3, 4)],
+        "rows": [
+            {"k": k, "n": 64, "all_filled": share(1 / k), "succeeds": {"paper": k < 4}} for k in (1, 2, 3, 4)
+        ],
     }
     return Subject(name, marks=marks, paper=Paper(paper))
 

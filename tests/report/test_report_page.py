@@ -125,6 +125,41 @@ def test_counts_on_the_card_go_before_fewer_counts_made_here(runs, call, tmp_pat
     assert text.count('<figure class="tile') == 4 * 2  # pictures are drawn here all the same
 
 
+def test_a_model_told_colours_gets_swatches_and_no_conditional_locality(call, tmp_path, minute, capfd):
+    assert call("train", "color", *minute, "--run", tmp_path / "color") == 0
+    few = [
+        "--n",
+        "1",
+        "--k",
+        "1,3",
+        "--steps",
+        "2",
+        "--quick",
+        "--device",
+        "cpu",
+        "--out",
+        tmp_path / "page.html",
+    ]
+    capfd.readouterr()
+    assert call("report", tmp_path / "color", *few, "--json") == 0
+    said = json.loads(capfd.readouterr().out)["subjects"][0]
+    text = (tmp_path / "page.html").read_text()
+    assert said["conditional_locality"] is None and "conditions lie nowhere" in text
+    assert text.count('class="swatch') == 1 + 3
+    assert re.search(r"\d of those asked", text)  # K = 2 was left out, so K_max cannot be told
+
+
+def test_a_model_told_nothing_is_looked_at_but_not_judged(call, tmp_path, minute, capfd):
+    words = ["--tell.kind", "nothing", "--run", tmp_path / "free"]
+    assert call("train", "exp1", *minute, *words) == 0
+    assert (
+        call("report", tmp_path / "free", "--quick", "--device", "cpu", "--out", tmp_path / "page.html") == 0
+    )
+    text = (tmp_path / "page.html").read_text()
+    assert "How far it composes was not measured." in text and 'id="pictures"' not in text
+    assert 'class="viewer"' in text
+
+
 def test_records_get_sections_of_their_own(call, tmp_path):
     page = tmp_path / "records.html"
     assert call("report", RESULTS / "theory-check.json", RESULTS / "dynamics-depth.json",

@@ -3,7 +3,7 @@ import io
 
 import pytest
 
-from tessera.report.sheets import Sheet, escaped, interval, mean, percent
+from tessera.report.sheets import Sheet, escaped, interval, mean, percent, without_empty_columns
 
 SHEET = Sheet(
     "How far, 100%", ("model", "K_max", "note"), [("exp2_L", "9 [8, 10]", 'a "b", c')], words=frozenset({2})
@@ -39,3 +39,12 @@ def test_numbers_come_with_their_intervals_and_nothing_stands_for_what_is_unknow
     assert mean({"mean": 1.5, "low": 1.25, "high": 1.75}) == "1.50 [1.25, 1.75]"
     assert interval({"value": 0.5, "low": 0.4, "high": 0.6}) == "0.50 [0.40, 0.60]"
     assert interval(None) == "not measured"
+
+
+def test_columns_that_say_nothing_are_left_out():
+    full = Sheet(
+        "x", ("name", "a", "b", "c"), [("one", "", "1", "w"), ("two", "", "", "v")], words=frozenset({3})
+    )
+    less = without_empty_columns(full)
+    assert list(less.head) == ["name", "b", "c"] and less.words == {2}
+    assert [list(row) for row in less.rows] == [["one", "1", "w"], ["two", "", "v"]]

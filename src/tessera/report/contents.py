@@ -8,7 +8,7 @@ from tessera.errors import UserError
 from tessera.judge.calibrate import calibration_rows, load_calibration
 from tessera.locality.scatter import FEWEST as FEWEST_POINTS
 from tessera.locality.scatter import Point, scatter_record
-from tessera.report.sheets import Sheet, interval, mean, percent, yes_no
+from tessera.report.sheets import Sheet, interval, mean, percent, without_empty_columns, yes_no
 from tessera.report.subjects import Findings, Subject
 from tessera.report.tables import Results
 from tessera.report.verdict import Reach, Verdict, look_of, reach_of, verdict
@@ -131,7 +131,7 @@ def k_max_sheet(subjects: Sequence[Subject]) -> Sheet:
         "quarter fill all. Strict rule: the lower bound of the share with all K filled is at least a half. The third "
         "number allows for what the judge itself overlooks or imagines."
     )
-    return Sheet("How far each model composes", head, rows, note)
+    return without_empty_columns(Sheet("How far each model composes", head, rows, note))
 
 
 def k_max_row(subject: Subject) -> Sequence[str]:
@@ -139,11 +139,24 @@ def k_max_row(subject: Subject) -> Sequence[str]:
     rules = [
         k_max_words(found[rule]) if rule in found else "training unknown" for rule in ("paper", "strict")
     ]
-    fair = found.get("paper", found["strict"]).get("corrected")
+    fair = None if has_gaps(subject) else found.get("paper", found["strict"]).get("corrected")
     corrected = f"{fair['value']} [{fair['low']}, {fair['high']}]" if fair else ""
     seen = "" if subject.seen_max is None else f"1–{subject.seen_max}" if subject.seen_max > 1 else "1"
     zero = (words(nothing_asked(subject)), words(subject.paper.at_zero))
     return (subject.name, seen, *rules, corrected, subject.paper.text, *zero)
+
+
+def has_gaps(subject: Subject) -> bool:
+    reach = reach_of(subject.marks)
+    return reach is not None and reach.gaps
+
+
+def reach_words(subject: Subject, rule: str) -> str:
+    """K_max with its interval; where some K were not asked for, the largest of those asked that was reached."""
+    reach = reach_of(subject.marks, rule)
+    if reach is None or not reach.gaps:
+        return k_max_words((subject.marks or {})["k_max"][rule])
+    return f"{reach.value} of those asked"
 
 
 def nothing_asked(subject: Subject) -> str | None:
@@ -161,7 +174,8 @@ def rows_sheet(subject: Subject) -> Sheet:
         "K", "n", "all filled, %", "no extra, %", "K − 2 filled, %", "found", "extra", "proper, %", "paper rule",
         "strict", "judge exact, %",
     )  # fmt: skip
-    return Sheet(f"What was counted: {subject.name}", head, [counted(row) for row in marks["rows"]])
+    rows = [counted(row) for row in marks["rows"]]
+    return without_empty_columns(Sheet(f"What was counted: {subject.name}", head, rows))
 
 
 def counted(row: Record) -> Sequence[str]:

@@ -18,6 +18,7 @@ from tessera.locality.figures import CONDITIONS, noise_axis
 from tessera.locality.figures import figure_scatter as scatter_of_points
 from tessera.locality.scatter import Point
 from tessera.report.subjects import Subject
+from tessera.report.verdict import reach_of
 
 PAPER = "#ffffff"
 SERIES = ("#c4472b", "#1f6f9f", "#5b7d1e", "#8457a6", "#b87a12", "#0f8a7e", "#b3446c", "#5a6270")
@@ -108,9 +109,9 @@ def training_range(ax: Axes, subjects: Sequence[Subject]) -> None:
     """What training showed, where it is the same for all."""
     most = {subject.seen_max for subject in subjects}
     if len(most) == 1 and (seen := most.pop()):
-        ax.axvspan(0.4, seen + 0.5, color=GRID, alpha=0.55, lw=0, zorder=0)
+        ax.axvspan(0.5, seen + 0.5, color=GRID, alpha=0.55, lw=0, zorder=0)
         ax.text(
-            0.5,
+            0.6,
             1.06,
             f"training showed 1 to {seen}" if seen > 1 else "training showed 1",
             fontsize=8,
@@ -119,10 +120,11 @@ def training_range(ax: Axes, subjects: Sequence[Subject]) -> None:
 
 
 def reach(ax: Axes, subject: Subject, number: int, rule: str) -> None:
-    found = ((subject.marks or {}).get("k_max") or {}).get(rule)
-    if found and found["value"] is not None:
-        ax.plot([found["low"], found["high"]], [number, number], color=series(number), lw=5, alpha=0.3)
-        ax.plot(found["value"], number, color=series(number), marker="o", ms=7, mec=PAPER, mew=0.8)
+    found = reach_of(subject.marks, rule)
+    if found and found.low is not None and found.high is not None:
+        ax.plot([found.low, found.high], [number, number], color=series(number), lw=5, alpha=0.3)
+    if found and found.value is not None:
+        ax.plot(found.value, number, color=series(number), marker="o", ms=7, mec=PAPER, mew=0.8)
     if subject.paper.k_max is not None:
         ax.plot(subject.paper.k_max, number, marker="D", ms=7, mfc="none", mec=INK, mew=1.1, ls="")
 
@@ -130,7 +132,7 @@ def reach(ax: Axes, subject: Subject, number: int, rule: str) -> None:
 def finish_reach(ax: Axes, subjects: Sequence[Subject]) -> None:
     ax.set(ylim=(len(subjects) - 0.4, -0.6), xlabel="K, how many things were asked for")
     ax.set_yticks(range(len(subjects)), [subject.name for subject in subjects], fontsize=8)
-    ax.set_xlim(0.4, max([12, *(row["k"] for s in subjects if s.marks for row in s.marks["rows"])]) + 0.5)
+    ax.set_xlim(-0.4, max([12, *(row["k"] for s in subjects if s.marks for row in s.marks["rows"])]) + 0.5)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=13))
     ax.spines["left"].set_visible(False)
     ax.tick_params(axis="y", length=0)
@@ -158,7 +160,7 @@ def locality_curves(subjects: Sequence[Subject]) -> Figure:
         if record is None:
             continue
         if record["conditional_locality"]:
-            conditions_curve(left, record["conditional_locality"], number)
+            conditions_curve(left, record["conditional_locality"], number, len(subjects) - 1 - number)
             floors.add(record["conditional_locality"]["no_locality"])
         sides_curve(right, subject, number)
     for floor in floors:
@@ -182,16 +184,25 @@ def locality_curves(subjects: Sequence[Subject]) -> Figure:
     return figure
 
 
-def conditions_curve(ax: Axes, found: dict[str, Any], number: int) -> None:
+def conditions_curve(ax: Axes, found: dict[str, Any], number: int, below: int) -> None:
     known = [level for level in found["by_level"] if level["locality"] is not None]
     sigma, value, low, high = (
         [level[name] for level in known] for name in ("sigma", "locality", "low", "high")
     )
     band, color = found["band"], series(number)
     ax.fill_between(sigma, low, high, color=color, alpha=0.14, lw=0)
-    ax.plot(sigma, value, color=color, lw=1.1)
+    ax.plot(sigma, value, color=color, lw=1.1, zorder=3 + number)
+    thick = 3 + 2.2 * below  # lines that lie on one another are all seen
     inside = [n for n, s in enumerate(sigma) if band["sigma_min"] <= s <= band["sigma_max"]]
-    ax.plot([sigma[n] for n in inside], [value[n] for n in inside], color=color, lw=3.2, marker="o", ms=4)
+    ax.plot(
+        [sigma[n] for n in inside],
+        [value[n] for n in inside],
+        color=color,
+        lw=thick,
+        marker="o",
+        ms=thick + 1,
+        zorder=3 + number,
+    )
 
 
 def sides_curve(ax: Axes, subject: Subject, number: int) -> None:

@@ -49,6 +49,14 @@ class Sheet:
         )  # fmt: skip
 
 
+def without_empty_columns(sheet: Sheet) -> Sheet:
+    """The same table less the columns in which no row says anything."""
+    kept = [n for n in range(len(sheet.head)) if n == 0 or any(row[n] for row in sheet.rows)]
+    words = frozenset(new for new, old in enumerate(kept) if old in sheet.words)
+    rows = [[row[n] for n in kept] for row in sheet.rows]
+    return Sheet(sheet.title, [sheet.head[n] for n in kept], rows, sheet.note, words)
+
+
 def escaped(text: str) -> str:
     """Text that LaTeX prints as it is; K_max becomes a symbol."""
     parts = str(text).split("K_max")

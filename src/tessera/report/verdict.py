@@ -55,12 +55,12 @@ def verdict(marks: Record | None, locality: Record | None) -> Verdict:
 # --- how far ------------------------------------------------------------------------------------------------
 
 
-def reach_of(marks: Record | None) -> Reach | None:
-    """By the paper's rule where training is known, else by the strict one; None if nothing was asked for."""
+def reach_of(marks: Record | None, rule: str | None = None) -> Reach | None:
+    """By a rule, else the paper's where training is known, else the strict one; None if nothing was asked for."""
     asked = [row for row in (marks or {"rows": ()})["rows"] if row["k"] >= 1]
     if marks is None or not asked:
         return None
-    rule = "paper" if "paper" in marks["k_max"] else "strict"
+    rule = rule or ("paper" if "paper" in marks["k_max"] else "strict")
     found = marks["k_max"][rule]
     ks = sorted(row["k"] for row in asked)
     gaps = ks != list(range(1, len(ks) + 1))
