@@ -3,7 +3,10 @@
 import http.client
 import json
 import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -165,3 +168,26 @@ def test_a_taken_port_is_told_in_one_sentence():
 def test_addresses_are_such_as_a_browser_takes():
     assert address("127.0.0.1", 80) == address("0.0.0.0", 80) == "http://127.0.0.1:80/"
     assert address("::1", 80) == "http://[::1]:80/"
+
+
+def test_the_verb_serves_until_it_is_interrupted(folders):
+    words = [
+        sys.executable,
+        "-m",
+        "tessera",
+        "explore",
+        str(folders["exp1C"]),
+        "--port",
+        "0",
+        "--device",
+        "cpu",
+    ]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        said = process.stderr.readline()
+        url = re.search(r"http://127\.0\.0\.1:\d+/", said)[0]
+        assert "Tessera" in urllib.request.urlopen(url, timeout=60).read().decode()
+        with urllib.request.urlopen(url + "api/pulse", timeout=60) as pulse:
+            assert pulse.readline() == b"event: pulse\n"
+            process.send_signal(signal.SIGINT)  # with a page still open
+            assert process.wait(30) == 130
+        assert "stopped" in process.stderr.read()

@@ -87,6 +87,15 @@ def test_every_step_is_shown_and_the_last_picture_is_the_samplers(studio):
     assert torch.equal(to_uint8(true), to_uint8(way.pictures))
 
 
+def test_the_cost_of_a_repair_is_told(studio):
+    """Summed scores ask about nothing and about each of the two conditions."""
+    costs = {
+        how: last(studio.draw(Drawing(models=("exp1",), **ASKED, how=how)), "done")["cost"]
+        for how in ("plain", "sum")
+    }
+    assert costs == {"plain": 1.0, "sum": 3.0}
+
+
 def test_every_model_shows_something_before_any_is_done(studio):
     told = list(studio.draw(Drawing(models=("exp1", "exp1C", "exp3"), **ASKED)))
     first_done = next(n for n, event in enumerate(told) if event["event"] == "done")

@@ -141,7 +141,13 @@ def as_text(event: Event) -> str:
 def make_app(explorer: Explorer, host: str = "127.0.0.1") -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     if host not in EVERYWHERE:  # a stranger's page must not reach us under a name of its own
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[", host])
+        ours = [
+            "127.0.0.1",
+            "localhost",
+            host,
+            "[",
+        ]  # "[": all that is left of an IPv6 address without its colons
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=ours)
     app.middleware("http")(with_policy)
     app.add_exception_handler(RequestValidationError, refuse)
     add_routes(app, explorer)

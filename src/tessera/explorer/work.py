@@ -76,6 +76,7 @@ class Studio:
             "sigmas": way.sigmas,
             "verdicts": judged(self.judge, exhibit, way.asks, way.pictures),
             "seconds": time.perf_counter() - begun,
+            "cost": way.cost,
             "command": sample_command(exhibit, request),
         }
 

@@ -3,6 +3,7 @@
 import { Board } from "./board.js";
 import { commands, saveJson, savePng } from "./export.js";
 import { Column, sigmaWords } from "./models.js";
+import * as paint from "./paint.js";
 import { inWords, parsePlaces, parseWhole, remember, restore, state, store, undo } from "./state.js";
 import { hello, job, Lost, pulse, Refused } from "./wire.js";
 
@@ -134,8 +135,16 @@ async function draw() {
   });
   if (!whole) return;
   announce();
+  renderHows();
+  renderBackdrop();
   renderLevels();
   look();
+}
+
+/** The picture itself behind the grid, so that one sees where a place is. */
+function renderBackdrop() {
+  const first = shown().find((one) => one.images);
+  if (first) paint.show($("backdrop"), first.images[first.number]);
 }
 
 /** Verdicts in the status line, for those who do not see the pictures. */
@@ -189,6 +198,7 @@ function pick(number, model) {
   state.picture = number;
   store();
   for (const one of shown()) one.render();
+  renderBackdrop();
   column(model)?.find(".thumbs [aria-pressed=true]")?.focus();
   look();
 }
@@ -324,10 +334,16 @@ function renderHows() {
   const possible = new Set(shown().flatMap((one) => one.card.hows));
   for (const button of $("hows").children) button.disabled = !possible.has(button.dataset.value) && possible.size > 0;
   renderChoice($("hows"), state.how);
-  $("how-hint").textContent = HINTS[state.how];
+  $("how-hint").textContent = HINTS[state.how] + costWords();
   $("radius-dial").hidden = !["project", "localize"].includes(state.how);
   $("radius").value = state.radius;
   $("radius-value").textContent = state.radius;
+}
+
+/** How often a repair asks the network, as far as that is known. */
+function costWords() {
+  const costs = shown().map((one) => one.result?.cost ?? 1).filter((cost) => cost > 1);
+  return costs.length ? ` It asks the network ${Math.max(...costs).toFixed(1)} times as often.` : "";
 }
 
 function renderChoice(group, value) {

@@ -20,7 +20,7 @@ export const state = {
 const KEPT = Object.keys(state);
 const past = []; // wishes before the present one, newest last
 
-export const wish = () => JSON.stringify([state.places, state.colors]);
+const wish = () => JSON.stringify([state.places, state.colors]);
 
 /** Remember the wish before it changes. */
 export function remember() {
