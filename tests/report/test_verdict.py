@@ -2,6 +2,8 @@
 
 import pytest
 
+from tessera.report.contents import reach_words
+from tessera.report.subjects import Subject
 from tessera.report.verdict import look_of, reach_of, verdict
 
 
@@ -61,12 +63,20 @@ def test_few_pictures_claim_nothing():
 
 def test_a_gap_between_the_asked_k_is_told_and_no_interval_is_claimed():
     found = marks(1, 1, 1, ks=(1, 3, 6, 9), most=9)
+    found["k_max"]["paper"]["tested_to"] = 1  # K = 2 was not asked for
     for each in found["rows"]:
         each["succeeds"] = dict.fromkeys(("paper", "strict"), each["k"] <= 6)
     reach = reach_of(found)
     assert (reach.value, reach.low, reach.high, reach.gaps) == (6, None, None, True)
     said = verdict(found, None)
     assert said.headline == "Seems to compose up to 6." and any("Not every K" in one for one in said.doubts)
+
+
+def test_a_gap_beyond_the_first_failure_decides_nothing():
+    found = marks(0, 0, 0, ks=(1, 3, 6, 9), most=9)
+    found["k_max"]["paper"]["tested_to"] = 1
+    reach = reach_of(found)
+    assert (reach.value, reach.low, reach.high, reach.gaps) == (0, 0, 0, False)
 
 
 def test_without_the_training_range_nothing_is_called_composing():
@@ -95,3 +105,10 @@ def test_strange_pictures_make_the_counts_doubtful():
 )
 def test_locality_is_judged_by_its_whole_interval(record, look):
     assert look_of(record) == look
+
+
+def test_the_table_says_where_a_gap_leaves_k_max_open():
+    found = marks(1, 1, 1, ks=(1, 3), most=3)
+    found["k_max"]["paper"]["tested_to"] = 1
+    found["rows"][1]["succeeds"] = {"paper": True, "strict": False}
+    assert reach_words(Subject("one", marks=found), "paper") == "3 of those asked"

@@ -137,7 +137,7 @@ def k_max_sheet(subjects: Sequence[Subject]) -> Sheet:
 def k_max_row(subject: Subject) -> Sequence[str]:
     found = (subject.marks or {})["k_max"]
     rules = [
-        k_max_words(found[rule]) if rule in found else "training unknown" for rule in ("paper", "strict")
+        reach_words(subject, rule) if rule in found else "training unknown" for rule in ("paper", "strict")
     ]
     fair = None if has_gaps(subject) else found.get("paper", found["strict"]).get("corrected")
     corrected = f"{fair['value']} [{fair['low']}, {fair['high']}]" if fair else ""

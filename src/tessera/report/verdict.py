@@ -27,7 +27,7 @@ class Reach:
     rule: str
     n: int  # fewest pictures of any K >= 1
     most_asked: int
-    gaps: bool  # some K below the largest one were not asked for
+    gaps: bool  # a K was left out that would have decided
 
     @property
     def open_ended(self) -> bool:
@@ -63,11 +63,17 @@ def reach_of(marks: Record | None, rule: str | None = None) -> Reach | None:
     rule = rule or ("paper" if "paper" in marks["k_max"] else "strict")
     found = marks["k_max"][rule]
     ks = sorted(row["k"] for row in asked)
-    gaps = ks != list(range(1, len(ks) + 1))
+    gaps = leaves_open(found, ks)
     value = last_success(asked, rule) if gaps else found["value"]
     low, high = (None, None) if gaps else (found["low"], found["high"])
     fewest = min(row["n"] for row in asked)
     return Reach(value, low, high, marks.get("seen_max"), rule, fewest, max(ks), gaps)
+
+
+def leaves_open(found: Record, ks: Sequence[int]) -> bool:
+    """Whether K_max hangs on a K that was left out, while a larger one was asked for."""
+    tested_to = found.get("tested_to", ks[-1])
+    return found["value"] is None or (found["value"] == tested_to and ks[-1] > tested_to)
 
 
 def last_success(rows: Sequence[Record], rule: str) -> int:
