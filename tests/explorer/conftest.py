@@ -116,6 +116,6 @@ def chromium():
     if not found:
         pytest.skip("no browser was found: install Debian's package chromium")
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()

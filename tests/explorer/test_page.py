@@ -175,6 +175,20 @@ def test_repairs_and_models_are_switched_on_and_off(visit):
     expect(page.find(".model")).to_have_count(1)
 
 
+def test_without_drawing_at_every_change_the_screen_keeps_what_was_drawn(visit):
+    page = visit(places=[[0.3, 0.4]], auto=False).drawn()
+    page.cell(1, 1).click()
+    expect(page.find("#k")).to_have_text("K = 2")
+    expect(page.find("#status")).to_contain_text("press Draw")
+    page.probe()  # of the picture on the screen
+    page.find("#open-export").click()
+    expect(page.find("#commands")).to_contain_text("--places 0.3,0.4 ")
+    page.page.keyboard.press("Escape")
+    page.page.keyboard.press("d")
+    expect(page.find(".model[data-model=exp1] .sum")).to_contain_text("of 2")
+    page.drawn()
+
+
 def test_colours_have_a_mode_of_their_own(visit):
     page = visit().drawn()
     page.find("#modes [data-value=colors]").click()

@@ -17,10 +17,10 @@ export function commands(columns) {
   return lines.length ? lines.join("\n") : "Nothing has been drawn yet.";
 }
 
-export function saveJson(columns, facts) {
+export function saveJson(columns, drawn, facts) {
   const models = columns.map(modelRecord);
-  const { mode, places, colors, seed, each, steps, how, radius, picture, step, probe } = state;
-  const asked = { told: mode, places, colors, seed, each, steps, repair: how, radius, picture, step, probe };
+  const { picture, step, probe } = state;
+  const asked = { ...drawn, picture, step, probe };
   const text = JSON.stringify({ asked, models, commands: commands(columns).split("\n"), provenance: facts.provenance }, null, 1);
   download("explored.json", URL.createObjectURL(new Blob([text], { type: "application/json" })));
 }
@@ -41,23 +41,23 @@ function modelRecord(column) {
 }
 
 /** A white sheet whatever the theme: it is meant for papers and slides. */
-export async function savePng(columns) {
+export async function savePng(columns, drawn) {
   const sheet = document.createElement("canvas");
   sheet.width = PAD + columns.length * (TILE + PAD);
   sheet.height = HEAD + TILE + 92 + TILE * 0.66 + FOOT;
   const pen = sheet.getContext("2d");
   pen.fillStyle = PAPER;
   pen.fillRect(0, 0, sheet.width, sheet.height);
-  title(pen, sheet.width);
+  title(pen, drawn, sheet.width);
   for (const [n, column] of columns.entries()) await drawColumn(pen, column, PAD + n * (TILE + PAD));
   sheet.toBlob((blob) => download("explored.png", URL.createObjectURL(blob)), "image/png");
 }
 
-function title(pen, width) {
-  const wanted = state.mode === "colors" ? state.colors.join(", ") : inWords(state.places);
-  const repaired = state.how === "plain" ? "" : `, repaired by ${state.how}`;
+function title(pen, drawn, width) {
+  const wanted = drawn.colors?.join(", ") ?? inWords(drawn.places);
+  const repaired = drawn.how === "plain" ? "" : `, repaired by ${drawn.how}`;
   words(pen, `Asked for ${wanted || "nothing"}`, PAD, 30, 15, INK, 600, width - 2 * PAD);
-  words(pen, `seed ${state.seed}, picture ${state.picture + 1}, ${state.steps} steps${repaired}`, PAD, 50, 12, QUIET, 400, width - 2 * PAD);
+  words(pen, `seed ${drawn.seed}, picture ${state.picture + 1}, ${drawn.steps} steps${repaired}`, PAD, 50, 12, QUIET, 400, width - 2 * PAD);
 }
 
 async function drawColumn(pen, column, left) {

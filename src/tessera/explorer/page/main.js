@@ -25,6 +25,7 @@ let facts = null;
 let columns = [];
 let boot = null;
 let connected = false;
+let drawn = null; // the request whose pictures are on the screen; without "at every change" it is not the state's
 let interrupted = false; // a drawing that the server took with it
 const running = { draw: null, watch: null, probe: null };
 const board = new Board($("board"), { onToggle: toggle });
@@ -71,6 +72,7 @@ function changed() {
   store();
   render();
   if (state.auto) drawSoon();
+  else rest();
 }
 
 function drawSoon() {
@@ -129,7 +131,8 @@ async function draw() {
   stopWatching();
   for (const one of shown()) one.begin();
   status("busy", "Drawing");
-  const whole = await work("draw", "/api/draw", drawing(), async (event) => {
+  drawn = drawing();
+  const whole = await work("draw", "/api/draw", drawn, async (event) => {
     if (event.event === "step") await column(event.model)?.step(event);
     if (event.event === "done") await column(event.model)?.done(event);
   });
@@ -162,7 +165,7 @@ function stopWatching() {
 /** The inside of the pictures on the screen: their way out of the noise, and the probe if there is one. */
 async function look() {
   const ready = shown().filter((one) => one.result);
-  const body = { ...drawing(), models: ready.map((one) => one.card.name), picture: state.picture };
+  const body = { ...drawn, models: ready.map((one) => one.card.name), picture: state.picture };
   const whole = await work("watch", "/api/watch", body, (event) => event.event === "way" && column(event.model)?.watched(event));
   if (whole) probe();
 }
@@ -180,7 +183,7 @@ async function probe() {
   probeTimer = null;
   const ready = shown().filter((one) => one.result && !one.probeFits());
   if (!state.probe || state.step === null || !ready.length || running.draw) return rest();
-  const body = { ...drawing(), models: ready.map((one) => one.card.name), picture: state.picture, step: state.step, at: state.probe };
+  const body = { ...drawn, models: ready.map((one) => one.card.name), picture: state.picture, step: state.step, at: state.probe };
   status("busy", "Probing");
   await work("probe", "/api/probe", body, (event) => event.event === "probed" && column(event.model)?.measured(event));
 }
@@ -275,10 +278,15 @@ function stopPlaying() {
 // --- what is shown ---------------------------------------------------------------------------------------------
 
 function status(kind, words) {
-  const resting = connected ? drawnWords || `Connected, computing on ${facts?.device ?? "…"}` : "The server cannot be reached; trying again";
+  const resting = connected ? restingWords() : "The server cannot be reached; trying again";
   $("status").dataset.kind = kind;
   const text = words ?? resting;
   if ($("status").lastElementChild.textContent !== text) $("status").lastElementChild.textContent = text;
+}
+
+function restingWords() {
+  if (drawn && JSON.stringify(drawing()) !== JSON.stringify(drawn)) return "Changed but not drawn yet: press Draw";
+  return drawnWords || `Connected, computing on ${facts?.device ?? "…"}`;
 }
 
 function notice(sentence) {
@@ -537,8 +545,8 @@ function listen() {
   on("theme", "click", () => theme(THEMES[(THEMES.indexOf(localStorage.getItem("tessera-theme") ?? "auto") + 1) % 3]));
   on("open-export", "click", openExport);
   on("open-help", "click", () => $("help").showModal());
-  on("save-png", "click", () => savePng(shown()));
-  on("save-json", "click", () => saveJson(shown(), facts));
+  on("save-png", "click", () => savePng(shown(), drawn));
+  on("save-json", "click", () => saveJson(shown(), drawn, facts));
   on("copy", "click", copy);
   for (const button of document.querySelectorAll("dialog .close")) button.addEventListener("click", () => button.closest("dialog").close());
   $("notice").lastElementChild.addEventListener("click", () => notice(null));
