@@ -29,13 +29,15 @@ tell = LocationGrid(cells=16, label="all")
 
 
 class Flow(nn.Module):
-    """Yours: any network of (picture on the path, time, condition). This one is a few convolutions on the grid."""
+    """Yours: any network of (picture on the path, time, condition). This one is a few convolutions, each wider than the last."""
 
     def __init__(self, width: int = 48, depth: int = 4):
         super().__init__()
         self.time = nn.Sequential(nn.Linear(1, width), nn.SiLU(), nn.Linear(width, width))
         self.first = nn.Conv2d(3 + 1, width, 3, padding=1)
-        self.middle = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in range(depth))
+        self.middle = nn.ModuleList(
+            nn.Conv2d(width, width, 3, padding=2**n, dilation=2**n) for n in range(depth)
+        )
         self.last = nn.Conv2d(width, 3, 3, padding=1)
 
     def forward(self, x: Tensor, time: Tensor, cond: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ def test_boxes_are_green_where_asked_red_where_not_and_orange_where_half_drawn()
 
 def test_a_picture_the_judge_does_not_know_is_marked():
     tile = tiles_of(subject([(0.5, 0.5)]), Sees(thing(0.5, 0.5), strange=2.0), 8)[1][0]
-    assert tile.kind == "odd" and "not a scene the judge knows" in tile.words
+    assert tile.strange and tile.ok and "not a scene the judge knows" in tile.words
 
 
 def test_pictures_come_back_pixel_by_pixel():

@@ -42,7 +42,7 @@ LOCAL, GLOBAL = located(0.95, 0.93, 0.97), located(0.3, 0.28, 0.33)
         (
             marks(1, 1, 1),
             LOCAL,
-            "Does not compose: right only up to 1, though training showed 3, although it looks locally.",
+            "Does not compose: right only up to 1, though training showed 3, and yet it looks locally.",
         ),
         (marks(0, 0, 0), None, "Does not place even one thing reliably."),
         (marks(5, 3, 6), None, "May compose up to about 5, but 3 cannot be ruled out."),

@@ -54,7 +54,8 @@ class Tile:
     rings: list[tuple[float, float, str]]  # asked places, and whether they are filled
     colors: list[tuple[str, str]]  # asked colours, and whether they are there
     score: str  # such as 3/3 +1
-    kind: str  # good, bad or odd
+    ok: bool
+    strange: bool  # not a scene the judge knows
     words: str
 
 
@@ -73,7 +74,6 @@ def tile(shown: Shown, findings: Sequence[Finding], strange: bool, by_color: boo
     verdict = (match_colors if by_color else match)(findings, shown.wanted)
     filled = {wish for wish, _ in verdict.pairs}
     marks = ["good" if n in filled else "bad" for n in range(len(shown.wanted))]
-    kind = "odd" if strange else "good" if shown.ok else "bad"
     unknown = "; not a scene the judge knows" if strange else ""
     return Tile(
         src=data_uri(shown.picture),
@@ -81,7 +81,8 @@ def tile(shown: Shown, findings: Sequence[Finding], strange: bool, by_color: boo
         rings=[] if by_color else [(x, y, mark) for (x, y), mark in zip(shown.wanted, marks)],
         colors=list(zip(shown.wanted, marks)) if by_color else [],
         score=f"{shown.found}/{len(shown.wanted)}" + (f" +{shown.extra}" if shown.extra else ""),
-        kind=kind,
+        ok=shown.ok,
+        strange=strange,
         words=verdict.reason + unknown,
     )
 

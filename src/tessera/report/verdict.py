@@ -155,7 +155,7 @@ HOW: dict[tuple[str, Look], str] = {
     ("good", "partly"): ", looking only partly locally",
     ("good", "not"): ", though it does not look locally",
     ("good", "chance"): ", though it looks no more locally than chance would",
-    ("bad", "local"): ", although it looks locally",
+    ("bad", "local"): ", and yet it looks locally",
     ("bad", "partly"): ", and looks only partly locally",
     ("bad", "not"): ", and does not look locally",
     ("bad", "chance"): ", and looks no more locally than chance would",
