@@ -29,7 +29,7 @@ tell = LocationGrid(cells=16, label="all")
 
 
 class Flow(nn.Module):
-    """Yours: any network of (picture on the path, time, condition). This one is a few convolutions, each wider than the last."""
+    """Yours: any network of (picture on the path, time, condition). Here, convolutions that each reach further."""
 
     def __init__(self, width: int = 48, depth: int = 4):
         super().__init__()
