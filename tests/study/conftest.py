@@ -8,7 +8,7 @@ from tessera.judge.finding import Finding
 from tessera.scenes.vocabulary import LOCATIONS
 
 MINUTE = [
-    "--preset", "tiny", "--tell.cells", "4", "--data.size", "8", "--denoiser.width", "8", "--denoiser.blocks", "1",
+    "--preset", "tiny", "--tell.cells", "8", "--data.size", "8", "--denoiser.width", "8", "--denoiser.blocks", "1",
     "--denoiser.mult", "1", "--denoiser.head-width", "8", "--denoiser.tile", "1", "--training.batch", "4",
     "--training.stockpile", "16", "--training.checkpoint", "8", "--training.snapshot", "16", "--device", "cpu",
 ]  # fmt: skip

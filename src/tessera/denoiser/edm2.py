@@ -33,6 +33,7 @@ from tessera.denoiser.precondition import preconditioned
 from tessera.errors import UserError
 
 Precision = Literal["float32", "bfloat16", "float16"]
+FEW_TOKENS = 64
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -107,8 +108,16 @@ class Block(nn.Module):
         qkv = self.qkv(x).permute(0, 2, 3, 1)  # (B, H, W, 3 C), contiguous in channels_last
         qkv = qkv.reshape(batch, height * width, 3, self.heads, channels // self.heads)
         q, k, v = normalize(qkv, dim=-1).permute(2, 0, 3, 1, 4)  # each (B, heads, H W, C / heads)
-        seen = F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+        seen = attention(q, k, v).transpose(1, 2)
         return self.proj(seen.reshape(batch, height, width, channels).permute(0, 3, 1, 2))
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Softmax attention of (B, heads, tokens, C) each."""
+    if q.shape[2] >= FEW_TOKENS:
+        return F.scaled_dot_product_attention(q, k, v)
+    # The fused kernels are made for long sequences; on some GPUs they fail on the 25 tokens of a patch.
+    return (q @ k.mT / math.sqrt(q.shape[3])).softmax(-1) @ v
 
 
 class EDM2(nn.Module):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tessera.dynamics.data import Array, Sim
 from tessera.errors import UserError
+from tessera.scenes.random import dice
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def check_alive(loss: Tensor, task: Sim, recipe: Recipe, step: int) -> None:
 
 def batches(count: int, recipe: Recipe, seeds: range) -> Iterator[Tensor]:
     """Rows (S, batch) of every step; each seed shuffles on its own. The last batch of an epoch may be smaller."""
-    randoms = [torch.Generator().manual_seed(seed + 2**32) for seed in seeds]
+    randoms = [dice(seed + 2**32) for seed in seeds]
     for _ in range(recipe.epochs):
         shuffled = torch.stack([torch.randperm(count, generator=random) for random in randoms])
         yield from shuffled.split(recipe.batch, dim=1)

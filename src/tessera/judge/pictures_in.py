@@ -39,6 +39,12 @@ class Asked:
     file: Path
     places: tuple[Place, ...] = ()
     colors: tuple[str, ...] = ()
+    told: tuple[Place, ...] | None = None  # the places as the model was told them, where that is known
+
+    @property
+    def aims(self) -> tuple[Place, ...]:
+        """Where things must appear."""
+        return self.places if self.told is None else self.told
 
     @property
     def k(self) -> int:
@@ -132,6 +138,7 @@ def from_sampling(folder: Path) -> Pictures:
                 folder / entry["file"],
                 tuple(checked_place(place) for place in entry.get("places", ())),
                 tuple(color_wishes(entry.get("colors", ()))),
+                tuple(map(checked_place, entry["told"])) if "told" in entry else None,
             )
             for entry in record["pictures"]
         ]

@@ -204,7 +204,7 @@ def look_at(judge: Finder, reading: Reading, require_proper: bool) -> list[Judge
 def verdict_on(findings: Sequence[Finding], asked: Asked, require_proper: bool = False) -> Verdict:
     if asked.colors:
         return match_colors(findings, asked.colors, require_proper=require_proper)
-    return match(findings, asked.places, require_proper=require_proper)
+    return match(findings, asked.aims, require_proper=require_proper)
 
 
 def name_skipped(reading: Reading) -> None:

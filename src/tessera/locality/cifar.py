@@ -19,6 +19,7 @@ from torch import Tensor
 from tessera.errors import UserError
 from tessera.files import read_json
 from tessera.images.pictures import load_png, open_image, to_float
+from tessera.scenes.random import dice
 
 Split = Literal["train", "test"]
 SIDE, CHANNELS = 32, 3
@@ -262,8 +263,8 @@ def shuffled_steps(count: int, batch: int, first: int, seed: int) -> Iterator[Te
         rows = torch.empty(batch, dtype=torch.long)
         for turn in (wanted // count).unique().tolist():
             if turn != current:
-                dice = torch.Generator().manual_seed((seed << 32) + turn)
-                order, current = torch.randperm(count, generator=dice), turn
+                chance = dice((seed << 32) + turn)
+                order, current = torch.randperm(count, generator=chance), turn
             here = wanted // count == turn
             rows[here] = order[wanted[here] % count]
         yield rows

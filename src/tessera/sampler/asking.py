@@ -4,7 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.conditioners import ColorCounts, Conditioner
+from tessera.conditioners import ColorCounts, Conditioner, LocationGrid
+from tessera.conditioners.contract import Place
 from tessera.conditioners.labels import check_place
 from tessera.errors import UserError
 from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
@@ -17,13 +18,20 @@ class Ask:
     name: str  # the folder it goes to, such as k03
     wanted: tuple[Any, ...]  # places (x, y), or colour names
     seed: int
+    told: tuple[Any, ...] | None = None  # what the model hears of it, where that is coarser
+
+    @property
+    def aims(self) -> tuple[Any, ...]:
+        """Where things must appear: a model told a cell of the grid cannot know where in the cell one points."""
+        return self.wanted if self.told is None else self.told
 
     @property
     def record(self) -> dict[str, Any]:
         """As asked.json has it."""
         colors = [want for want in self.wanted if isinstance(want, str)]
         places = [list(want) for want in self.wanted if not isinstance(want, str)]
-        return {"k": len(self.wanted), "places": places, "colors": colors, "seed": self.seed}
+        told = {} if self.told is None else {"told": [list(place) for place in self.told]}
+        return {"k": len(self.wanted), "places": places, **told, "colors": colors, "seed": self.seed}
 
 
 def study(tell: Conditioner, ks: list[int], each: int, seed: int) -> list[Ask]:
@@ -31,13 +39,24 @@ def study(tell: Conditioner, ks: list[int], each: int, seed: int) -> list[Ask]:
     known: tuple[Any, ...] = COLOR_NAMES if isinstance(tell, ColorCounts) else LOCATIONS
     for k in ks:
         check_number(tell, k, len(known))
-    return [Ask(f"k{k:02d}", known[:k], picture_seed(seed, k, n)) for k in ks for n in range(each)]
+    return [ask(tell, known[:k], seed, n) for k in ks for n in range(each)]
 
 
 def wish(tell: Conditioner, wanted: tuple[Any, ...], each: int, seed: int) -> list[Ask]:
     """`each` pictures of one wish of the user's own."""
     check_number(tell, len(wanted), None)
-    return [Ask(f"k{len(wanted):02d}", wanted, picture_seed(seed, len(wanted), n)) for n in range(each)]
+    return [ask(tell, wanted, seed, n) for n in range(each)]
+
+
+def ask(tell: Conditioner, wanted: tuple[Any, ...], seed: int, n: int) -> Ask:
+    """Picture n of a wish."""
+    told = tuple(heard(tell, place) for place in wanted) if isinstance(tell, LocationGrid) else None
+    return Ask(f"k{len(wanted):02d}", wanted, picture_seed(seed, len(wanted), n), told)
+
+
+def heard(tell: LocationGrid, place: Place) -> Place:
+    """The place as a grid tells it: the centre of its cell."""
+    return tell.conditions(tell.at([place]))[0][0]
 
 
 def check_number(tell: Conditioner, k: int, known: int | None) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from tessera.errors import UserError
+from tessera.scenes.random import dice
 
 
 def noise_levels(
@@ -24,5 +25,5 @@ def noise_levels(
 
 def seeded_noise(seeds: Sequence[int] | Tensor, shape: Sequence[int], device=None) -> Tensor:
     """Unit noise (len(seeds), *shape), a row per seed: the same on every device and in every batch."""
-    rows = [torch.randn(*shape, generator=torch.Generator().manual_seed(int(seed))) for seed in seeds]
+    rows = [torch.randn(*shape, generator=dice(int(seed))) for seed in seeds]
     return torch.stack(rows).to(device) if rows else torch.empty(0, *shape, device=device)

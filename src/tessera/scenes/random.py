@@ -68,3 +68,8 @@ def normal(seed: int, index: Tensor, lane: str, count: int, turn: int | Tensor =
     angle = 2 * math.pi * 2.0**-32 * pairs[..., 1]
     both = torch.stack([radius * angle.cos(), radius * angle.sin()], dim=-1)  # (B, even / 2, 2)
     return both.flatten(1)[:, :count].to(torch.float32)
+
+
+def dice(seed: int) -> torch.Generator:
+    """Torch's own generator on the CPU, for any whole number; by itself it hears only the lowest 32 bits of a seed."""
+    return torch.Generator().manual_seed((seed ^ (seed >> 32) * KEY_STEPS[0]) & MASK)

@@ -144,9 +144,7 @@ def even_batch(count: int, most: int) -> int:
 
 
 def verdict_on(findings, ask: Ask, tell: Conditioner) -> Verdict:
-    return (
-        match_colors(findings, ask.wanted) if isinstance(tell, ColorCounts) else match(findings, ask.wanted)
-    )
+    return match_colors(findings, ask.wanted) if isinstance(tell, ColorCounts) else match(findings, ask.aims)
 
 
 def label_of(model: Model) -> str:

@@ -195,7 +195,7 @@ def counted(judge: Judge, pictures: Tensor, asks: list[Ask]) -> list[Counts]:
     """The judge's counts for every K."""
     verdicts: dict[int, list] = {}
     for ask, findings in zip(asks, judge.find(pictures)):
-        verdicts.setdefault(len(ask.wanted), []).append(judge.match(findings, ask.wanted))
+        verdicts.setdefault(len(ask.wanted), []).append(judge.match(findings, ask.aims))
     return [Counts.of(k, found) for k, found in verdicts.items()]
 
 
