@@ -35,7 +35,7 @@ def record(exhibit: Exhibit, ask: Ask, findings: Sequence[Finding], strange: flo
         "reason": verdict.reason,
         "strange": strange,
         "filled": filled(verdict),
-        "wishes": list(color_wishes(ask.wanted)) if exhibit.told == "colors" else list(ask.wanted),
+        "wishes": list(color_wishes(ask.wanted)) if exhibit.told == "colors" else list(ask.aims),
         "findings": [
             {
                 "what": describe(finding),

@@ -1,5 +1,7 @@
 // The grid on which things are placed: one cell has the keyboard's focus, arrows move it, space toggles.
 
+import { textOn } from "./paint.js";
+
 export class Board {
   constructor(root, { onToggle }) {
     this.root = root;
@@ -46,6 +48,7 @@ export class Board {
       cell.classList.toggle("filled", things.length > 0);
       cell.textContent = things.length ? things[0] + 1 : "";
       cell.style.setProperty("--thing", things.length ? inkOf(things[0]) : "");
+      cell.style.color = things.length ? textOn(inkOf(things[0])) : "";
       cell.setAttribute("aria-selected", String(things.length > 0));
       const [x, y] = this.centre(at);
       cell.setAttribute("aria-label", `${x.toFixed(2)}, ${y.toFixed(2)}${things.length ? `, thing ${things[0] + 1}` : ""}`);

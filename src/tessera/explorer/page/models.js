@@ -251,6 +251,7 @@ export class Column {
     part.style.flexGrow = share;
     part.style.flexBasis = "0";
     part.style.background = this.ink(n);
+    part.style.color = paint.textOn(this.ink(n));
     part.title = `${n + 1}: ${percent(share)}`;
     part.textContent = share > 0.08 ? `${n + 1} ${percent(share)}` : "";
     return part;

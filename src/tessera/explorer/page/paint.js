@@ -41,6 +41,12 @@ export function showHeat(canvas, values, side, facts) {
   pen.putImageData(pixels, 0, 0);
 }
 
+/** Black or white, whichever is easier to read on `ink`. */
+export function textOn(ink) {
+  const [red, green, blue] = [1, 3, 5].map((n) => parseInt(ink.slice(n, n + 2), 16) / 255);
+  return 0.3 * red + 0.59 * green + 0.11 * blue > 0.6 ? "#16191c" : "#ffffff";
+}
+
 export function element(name, attributes, text) {
   const made = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
