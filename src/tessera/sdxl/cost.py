@@ -171,8 +171,11 @@ def pass_cost(
         vae = parts.make_vae()  # always in single precision
         net = TextUNet(unet, LONGEST)
         x, time_, cond = example(net, unet.config, size)
-        floats = floats_at(net, sites, layers, (x, time_, cond))
-        with torch.no_grad(), followed() as (work, peak):
+        with (
+            torch.no_grad(),
+            counting(chosen_blocks(unet, layers), sites) as floats,
+            followed() as (work, peak),
+        ):
             net(x, time_, cond)
         forward = work.get_total_flops(), peak.most
         backward = gradient_cost(net, x, time_, cond) if gradients else (0, 0)
@@ -193,12 +196,9 @@ def pass_cost(
     )
 
 
-@torch.no_grad()
-def floats_at(
-    net: TextUNet, sites: Sequence[Site], layers: str | Sequence[str], given: tuple[Tensor, Tensor, Tensor]
-) -> dict[str, dict[str, int]]:
+@contextmanager
+def counting(blocks: Mapping[str, nn.Module], sites: Sequence[Site]) -> Iterator[dict[str, dict[str, int]]]:
     """How many numbers one latent gives at each site of each block."""
-    blocks = chosen_blocks(net.unet, layers)
     found: dict[str, dict[str, int]] = {site: dict.fromkeys(blocks, 0) for site in sites}
 
     def note(site: str, block: str, h: Tensor) -> None:
@@ -207,8 +207,7 @@ def floats_at(
     with ExitStack() as stack:
         for site in sites:
             stack.enter_context(hearing(blocks, site, partial(note, site), tokens=1))
-        net(*given)
-    return found
+        yield found
 
 
 @contextmanager

@@ -262,11 +262,14 @@ def sameness(influence: Tensor) -> dict[str, Tensor]:
         raise UserError("Sameness needs at least two probes.")
     centred = influence - influence.mean(-1, keepdim=True)
     return {
-        name: torch.cosine_similarity(
-            rows[..., pairs[:, 0], :], rows[..., pairs[:, 1], :], dim=-1, eps=1e-30
-        ).mean(-1)
+        name: mean_cosine(rows[..., pairs[:, 0], :], rows[..., pairs[:, 1], :])
         for name, rows in (("pearson_r", centred), ("cosine", influence))
     }
+
+
+def mean_cosine(first: Tensor, second: Tensor) -> Tensor:
+    """Of rows (..., pairs, K), mean over pairs."""
+    return torch.cosine_similarity(first, second, dim=-1, eps=1e-30).clamp(-1, 1).mean(-1)
 
 
 def ranged(value: Tensor, spread: Tensor, seeds: int) -> dict[str, float | None]:

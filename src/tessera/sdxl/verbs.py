@@ -61,7 +61,7 @@ from tessera.sdxl.influence import (
 from tessera.sdxl.listening import SITES, Site
 from tessera.sdxl.pipeline import Nothing, Sdxl, check_steps, load_sdxl, need_diffusers
 from tessera.sdxl.prompts import CATEGORIES, PICTURE, Concept, concepts_of
-from tessera.sdxl.words import STOP_WORDS, WAYS, content_words, find_word
+from tessera.sdxl.words import STOP_WORDS, WAYS, checked_words, find_word
 
 ModelName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
 PACKAGES = ("diffusers", "transformers", "accelerate", "safetensors")
@@ -251,7 +251,7 @@ class OnPrompt(OnModel):
 
     def chosen_words(self) -> list[str]:
         if self.words is None:
-            return [word.name for word in content_words(self.prompt)]
+            return [word.name for word in checked_words(self.prompt)]
         return [find_word(self.prompt, word.strip()).name for word in self.words.split(",")]
 
     def probes(self, latent: tuple[int, int, int]) -> list[tuple[int, int]]:

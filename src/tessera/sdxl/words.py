@@ -54,6 +54,14 @@ def content_words(prompt: str, stop: Sequence[str] = STOP_WORDS) -> list[Word]:
     return [word for word in words_of(prompt) if word.text.lower() not in stop]
 
 
+def checked_words(prompt: str) -> list[Word]:
+    """The same, if there are any."""
+    found = content_words(prompt)
+    if not found:
+        raise UserError(f'"{prompt}" has no word that could be taken away.')
+    return found
+
+
 def find_word(prompt: str, name: str | Word) -> Word:
     """The occurrence called so, or one sentence about what there is."""
     if isinstance(name, Word):
@@ -130,9 +138,7 @@ class PromptWords:
         if how == "pooled" and not sdxl.has_pooled:
             raise UserError("This model is told no pooled vector.")
         self.prompt, self.how = prompt, how
-        self.words = [find_word(prompt, word) for word in (content_words(prompt) if words is None else words)]
-        if not self.words:
-            raise UserError(f'"{prompt}" has no word that could be taken away.')
+        self.words = [find_word(prompt, word) for word in (checked_words(prompt) if words is None else words)]
         self.cond = sdxl.tell(prompt)  # (1, dim)
         self.shorter = {word.name: without(sdxl, prompt, word, how) for word in self.words}
 
