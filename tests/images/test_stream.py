@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tessera.conditioners import LocationGrid
-from tessera.images.stream import AHEAD, Stream
+from tessera.images.stream import Stream
 from tessera.scenes import Scenes
 
 STREAM = Stream(Scenes(objects=(1, 3)), 16, LocationGrid(cells=8, label="random"), seed=3)
@@ -67,13 +67,3 @@ def test_processes_share_every_step(sixteen):
 def test_another_seed_is_another_stream(sixteen):
     other = Stream(Scenes(objects=(1, 3)), 16, LocationGrid(cells=8), seed=4).batch(0, 4)
     assert not torch.allclose(other.images, sixteen.images[:4], atol=0.05)
-
-
-def test_drawing_scenes_further_ahead_changes_nothing(monkeypatch):
-    stream = Stream(Scenes(objects=(1, 2)), 16, LocationGrid(16, "one"))
-    plain = list(itertools.islice(stream.steps(12, 4, 8), 6))
-    monkeypatch.setitem(AHEAD, "cpu", 3)
-    ahead = list(itertools.islice(stream.steps(12, 4, 8), 6))
-    for one, other in zip(plain, ahead):
-        assert torch.equal(one.index, other.index) and torch.equal(one.cond, other.cond)
-        torch.testing.assert_close(one.images, other.images)

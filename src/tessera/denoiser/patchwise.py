@@ -52,7 +52,8 @@ class Patchwise(nn.Module):
         self.size, self.tell, self.radius, self.cells = size, tell, radius, tell.cells
         self.cell = size // tell.cells  # pixels
         self.patch = (2 * radius + 1) * self.cell
-        self.side = rounded_up(self.patch, tile << len(mult) - 1)  # the U-Net can halve it; the rest stays zero
+        # Padded with zeros until the U-Net can halve it often enough.
+        self.side = rounded_up(self.patch, tile << len(mult) - 1)
         self.pixels_at_once = pixels_at_once
         self.cond_dim, self.channels = tell.dim, network.get("channels", 3)
         attended = [self.side >> level for level in range(len(mult)) if size >> level in attention]

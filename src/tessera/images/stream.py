@@ -11,8 +11,6 @@ from tessera.images.render import Quality, render
 from tessera.scenes import Scenes
 from tessera.scenes.batch import SceneBatch
 
-AHEAD = {"cuda": 8}  # stockpiles whose scenes are drawn together
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -60,21 +58,16 @@ class Stream:
     ) -> Iterator[Batch]:
         """This process's share of every training step, from the step that begins with sample `start`.
 
-        Many steps are made together, since drawing and rendering like large batches; scenes, which are small,
-        are drawn further ahead on a GPU, which must be waited for each time. Stockpiles begin at multiples of
-        their own length, so a resumed run makes the very same ones.
+        Many steps are made together, since drawing and rendering like large batches. Stockpiles begin at
+        multiples of their own length, so a resumed run makes the very same ones.
         """
         share, together = batch // world, max(1, stockpile // batch)
-        ahead = together * AHEAD.get(torch.device(device or "cpu").type, 1)
         first = start // batch
         while True:
             begin = first - first % together
-            step = torch.arange(begin, begin + ahead, device=device)
+            step = torch.arange(begin, begin + together, device=device)
             own = step[:, None] * batch + rank * share + torch.arange(share, device=device)  # (steps, share)
-            index = own.flatten()
-            scenes = self.scenes_at(index)
-            for rows in torch.arange(len(index), device=device).split(together * share):
-                pile = self.seen(scenes[rows], index[rows])
-                for turn in range(first - begin, together):
-                    yield pile[turn * share : (turn + 1) * share]
-                first = begin = begin + together
+            pile = self.samples(own.flatten())
+            for turn in range(first - begin, together):
+                yield pile[turn * share : (turn + 1) * share]
+            first = begin + together
