@@ -42,6 +42,7 @@ from tessera.sampler.asking import study
 from tessera.sampler.verbs import make_pictures, save_pictures, save_sheets
 from tessera.scenes.sampling import Scenes
 from tessera.scenes.vocabulary import COLORS, LOCATIONS
+from tessera.study.exam import verdict_on
 from tessera.training.loop import Learner
 from tessera.training.run import Outcome, RunFolder, train_run
 
@@ -236,7 +237,7 @@ class Tour:
         save_sheets(folder, asks, pictures)
         self.path("samples/sheet.png")
         found = judge.find(pictures)
-        verdicts = [match(findings, ask.wanted) for findings, ask in zip(found, asks, strict=True)]
+        verdicts = [verdict_on(findings, ask, model.tell) for findings, ask in zip(found, asks, strict=True)]
         groups = [slice(n * each, (n + 1) * each) for n in range(len(SAMPLED_KS))]
         return [row_for(k, found[rows], verdicts[rows]) for k, rows in zip(SAMPLED_KS, groups, strict=True)]
 

@@ -1,6 +1,6 @@
 """What a report needs of a model, measured once and kept beside it: an exam with pictures, locality with heat-maps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from tessera.judge.kmax import Training
 from tessera.locality.pixels import Pixel
 from tessera.locality.study import Located, Plan, Probe, Source, asked, locate, study_record
 from tessera.provenance import provenance
+from tessera.sampler.asking import study
 from tessera.sampler.verbs import set_precision
 from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
 from tessera.study.exam import Exam, Examiner, label_of, quality
@@ -77,6 +78,11 @@ def most_asked(tell: Conditioner) -> int:
     return known if tell.capacity is None else min(known, tell.capacity)
 
 
+def aims_of(tell: Conditioner, ks: Iterable[str | int]) -> dict[int, tuple[Any, ...]]:
+    """Where, for each K of the study, things must appear (or in which colours), as the model was told it."""
+    return {len(ask.wanted): ask.aims for ask in study(tell, [int(k) for k in ks], 1, 0)}
+
+
 def identity(model: Model) -> Record:
     """What tells two sets of weights apart, however they came to be."""
     facts = {name: model.config.get(name) for name in ("images_seen", "ema")}
@@ -107,8 +113,7 @@ class Measurer:
         if record is None or not (keep / STRIP).is_file():
             say(f"{name}: drawing and judging {wanted.pictures} pictures")
             record = self.examined(model, wanted, keep)
-        known: tuple = COLOR_NAMES if isinstance(model.tell, ColorCounts) else LOCATIONS
-        return record, load_strip(keep / STRIP, record, {int(k): known[: int(k)] for k in record["shown"]})
+        return record, load_strip(keep / STRIP, record, aims_of(model.tell, record["shown"]))
 
     def examined(self, model: Model, exam: Exam, keep: Path) -> Record:
         set_precision(model, "auto", self.device)

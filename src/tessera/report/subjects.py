@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tessera.denoiser.build import tell_for
 from tessera.denoiser.folder import Model, is_model_folder
 from tessera.errors import UserError
-from tessera.experiments import EXPERIMENTS
+from tessera.experiments import EXPERIMENTS, settings_from
 from tessera.files import read_json
 from tessera.locality.scatter import Point, point_from, read_points
 from tessera.locality.study import Located
-from tessera.report.measure import Measurer, Record
+from tessera.report.measure import Measurer, Record, aims_of
 from tessera.sampler.verbs import open_model
-from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
 from tessera.study.cells import CELLS, HEADLINES, Cell, Paper
 from tessera.study.strips import Shown, load_strip
 from tessera.training.run import RunFolder, is_run
@@ -305,8 +305,8 @@ def from_study(record: Record, path: Path) -> Subject:
     take_marks(subject, record["result"], {"found": f"in {path.name}", **record})
     strip = path.parent / "strips" / f"{path.stem}.png"
     if strip.is_file():
-        known: tuple = COLOR_NAMES if subject.by_color else LOCATIONS
-        subject.shown = load_strip(strip, record, {int(k): known[: int(k)] for k in record["shown"]})
+        tell = tell_for(settings_from(settings))
+        subject.shown = load_strip(strip, record, aims_of(tell, record["shown"]))
     return subject
 
 
