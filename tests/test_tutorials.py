@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tessera.cli import main
 from tessera.conditioners import Conditioner, registry
 from tessera.denoiser import build
 from tessera.errors import UserError
@@ -35,6 +36,14 @@ def test_reproduce_puts_two_trainings_side_by_side(tutorial, capsys, tmp_path):
     assert "exp1-M3: K_max" in capsys.readouterr().out
     assert page.count('<article class="card') == 2 and page.count('class="viewer"') == 2
     assert len(list((tmp_path / "results" / "study").glob("*.json"))) == 2
+
+    with pytest.raises(
+        SystemExit
+    ) as left:  # the records alone: counts, pictures and tables, but no heat-maps
+        main(["report", str(tmp_path / "results"), "--out", str(tmp_path / "study.html"), "--device", "cpu"])
+    study = (tmp_path / "study.html").read_text()
+    assert left.value.code == 0 and study.count('<article class="card') == 2 and 'id="study"' in study
+    assert study.count('<figure class="tile') == 2 * 3 * 2 and 'class="viewer"' not in study
 
 
 def test_a_flow_matching_network_is_asked_the_same_questions(tutorial, capsys):

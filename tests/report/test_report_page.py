@@ -168,6 +168,24 @@ def test_records_get_sections_of_their_own(call, tmp_path):
     assert "lemma 1" in text and "Starts that rise, by depth" in text
 
 
+def test_records_of_judge_and_locate_about_one_model_make_one_subject(runs, call, tmp_path, capfd):
+    little = ["--steps", "2", "--device", "cpu"]
+    look = ["--k", "2", "--pictures", "1", "--levels", "2", "--source", "generated"]
+    assert call("locate", runs / "exp1C", *look, *little, "--out", tmp_path / "located") == 0
+    assert (
+        call("sample", runs / "exp1C", "--k", "1-2", "--each", "1", *little, "--out", tmp_path / "samples")
+        == 0
+    )
+    assert call("judge", tmp_path / "samples", "--device", "cpu", "--out", tmp_path / "judge.json") == 0
+    capfd.readouterr()
+    records = [tmp_path / "located" / "locate.json", tmp_path / "judge.json"]
+    assert call("report", *records, "--out", tmp_path / "page.html", "--json") == 0
+    said = json.loads(capfd.readouterr().out)["subjects"]
+    assert [one["name"] for one in said] == ["exp1C"] and said[0]["seen_max"] == 3
+    assert said[0]["conditional_locality"]["k"] == 2 and [row["k"] for row in said[0]["rows"]] == [1, 2]
+    assert 'id="why"' in (tmp_path / "page.html").read_text()
+
+
 def test_a_scatter_is_drawn_from_three_points_on(call, tmp_path):
     points = [
         {"model": name, "images_seen": 10, "k_max": k, "seen_max": 3, "locality": where}
