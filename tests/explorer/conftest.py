@@ -8,15 +8,10 @@ import urllib.request
 import pytest
 import torch
 
-pytest.importorskip("fastapi", reason="the explorer's extra is not installed")
-pytest.importorskip("uvicorn", reason="the explorer's extra is not installed")
-
 from tessera.denoiser.build import build_denoiser, tell_for
 from tessera.denoiser.folder import save_model
 from tessera.experiments import settings_for
-from tessera.explorer.server import Explorer, Server, bind
 from tessera.explorer.shelf import open_shelf
-from tessera.explorer.work import Studio
 from tessera.judge.judge import load_judge
 
 SMALL = {"data": {"size": 32}, "denoiser": {"width": 8, "depth": 2, "attention": ()}}
@@ -58,6 +53,8 @@ def judge():
 @pytest.fixture
 def studio(shelf, judge):
     """With an empty memory."""
+    from tessera.explorer.work import Studio  # here, so that without the extra its tests can skip
+
     return Studio(shelf, judge)
 
 
@@ -69,6 +66,8 @@ class Running:
         self.start()
 
     def start(self):
+        from tessera.explorer.server import Explorer, Server, bind
+
         door = bind("127.0.0.1", self.port)
         self.port = door.getsockname()[1]
         self.explorer = Explorer(self.studio)

@@ -5,6 +5,8 @@ import threading
 
 import pytest
 
+pytest.importorskip("fastapi", reason="the explorer's extra is not installed")
+
 from tessera.errors import UserError
 from tessera.explorer import line as line_module
 from tessera.explorer.line import Job, Line, told

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+pytest.importorskip("fastapi", reason="the explorer's extra is not installed")
+
 from tessera.cli import main
 from tessera.explorer.shelf import Shelf
 from tessera.explorer.work import Studio

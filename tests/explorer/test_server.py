@@ -15,6 +15,8 @@ import urllib.request
 import pytest
 from explorer_wire import events
 
+pytest.importorskip("fastapi", reason="the explorer's extra is not installed")
+
 from tessera.errors import UserError
 from tessera.explorer.server import PAGE, address, bind
 

@@ -4,11 +4,15 @@ import base64
 import io
 import json
 import shlex
+import sys
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+
+pytest.importorskip("fastapi", reason="the explorer's extra is not installed")
+
 from pydantic import ValidationError
 
 from tessera.cli import main
@@ -254,6 +258,12 @@ def test_without_any_model_one_sentence_says_what_to_do(monkeypatch, tmp_path, c
     monkeypatch.setattr("tessera.denoiser.folder.SHELVES", (tmp_path,))
     assert call("explore", "--device", "cpu") == 2
     assert NO_MODELS in " ".join(capfd.readouterr().err.split())
+
+
+def test_without_its_extra_the_verb_says_what_to_install(folders, monkeypatch, capfd):
+    monkeypatch.setitem(sys.modules, "tessera.explorer.server", None)
+    assert call("explore", folders["exp1"], "--device", "cpu") == 2
+    assert "pip install 'tessera[explorer]'" in capfd.readouterr().err
 
 
 def test_bad_input_of_the_verbs_is_told_in_one_sentence(folders, capfd):
