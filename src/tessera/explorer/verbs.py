@@ -21,7 +21,9 @@ NEEDS = "The explorer needs its extra: pip install 'tessera[explorer]'."
 class Explore:
     """Open a page to play with models: place things, watch them being drawn, and see what moves a pixel."""
 
-    models: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN|MODEL ...")] = ()
+    models: Annotated[
+        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN|MODEL ...", help_behavior_hint="")
+    ] = ()
     """Run folders, model folders, names of shipped models or hub ids (default: the study's shipped models)."""
     host: str = "127.0.0.1"
     """Address to listen at; 0.0.0.0 lets other machines in, and nobody is asked for a password."""
