@@ -14,6 +14,7 @@ from tessera.console import say
 from tessera.errors import UserError
 from tessera.experiments import settings_for
 from tessera.files import atomic, read_json
+from tessera.sdxl.tables import SDXL_TABLES
 from tessera.study.tables import STUDY_TABLES
 
 NOT_MEASURED = "not measured"
@@ -276,6 +277,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "judge-error": judge_error,
     "judge-speed": judge_speed,
     **STUDY_TABLES,
+    **SDXL_TABLES,
 }
 
 

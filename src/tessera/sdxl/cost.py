@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
@@ -161,6 +162,7 @@ def pass_cost(
     sites: Sequence[Site] = ("block",),
     layers: str | Sequence[str] = "*",
     gradients: bool = True,
+    checkpoint: bool = False,
 ) -> PassCost:
     """Follow one forward pass, one with a gradient, and one decoding, on tensors without content."""
     need_diffusers()
@@ -178,7 +180,7 @@ def pass_cost(
         ):
             net(x, time_, cond)
         forward = work.get_total_flops(), peak.most
-        backward = gradient_cost(net, x, time_, cond) if gradients else (0, 0)
+        backward = gradient_cost(net, x, time_, cond, checkpoint) if gradients else (0, 0)
         decoding = decode_cost(vae, x)
         weights = sum(bytes_of(part) for part in (unet, *encoders, vae))
     return PassCost(
@@ -236,10 +238,13 @@ def example(net: TextUNet, config: Any, size: tuple[int, int] | None) -> tuple[T
     return x, torch.zeros(1), torch.zeros(1, net.tokens * text + pooled + sizes)
 
 
-def gradient_cost(net: TextUNet, x: Tensor, time_: Tensor, cond: Tensor) -> tuple[int, int]:
+def gradient_cost(
+    net: TextUNet, x: Tensor, time_: Tensor, cond: Tensor, checkpoint: bool = False
+) -> tuple[int, int]:
     """Of one product with the Jacobian, while the forward pass is remembered for the next."""
     x = x.clone().requires_grad_()
-    with Peak() as peak:
+    net.checkpointing = checkpoint
+    with Peak() as peak, sdpa_kernel(SDPBackend.MATH):  # as `pixel_influence` has it
         out = net(x, time_, cond)
         with FlopCounterMode(display=False) as work:
             torch.autograd.grad(out[:, 0, 0, 0].sum(), x, retain_graph=True)
@@ -308,6 +313,7 @@ def locality_bill(
     ways: int,
     batch: int,
     rows: int,
+    memory: int = 0,
     channels: int = 4,
 ) -> Bill:
     """Walks, gradients (two passes more at each level find out what fits), words, and some pictures."""
@@ -320,8 +326,9 @@ def locality_bill(
     decodings = 1 + levels
     flops = sum(forward.values()) * cost.forward_flops + backward * cost.backward_flops
     passing = cost.forward_bytes * max(batch, rows, 1 + words)
-    # What a gradient takes is found out with two latents.
-    held = max(passing, 2 * cost.gradient_bytes if probes else 0, cost.decode_bytes)
+    # What a gradient takes is found out with two latents; then as many go together as half the memory holds.
+    together = max(2, min(seeds, memory // 2 // max(cost.gradient_bytes, 1)))
+    held = max(passing, together * cost.gradient_bytes if probes else 0, cost.decode_bytes)
     return Bill(
         passes=forward | {"gradients, backward": backward, "decoding": decodings},
         flops=flops + decodings * cost.decode_flops,

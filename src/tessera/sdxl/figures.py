@@ -77,11 +77,24 @@ def draw_picture(part, picture: Tensor, shown: PixelInfluence | WordInfluence | 
     height, width = picture.shape[-2:]
     for number, probe in enumerate(shown.probes):
         spot = ((probe.col + 0.5) * width / cols - 0.5, (probe.row + 0.5) * height / rows - 0.5)
-        ax.plot(*spot, marker="+", ms=13, mew=2.6, color=condition_color(number), path_effects=[OUTLINE])
+        ax.plot(*spot, marker="+", ms=12, mew=2.2, color=INK, path_effects=[OUTLINE])
+        ax.annotate(
+            LETTERS[number % len(LETTERS)],
+            spot,
+            (7, 5),
+            textcoords="offset points",
+            weight="bold",
+            path_effects=[OUTLINE],
+        )
     ax.set_title("the first seed's picture", fontsize=8)
 
 
-OUTLINE = withStroke(linewidth=4.6, foreground="white")
+OUTLINE = withStroke(linewidth=4, foreground="white")
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def probe_name(number: int, probe: Pixel) -> str:
+    return f"{LETTERS[number % len(LETTERS)]} ({probe.row}, {probe.col})"
 
 
 def draw_heat(part, pixel: PixelInfluence, words: WordInfluence | None) -> None:
@@ -95,12 +108,12 @@ def draw_heat(part, pixel: PixelInfluence, words: WordInfluence | None) -> None:
             framed(ax, probe, int(pixel.sides[column, row]))
             if words and sigma in words.sigmas:
                 named = words.dominant(words.sigmas.index(sigma), row)
-                ax.set_xlabel(", ".join(named[:3]), fontsize=6.5, color=LEARNED, labelpad=2)
+                ax.set_xlabel(
+                    ", ".join(named[:3]) + " ..." * (len(named) > 3), fontsize=6.5, color=LEARNED, labelpad=2
+                )
             if row == 0:
                 ax.set_title(rf"$\sigma$ = {sigma:.2g}", fontsize=8, loc="center")
-        axes[row, 0].set_ylabel(
-            f"({probe.row}, {probe.col})", fontsize=8, color=condition_color(row), weight="bold"
-        )
+        axes[row, 0].set_ylabel(probe_name(row, probe), fontsize=8)
     of = "clean latent" if pixel.of == "clean" else "predicted noise"
     note = f"influence of latent cells on the {of} at a probe (root); square: 90%; red: dominant words"
     part.supxlabel(note, fontsize=7, color=QUIET)
@@ -118,8 +131,7 @@ def draw_curves(part, words: WordInfluence, unit: Unit, panels: int) -> None:
     for number, ax in enumerate(axes):
         for k, word in enumerate(words.words):
             ax.plot(words.sigmas, values[:, number, k], color=condition_color(k), lw=1.4, label=word)
-        probe = words.probes[number]
-        ax.set_title(f"({probe.row}, {probe.col})", fontsize=8, color=condition_color(number))
+        ax.set_title(probe_name(number, words.probes[number]), fontsize=8)
         noise_axis(ax)
     axes[-1].set_xlabel(r"noise level $\sigma$")
     part.supylabel(UNITS[unit], fontsize=8)

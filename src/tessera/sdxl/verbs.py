@@ -37,6 +37,7 @@ from tessera.sdxl.cost import (
 )
 from tessera.sdxl.disentangle import Found, Level, Plan, Space, fitting_composites, rows_for, stages, study
 from tessera.sdxl.figures import (
+    WAY_NAMES,
     by_place,
     figure_composites,
     figure_features,
@@ -304,8 +305,8 @@ class SdxlLocality(OnPrompt):
     """Influence of each channel on itself, as in the paper, or of all on all."""
     checkpoint: bool = False
     """Recompute blocks in backward passes: much less memory, three times the time."""
-    memory: float = 32.0
-    """GiB that gradients may take."""
+    memory: float = 16.0
+    """GiB that gradients may take, on top of the network."""
 
     def run(self) -> None:
         need_diffusers()
@@ -364,7 +365,7 @@ class SdxlLocality(OnPrompt):
         say(f"Figures, locality.npz and locality.json are in {out}.")
 
     def estimate(self, words: int, levels: int, word_levels: int) -> None:
-        cost = pass_cost(self.model, self.dtype, size=self.height_width)
+        cost = pass_cost(self.model, self.dtype, size=self.height_width, checkpoint=self.checkpoint)
         probes = len(PROBES) if self.probe is None else len(self.probe.split())
         bill = locality_bill(
             cost,
@@ -378,6 +379,7 @@ class SdxlLocality(OnPrompt):
             ways=1,
             batch=self.batch,
             rows=self.batch,
+            memory=int(self.memory * GIB),
         )
         self.say_bill(bill, cost)
 
@@ -418,7 +420,7 @@ class SdxlWords(OnPrompt):
         )
         save_figure(figure_paths(paths, f"{name}: by which path words act"), out / "paths.png")
         for how, found in paths.items():
-            save_figure(figure_words(found, f"{name}: word {WAYS[how]}"), out / f"word-maps-{how}.png")
+            save_figure(figure_words(found, f"{name}: words {WAY_NAMES[how]}"), out / f"word-maps-{how}.png")
         arrays = {f"maps_{how}": found.maps for how, found in paths.items()}
         arrays |= {f"influence_{how}": found.each for how, found in paths.items()}
         save_arrays(out / "words.npz", header, **arrays)
@@ -463,11 +465,11 @@ def word_table(words: WordInfluence) -> Table:
 
 
 def path_table(paths: dict[str, WordInfluence]) -> Table:
-    table = Table("a word is", "mean influence", "variation over the picture", title="paths of a word")
+    table = Table("words", "mean influence", "variation over the picture", title="paths of a word")
     for how, found in paths.items():
         flat = found.maps.flatten(2)
         variation = (flat.std(2) / flat.mean(2).clamp(min=1e-30)).mean()
-        table.add_row(WAYS[how], f"{flat.mean():.3g}", f"{variation:.2f}")
+        table.add_row(WAY_NAMES[how], f"{flat.mean():.3g}", f"{variation:.2f}")
     return table
 
 

@@ -1,0 +1,74 @@
+"""Tables of docs/sdxl.md, from results/sdxl-*.json."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+GIB = 2**30
+NOT_RUN = "not run"
+WORDINGS = {
+    "own": "one wording per category",
+    "paper": "the paper's 8 prompts",
+    "one": "one wording for all",
+    "crossed": "every concept in every wording",
+}
+Record = dict[str, Any]
+Rows = list[Sequence[str]]
+
+
+class Records(Protocol):
+    """Where records are found by name."""
+
+    def one(self, name: str) -> Record | None: ...
+
+
+def cost(results: Records) -> Rows:
+    """What the two commands would take, by `--dry-run`."""
+    rows: Rows = [("command", "precision", "passes", "arithmetic", "time", "device", "host")]
+    for verb in ("locality", "features"):
+        for precision in ("bfloat16", "float32"):
+            record = results.one(f"sdxl-dry-run-{verb}-{precision}")
+            rows.append((f"`sdxl {verb}`", precision, *(cost_cells(record) if record else [NOT_RUN] * 5)))
+    return rows
+
+
+def cost_cells(record: Record) -> list[str]:
+    host = record["host_bytes"]
+    return [
+        f"{sum(record['passes'].values()):,}",
+        f"{record['pflop']:,.0f} PFLOP",
+        f"{record['minutes']:,.0f} min at {record['tflops']:g} TFLOP/s",
+        f"{record['device_bytes'] / GIB:.0f} GiB",
+        f"{host / GIB:.0f} GiB" if host else "little",
+    ]
+
+
+def untrained(results: Records) -> Rows:
+    """What networks that learned nothing show, by the wording of the prompts, and a planted truth beside it."""
+    rows: Rows = [
+        (
+            "network",
+            "prompts",
+            "within / between, all layers",
+            "p, all layers",
+            "five other untrained networks",
+        )
+    ]
+    for name, label in (
+        ("untrained", "untrained"),
+        ("planted", "untrained, categories planted in the text encoder"),
+    ):
+        record = results.one(f"sdxl-{name}")
+        found = {study["prompts"]: study for study in record["studies"]} if record else {}
+        rows += [(label, words, *layer_cells(found[key])) for key, words in WORDINGS.items() if key in found]
+    return rows if len(rows) > 1 else [*rows, (NOT_RUN, *[""] * 4)]
+
+
+def layer_cells(study: Record) -> list[str]:
+    layers = study["levels"][0]["layers"]
+    ratios, ps = [layer["ratio"]["value"] for layer in layers], [layer["p"] for layer in layers]
+    bands = [band for layer in layers if (band := layer["null"].get("ratio"))]
+    null = f"{min(b['low'] for b in bands):.2f} to {max(b['high'] for b in bands):.2f}" if bands else ""
+    return [f"{min(ratios):.2f} to {max(ratios):.2f}", f"{min(ps):.3f} to {max(ps):.3f}", null]
+
+
+SDXL_TABLES: dict[str, Callable[[Any], Rows]] = {"sdxl-cost": cost, "sdxl-untrained": untrained}
