@@ -285,7 +285,7 @@ def theory_words(record: Record) -> str:
     holding = sum(check["holds"] for check in checks)
     refuted = [check for check in checks if not check["holds"] and check["published"]]
     outcome = "all turn out as expected" if record["as_expected"] else "not all turn out as expected"
-    more = f" {len(refuted)} of those that fail are printed in the paper as they stand." if refuted else ""
+    more = f" {len(refuted)} of those that fail are in the paper as written." if refuted else ""
     return f"{len(checks)} statements were tried on random instances; {holding} hold, and {outcome}.{more}"
 
 

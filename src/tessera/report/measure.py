@@ -19,7 +19,7 @@ from tessera.judge.finding import Finder
 from tessera.judge.judge import load_judge
 from tessera.judge.kmax import Training
 from tessera.locality.pixels import Pixel
-from tessera.locality.study import Located, Plan, Probe, Source, asked, locate, study_record
+from tessera.locality.study import Located, Plan, Probe, Source, locate, study_record
 from tessera.provenance import provenance
 from tessera.sampler.asking import study
 from tessera.sampler.verbs import set_precision
@@ -151,8 +151,8 @@ class Measurer:
     def located(self, model: Model, plan: Plan, keep: Path) -> tuple[Record, Located]:
         set_precision(model, "float32", self.device)  # gradients deserve it
         model.to(self.device)
-        with progress("locating", len(asked(model.tell, plan))) as advance:
-            found = locate(model.denoiser, model.tell, model.size, plan, self.device, advance)
+        with progress("locating", None):  # a single scene: there is no telling how far it is
+            found = locate(model.denoiser, model.tell, model.size, plan, self.device)
         record = {
             "model": identity(model),
             "plan": brief(plan),

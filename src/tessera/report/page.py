@@ -9,6 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup, escape
 
 from tessera.judge.finding import Finder
+from tessera.locality.scatter import Point
 from tessera.provenance import provenance
 from tessera.report import contents, figures, tiles
 from tessera.report.sheets import Sheet
@@ -50,37 +51,67 @@ def symbols(text: Any) -> Markup:
 
 def context(found: Findings, judge: Finder, title: str, command: str) -> dict[str, Any]:
     """Everything the template names; sections without content are empty and left out."""
-    subjects, points = found.subjects, points_of(found)
-    judged = [subject for subject in subjects if subject.marks]
-    located = [subject for subject in subjects if subject.locality]
-    correlation = contents.correlation(points)
+    subjects = found.subjects
     cards = [contents.card(subject) for subject in subjects]
     return {
         "title": title,
         "command": command,
         "made": provenance(),
+        "names": [subject.name for subject in subjects],
         "cards": cards,
         "shared_doubts": contents.shared_doubts(cards),
-        "names": [subject.name for subject in subjects],
         "samples": sample_rows(subjects, judge),
         "inks": {name: "#{:02x}{:02x}{:02x}".format(*color) for name, color in COLORS.items()},
+        **how_far([subject for subject in subjects if subject.marks]),
+        **why([subject for subject in subjects if subject.locality]),
+        **both_together(points_of(found)),
+        **records(found),
+        **method(subjects),
+    }
+
+
+def how_far(judged: Sequence[Subject]) -> dict[str, Any]:
+    return {
         "k_chart": k_chart(judged),
         "k_max": contents.k_max_sheet(judged) if judged else None,
         "counts": [contents.rows_sheet(subject) for subject in judged],
-        "viewers": [one for subject in subjects if (one := tiles.viewer(subject))],
+    }
+
+
+def why(located: Sequence[Subject]) -> dict[str, Any]:
+    return {
+        "viewers": [one for subject in located if (one := tiles.viewer(subject))],
         "locality_chart": locality_chart(located),
         "locality": contents.locality_sheet(located) if located else None,
+    }
+
+
+def both_together(points: Sequence[Point]) -> dict[str, Any]:
+    """Locality against length generalisation, where there are enough points."""
+    correlation = contents.correlation(points)
+    return {
+        "correlation": correlation,
         "scatter_chart": scatter_chart(points, correlation),
         "points": contents.points_sheet(points) if correlation else None,
-        "correlation": correlation,
+    }
+
+
+def records(found: Findings) -> dict[str, Any]:
+    """Sections about no single model."""
+    return {
         "studies": contents.study_sheets(found),
         "theory": [(contents.theory_words(record), contents.theory_sheet(record)) for record in found.theory],
         "ideal": contents.ideal_sheet(found.ideal) if found.ideal else None,
         "dynamics": dynamics_charts(found.dynamics),
         "dynamics_runs": dynamics_runs(found.dynamics),
+    }
+
+
+def method(subjects: Sequence[Subject]) -> dict[str, Any]:
+    return {
         "facts": contents.facts_sheet(subjects) if subjects else None,
         "settings": contents.settings_sheet(subjects) if any(one.settings for one in subjects) else None,
-        "judge_errors": judge_sheets(judged),
+        "judge_errors": judge_sheets([subject for subject in subjects if subject.marks]),
         "loss_chart": loss_chart(subjects),
     }
 
@@ -108,7 +139,7 @@ def locality_chart(located: Sequence[Subject]) -> str | None:
     return figures.svg(figures.locality_curves(located), "locality", alt)
 
 
-def scatter_chart(points: Sequence[Any], correlation: dict[str, Any] | None) -> str | None:
+def scatter_chart(points: Sequence[Point], correlation: dict[str, Any] | None) -> str | None:
     if correlation is None:
         return None
     alt = "Length generalisation against conditional locality, one point for each snapshot"
