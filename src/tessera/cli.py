@@ -39,7 +39,6 @@ VERBS = {
     "bench judge": Verb("tessera.judge.bench:BenchJudge", "pictures per second of the judge"),
     "locate": Verb("tessera.locality.verbs:Locate", "which pixels and which conditions move a pixel"),
     "locate scatter": Verb("tessera.locality.verbs:LocateScatter", "length generalisation against locality"),
-    "locate cifar": Verb("tessera.locality.fig12:LocateCifar", "pixel locality on CIFAR-10 (Figure 12)"),
     "bench locality": Verb("tessera.locality.bench:BenchLocality", "many probes at once, against one by one"),
     "features": Verb("tessera.features.verbs:Features", "are conditions disentangled inside a model"),
     "sdxl tiny": Verb("tessera.sdxl.verbs:SdxlTiny", "a tiny untrained SDXL pipeline, built offline"),
@@ -54,6 +53,10 @@ VERBS = {
         "tessera.study.verbs:Reproduce", "the paper's tables and figures: train, sample, judge"
     ),
     "reproduce status": Verb("tessera.study.verbs:Status", "every cell of the study beside the paper's"),
+    "reproduce fig12": Verb("tessera.locality.fig12:ReproduceFig12", "pixel locality on CIFAR-10 (Figure 12)"),
+    "reproduce swingby": Verb(
+        "tessera.dynamics.swingby_verb:ReproduceSwingby", "swing-by in a diffusion model of circles"
+    ),
     "zoo list": Verb("tessera.study.zoo:ZooList", "the models that come with Tessera"),
     "zoo pack": Verb("tessera.study.zoo:Pack", "put the study's models on the shelf"),
     "bench zoo": Verb("tessera.study.zoo:BenchZoo", "seconds per picture of the shipped models"),

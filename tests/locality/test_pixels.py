@@ -176,6 +176,23 @@ def slow_square(influence, at, share):
     raise AssertionError
 
 
+def test_a_denoiser_around_another_is_measured_itself():
+    class Twice(torch.nn.Module):
+        def __init__(self, denoiser):
+            super().__init__()
+            self.denoiser = denoiser
+
+        def forward(self, x, sigma, cond=None):
+            return 2 * self.denoiser(x, sigma, cond)
+
+    def plain(x, sigma, cond=None):
+        return 0.5 * x
+
+    x = noise(1, 3, 8, 8)
+    inner, outer = (pixel_influence(net, x, 1.0, at=[(2, 3)]) for net in (plain, Twice(plain)))
+    torch.testing.assert_close(outer, 2 * inner)
+
+
 def test_the_smallest_square_is_the_one_found_by_trying():
     maps = torch.rand(4, 3, 9, 12, generator=dice()) ** 8
     at = [(0, 0), (4, 11), (5, 6)]

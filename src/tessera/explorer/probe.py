@@ -48,19 +48,11 @@ def probe(exhibit: Exhibit, way: Way, denoise: Denoiser, picture: int, step: int
     at = pixel_of(place, *x.shape[-2:])
     wanted = way.asks[picture].wanted
     cond = exhibit.model.tell.at(wanted, device=exhibit.device)
-    asked = unmistakable(denoise)
     with exhibit.exactly():
-        influence = pixel_influence(asked, x, way.sigmas[step], cond, at=[at]).cpu()  # (1, 1, H, W)
-        told = told_at(exhibit, asked, x, way.sigmas[step], cond, wanted, at)
+        influence = pixel_influence(denoise, x, way.sigmas[step], cond, at=[at]).cpu()  # (1, 1, H, W)
+        told = told_at(exhibit, denoise, x, way.sigmas[step], cond, wanted, at)
     side, energy = int(smallest_square(influence, [at])), float(total_energy(influence))
     return Probed(at, way.sigmas[step], wanted, influence[0, 0], side, energy, told)
-
-
-def unmistakable(denoise: Denoiser) -> Denoiser:
-    """A composed denoiser behind a plain function: the measures would else look at the network inside it."""
-    if not hasattr(denoise, "denoiser"):
-        return denoise
-    return lambda x, sigma, cond=None: denoise(x, sigma, cond)
 
 
 def told_at(

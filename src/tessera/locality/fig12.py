@@ -1,6 +1,6 @@
 """Figure 12: pixel locality of an EDM2 trained on CIFAR-10, where neighbourhoods grow with the noise.
 
-The verb `locate cifar`, and the function `fig12` behind it.
+The verb `reproduce fig12`, and the function `fig12` behind it.
 """
 
 from collections.abc import Callable
@@ -173,10 +173,10 @@ def growth(located: Located, seed: int = 0, resamples: int = RESAMPLES) -> dict[
 
 
 @dataclass(frozen=True)
-class LocateCifar:
+class ReproduceFig12:
     """Figure 12: train an EDM2 on CIFAR-10 (or carry on) and measure how far its pixels look at each noise level."""
 
-    cifar: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="PATH")]
+    cifar: Annotated[Path, tyro.conf.arg(metavar="PATH")]
     """The official archive (python or binary version), its folder, or a folder of PNGs in a folder per class."""
     out: Path = Path("fig12")
     """Folder for the run, fig12.png and fig12.json."""

@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tessera.conditioners.labels import check_place
 from tessera.denoiser.contract import Denoiser
+from tessera.denoiser.folder import Model
 from tessera.denoiser.patchwise import Patchwise
 from tessera.denoiser.precondition import per_picture
 from tessera.denoiser.views import check_input
@@ -252,7 +253,7 @@ def patch_pixel(net: Patchwise, x: Tensor, sigma: Tensor, cond: Tensor | None, a
 
 def bare(denoise: Denoiser) -> Denoiser:
     """The network inside a loaded model."""
-    return getattr(denoise, "denoiser", denoise)
+    return denoise.denoiser if isinstance(denoise, Model) else denoise
 
 
 def checked_probes(at: Sequence[tuple[int, int]], x: Tensor) -> Tensor:

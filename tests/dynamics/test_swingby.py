@@ -1,0 +1,115 @@
+"""The circles' swing-by: plans, records that carry on, and a summary that knows a rise from chance."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from tessera.cli import dispatch
+from tessera.dynamics.circles import COMPOSITION
+from tessera.dynamics.swingby import (
+    Plan,
+    error_of,
+    finished,
+    last_crossing,
+    new_learner,
+    run_path,
+    summary,
+    train_all,
+    train_one,
+)
+from tessera.dynamics.swingby_verb import parse_share
+from tessera.errors import UserError
+
+SMALL = Plan(gaps=(0.4,), seeds=1, steps=3, batch=4, moments=3, pictures=2, levels=2, width=8)
+
+
+def run_with(path, scatter=0.0, seed=0, pictures=32):
+    """A record whose composition goes along `path` (T, 2), and whose other corners are right from the start."""
+    rng = np.random.default_rng(seed)
+    corners = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], dtype=float)
+    places = np.tile(corners, (len(path), 1, 1))  # (T, corners, 2)
+    places[:, COMPOSITION] = path
+    noise = scatter * rng.normal(size=(len(path), 4, pictures, 2))
+    steps = list(range(1, len(path) + 1))
+    return {"steps": steps, "coordinates": (places[:, :, None] + noise).tolist()}
+
+
+def test_looks_begin_at_the_first_step_and_end_at_the_last():
+    looks = Plan(steps=400, moments=20).looks
+    assert looks[0] == 1 and looks[-1] == 400 and looks == sorted(set(looks))
+
+
+def test_a_run_records_every_corner_at_every_look_and_repeats_itself():
+    one, again = (train_one(0.4, 1, SMALL) for _ in range(2))
+    assert np.array(one["coordinates"]).shape == (3, 4, 2, 2) and one["steps"] == [1, 2, 3] == SMALL.looks
+    assert one == again != train_one(0.4, 2, SMALL)
+
+
+def test_another_seed_is_another_network():
+    one, other = (new_learner(seed, SMALL).denoiser.out.weight for seed in (0, 1))
+    assert not torch.equal(one, other)
+
+
+def test_finished_runs_are_left_alone_and_processes_share_the_rest(tmp_path):
+    plan = Plan(**{**SMALL.plain(), "gaps": (0.3, 0.6)})
+    train_all(plan, tmp_path, share=(1, 2))
+    assert finished(tmp_path, 0.3, 0, plan) is None and finished(tmp_path, 0.6, 0, plan)
+    before = run_path(tmp_path, 0.6, 0).read_bytes()
+    train_all(plan, tmp_path)
+    assert finished(tmp_path, 0.3, 0, plan) and run_path(tmp_path, 0.6, 0).read_bytes() == before
+    assert finished(tmp_path, 0.6, 0, Plan(**{**plan.plain(), "gaps": (0.6,), "batch": 8})) is None
+
+
+def test_the_error_is_the_squared_distance_to_the_composition():
+    assert error_of(np.full((2, 3, 4, 2), 0.5)) == pytest.approx([0.25] * 3)
+
+
+def test_a_path_that_turns_back_is_a_swing_and_a_noisy_falling_one_is_not():
+    rise = np.concatenate([np.linspace(0.5, 0.9, 8), np.linspace(0.9, 0.3, 8), np.linspace(0.3, 1, 16)])
+    turning = np.stack([np.linspace(0.5, 1, 32), rise], axis=1)
+    found = summary(0.4, [run_with(turning, 0.1, seed) for seed in range(5)])
+    assert found["swing_by"] and found["p"] < 0.01 and found["rise"]["low"] > 0.1 > found["rise_by_chance"]
+    falling = np.linspace([0.5, 0.4], [1, 1], 32)
+    straight = summary(0.4, [run_with(falling, 0.3, seed) for seed in range(5)])
+    assert not straight["swing_by"] and straight["p"] > 0.05
+
+
+def test_the_first_concept_is_the_one_that_crosses_the_middle_first():
+    path = np.stack([np.linspace(0, 1, 9), np.linspace(-1, 1, 9)], axis=1)
+    found = summary(0.4, [run_with(path)])
+    assert found["first"] == {"color": 5.0, "size": 7.0, "concept": "color"} and found["trained_at"] == 1
+    assert last_crossing(np.arange(3.0), np.array([1.0, 0.0, 0.0]), 0.5) is None
+
+
+def test_the_verb_writes_a_record_and_a_figure(tmp_path, capsys):
+    words = [
+        f"--{name}={getattr(SMALL, name)}" for name in ("seeds", "steps", "batch", "moments", "pictures")
+    ]
+    words += [
+        "--levels=2",
+        "--width=8",
+        "--gaps=0.4",
+        f"--root={tmp_path / 'runs'}",
+        f"--out={tmp_path / 's.json'}",
+    ]
+    dispatch(["reproduce", "swingby", *words, "--json"])
+    record = json.loads(capsys.readouterr().out)
+    assert record == json.loads((tmp_path / "s.json").read_text())
+    assert record["gaps"][0]["gap"] == 0.4 and len(record["gaps"][0]["error"]) == 3
+    assert (tmp_path / "s.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda: Plan(gaps=()), "At least one colour gap"),
+        (lambda: Plan(gaps=(0.9,)), "colour gap must lie"),
+        (lambda: Plan(steps=0), "at least 1"),
+        (lambda: parse_share("2/2"), "0/4"),
+    ],
+)
+def test_wrong_plans_are_refused_in_one_sentence(wrong, says):
+    with pytest.raises(UserError, match=says):
+        wrong()
