@@ -101,6 +101,7 @@ def test_a_dry_run_only_counts(capsys, folder, tmp_path):
         (("words", "--words", "zebra"), "`zebra` is not in the prompt"),
         (("words", "--seeds", "0"), "At least one seed"),
         (("words", "--size", "big"), "is no size"),
+        (("words", "--batch", "0"), "At least one latent at a time"),
         (("features", "--layers", "middle*"), "No transformer block is called `middle*`; near are mid_block"),
         (("features", "--site", "ear"), "not at `ear`"),
         (("features", "--prompts", "none"), "no set of prompts `none`"),

@@ -112,10 +112,15 @@ class OnModel:
     json: bool = False
     """Print one JSON object on stdout."""
 
+    def check(self) -> None:
+        """What can be said before anything is loaded."""
+        need_diffusers()
+        for name, number in (("seed", self.seeds), ("step", self.steps), ("latent at a time", self.batch)):
+            if number < 1:
+                raise UserError(f"At least one {name} is needed, not {number}.")
+
     @property
     def all_seeds(self) -> range:
-        if self.seeds < 1:
-            raise UserError(f"At least one seed is needed, not {self.seeds}.")
         return range(self.seed, self.seed + self.seeds)
 
     @property
@@ -309,7 +314,7 @@ class SdxlLocality(OnPrompt):
     """GiB that gradients may take, on top of the network."""
 
     def run(self) -> None:
-        need_diffusers()
+        self.check()
         words, at = self.chosen_words(), parse_steps(self.at, self.steps)
         told = sorted({*at, *picked(self.steps, self.levels)})
         if self.dry_run:
@@ -389,7 +394,7 @@ class SdxlWords(OnPrompt):
     """Where every word of a prompt acts, and by which path: sequence, pooled vector, or its own tokens."""
 
     def run(self) -> None:
-        need_diffusers()
+        self.check()
         words = self.chosen_words()
         told = picked(self.steps, self.levels)
         if self.dry_run:
@@ -507,7 +512,7 @@ class SdxlFeatures(OnModel):
     """GiB of features held at a time; less memory means more passes."""
 
     def run(self) -> None:
-        need_diffusers()
+        self.check()
         asked = {name: concepts_of(name) for name in self.prompts.split(",")}
         plans = [self.plan(site, first=number == 0) for number, site in enumerate(self.sites())]
         if self.dry_run:
