@@ -50,7 +50,7 @@ def untrained(results: Records) -> Rows:
             "prompts",
             "within / between, all layers",
             "p, all layers",
-            "five other untrained networks",
+            "other untrained networks",
         )
     ]
     for name, label in (
@@ -67,7 +67,10 @@ def layer_cells(study: Record) -> list[str]:
     layers = study["levels"][0]["layers"]
     ratios, ps = [layer["ratio"]["value"] for layer in layers], [layer["p"] for layer in layers]
     bands = [band for layer in layers if (band := layer["null"].get("ratio"))]
-    null = f"{min(b['low'] for b in bands):.2f} to {max(b['high'] for b in bands):.2f}" if bands else ""
+    null = ""
+    if bands:
+        ends = min(band["low"] for band in bands), max(band["high"] for band in bands)
+        null = f"{ends[0]:.2f} to {ends[1]:.2f} ({bands[0]['networks']} of them)"
     return [f"{min(ratios):.2f} to {max(ratios):.2f}", f"{min(ps):.3f} to {max(ps):.3f}", null]
 
 
