@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
 
 from tessera.dynamics.data import Array
 
@@ -34,6 +35,13 @@ class Swing:
 def rise(errors: Array) -> Array:
     """max over t of E(t) - min_{u <= t} E(u), along the first axis: (T, ...) -> (...)."""
     return (errors - np.minimum.accumulate(errors, axis=0)).max(0)
+
+
+def rise_by_chance(errors: Array, drawn: Array) -> Array:
+    """Rises (R,) that measuring alone produces: the best falling curve for the errors (T,) with the scatter of
+    resamples `drawn` (R, T) around their own mean."""
+    falling = isotonic_regression(errors, increasing=False).x
+    return rise((falling + drawn - drawn.mean(0)).T)
 
 
 def swings(errors: Array, threshold: float = THRESHOLD) -> NDArray[np.bool_]:

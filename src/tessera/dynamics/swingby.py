@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import isotonic_regression
 from torch import Tensor
 
 from tessera.denoiser.edm2 import EDM2
@@ -210,8 +209,8 @@ def error_of(composed: Array) -> Array:
 def resampled(composed: Array, rng: np.random.Generator) -> Array:
     """Seeds drawn again, and pictures within each."""
     seeds, _, pictures, _ = composed.shape
-    rows = rng.integers(seeds, size=seeds)
-    return np.stack([composed[row][:, rng.integers(pictures, size=pictures)] for row in rows.tolist()])
+    rows = rng.integers(seeds, size=(seeds,))
+    return np.stack([composed[row][:, rng.integers(pictures, size=pictures)] for row in rows])
 
 
 def error_band(composed: Array, resamples: int = 400) -> tuple[Array, Array]:
@@ -223,16 +222,12 @@ def error_band(composed: Array, resamples: int = 400) -> tuple[Array, Array]:
 
 
 def rise_record(steps: Array, composed: Array, resamples: int = RESAMPLES) -> dict[str, Any]:
-    """How far the error rises after a minimum, and how often chance alone would do as much.
-
-    Chance: the best falling curve (isotonic regression) with the scatter that resampled pictures show around theirs.
-    """
+    """How far the error rises after a minimum, and how often chance alone would do as much."""
     rng = np.random.default_rng(1)
     errors = error_of(composed)
     swing = analysis.swing(steps, errors)
     drawn = np.stack([error_of(resampled(composed, rng)) for _ in range(resamples)])  # (R, T)
-    falling = isotonic_regression(errors, increasing=False).x
-    by_chance = analysis.rise((falling + drawn - drawn.mean(0)).T)
+    by_chance = analysis.rise_by_chance(errors, drawn)
     low, high = quantile_range(analysis.rise(drawn.T))
     return {
         "rise": {"value": swing.rise, "low": low, "high": high},
