@@ -11,6 +11,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 from rich.table import Table
 
@@ -47,7 +48,7 @@ class ReproduceLearning:
                 f"{self.results} has no training at {self.preset} with exams at {FEWEST} moments or more; "
                 "`tessera reproduce table1 --snapshots 8` makes them."
             )
-        made = {"k": self.k, "preset": self.preset, "cells": rows, "provenance": provenance("cpu")}
+        made = {"k": self.k, "preset": self.preset, "cells": rows, "provenance": provenance(torch.device("cpu"))}
         figure = make_folder(self.results / "figures") / f"learning-{self.preset}.png"
         with atomic(figure) as temporary:
             drawn(rows, self.k).savefig(temporary, format="png", dpi=150, bbox_inches="tight")
