@@ -13,6 +13,7 @@ from tessera.cli import main
 from tessera.conditioners import Conditioner, registry
 from tessera.denoiser import build
 from tessera.errors import UserError
+from tessera.files import read_json
 from tessera.scenes import LOCATIONS, Scenes
 
 ROOT = Path(__file__).parents[1]
@@ -52,11 +53,15 @@ def test_a_flow_matching_network_is_asked_the_same_questions(tutorial, capsys):
     assert "loss" in capsys.readouterr().out
 
 
-def test_repairs_stand_beside_what_they_repair(tutorial, capsys):
+def test_repairs_stand_beside_what_they_repair(tutorial, capsys, tmp_path):
     page = tutorial("repair.py", "--total", 64, "--n", 1, "--k", "1,2", "--steps", 2, "--device", "cpu")
     assert page.count('<article class="card') == 5
     said = capsys.readouterr().out
     assert all(f"exp2, {how}: " in said for how in ("sum", "project", "localize"))
+    for name, least in (("exp2, project", 1.0), ("exp2, localize", 1.0), ("exp2C", 1.0), ("exp2", 0.0)):
+        kept = read_json(tmp_path / "report-measured" / name / "report-locality.json")
+        assert kept["conditional_locality"]["value"] >= least  # local by construction, but for the last
+    assert kept["conditional_locality"]["value"] < 0.9
 
 
 # --- the page for strangers ---------------------------------------------------------------------------------

@@ -8,7 +8,10 @@ asked for several. Three repairs of the very same weights, then one that begins 
     localize   every cell from a pass told only of what is near it
     exp2C      the same training with a network that cannot look further than three cells
 
-    python docs/tutorials/repair.py                                 # minutes on a CPU
+At `tiny` the global network has hardly learned to place anything, so counts stay low whatever is done; what can be seen
+there is where each of them looks. Conclusions need `small`.
+
+    python docs/tutorials/repair.py                                 # a quarter of an hour on a CPU
     python docs/tutorials/repair.py --preset small --n 64 --k 0-12  # on a GPU
 """
 

@@ -168,6 +168,19 @@ def test_records_get_sections_of_their_own(call, tmp_path):
     assert "lemma 1" in text and "Starts that rise, by depth" in text
 
 
+def test_swing_by_of_a_diffusion_model_is_drawn_in_the_colours_of_the_page(call, tmp_path):
+    row = {
+        "gap": 0.4, "seeds": 2, "first": {"concept": "size"}, "steps": [1, 10, 100], "error": [1.0, 0.4, 0.5],
+        "path": [[0, 0], [0.2, 0.9], [0.4, 0.9]], "band": [[0.9, 0.3, 0.4], [1.1, 0.5, 0.6]], "trained_at": 10,
+        "rise": {"value": 0.1, "low": 0.05, "high": 0.2}, "rise_by_chance": 0.01, "p": 0.01, "swing_by": True,
+    }  # fmt: skip
+    (tmp_path / "swingby.json").write_text(json.dumps({"plan": {}, "gaps": [row], "provenance": {}}))
+    assert call("report", tmp_path / "swingby.json", "--out", tmp_path / "page.html") == 0
+    text = (tmp_path / "page.html").read_text()
+    assert "0.100" in text and "diffusion model of circles" in text
+    assert "fill: #000000" not in text.partition('id="dynamics"')[2]
+
+
 def test_records_of_judge_and_locate_about_one_model_make_one_subject(runs, call, tmp_path, capfd):
     little = ["--steps", "2", "--device", "cpu"]
     look = ["--k", "2", "--pictures", "1", "--levels", "2", "--source", "generated"]

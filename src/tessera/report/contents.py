@@ -320,6 +320,28 @@ def dynamics_sheet(records: Sequence[Record]) -> Sheet:
     return Sheet("Learning the identity map", head, rows)
 
 
+def circles_sheet(record: Record) -> Sheet:
+    """Swing-by in a diffusion model that never saw one of four corners, by the strength of a concept."""
+    head = (
+        "colour gap",
+        "trainings",
+        "learned first",
+        "error at the end",
+        "rise",
+        "by chance",
+        "p",
+        "swing-by",
+    )
+    rows = [
+        (
+            f"{row['gap']:.3f}", str(row["seeds"]), str(row["first"]["concept"] or "neither"),
+            f"{row['error'][-1]:.3f}", interval(row["rise"], ".3f"), f"{row['rise_by_chance']:.3f}", f"{row['p']:.3f}", yes_no(row["swing_by"]),
+        )
+        for row in record["gaps"]
+    ]  # fmt: skip
+    return Sheet("Swing-by in a diffusion model of circles", head, rows)
+
+
 # --- how it was measured ------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from tessera.dynamics.figures import GRID, INK, QUIET, STYLE
+from tessera.dynamics.swingby_verb import swingby_figure
 from tessera.locality.figures import CONDITIONS, noise_axis
 from tessera.locality.figures import figure_scatter as scatter_of_points
 from tessera.locality.scatter import Point
@@ -237,6 +238,12 @@ def loss_curves(subjects: Sequence[Subject]) -> Figure:
 
 
 # --- dynamics -----------------------------------------------------------------------------------------------
+
+
+@drawn
+def circles(rows: Rows) -> Figure:
+    """Swing-by in a diffusion model, as `tessera reproduce swingby` draws it."""
+    return swingby_figure(rows)
 
 
 @drawn

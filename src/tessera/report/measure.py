@@ -27,6 +27,7 @@ from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
 from tessera.study.exam import Exam, Examiner, label_of, quality
 from tessera.study.reproduce import spent_on
 from tessera.study.strips import COLUMNS, Shown, load_strip, save_strip, shown_record
+from tessera.version import __version__
 
 EXAM, STRIP = "report-exam.json", "report-exam.png"
 LOCALITY, MAPS = "report-locality.json", "report-locality.safetensors"
@@ -132,10 +133,10 @@ class Measurer:
         return record
 
     def kept(self, path: Path, model: Model, good_enough) -> Record | None:
-        """A record of these very weights, measured at least as thoroughly."""
-        known = read_json(path) if path.is_file() else None
-        fits = known is not None and known.get("model") == identity(model) and good_enough(known)
-        return known if fits else None
+        """A record of these very weights, measured by this version and at least as thoroughly."""
+        known = read_json(path) if path.is_file() else {}
+        same = known.get("model") == identity(model) and known["provenance"]["tessera"] == __version__
+        return known if same and good_enough(known) else None
 
     # -- locality ------------------------------------------------------------------------------------------
 

@@ -104,6 +104,10 @@ def records(found: Findings) -> dict[str, Any]:
         "ideal": contents.ideal_sheet(found.ideal) if found.ideal else None,
         "dynamics": dynamics_charts(found.dynamics),
         "dynamics_runs": dynamics_runs(found.dynamics),
+        "circles": [
+            (circles_chart(record, n), contents.circles_sheet(record))
+            for n, record in enumerate(found.circles)
+        ],
     }
 
 
@@ -159,6 +163,11 @@ def dynamics_charts(records: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
         draw = figures.phase if record["study"] == "phase" else figures.shares_by
         made.append((figures.svg(draw(record), f"dynamics{number}", caption(record)), caption(record)))
     return made
+
+
+def circles_chart(record: dict[str, Any], number: int) -> str:
+    alt = "Paths through concept space, and the error at the composition over training"
+    return figures.svg(figures.circles(record["gaps"]), f"circles{number}", alt)
 
 
 def caption(record: dict[str, Any]) -> str:

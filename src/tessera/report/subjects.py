@@ -59,6 +59,7 @@ class Findings:
     theory: list[Record] = field(default_factory=list)
     ideal: list[Record] = field(default_factory=list)
     dynamics: list[Record] = field(default_factory=list)
+    circles: list[Record] = field(default_factory=list)  # swing-by in a diffusion model
     studies: list[Path] = field(default_factory=list)  # results folders with a study.json
 
     @property
@@ -240,7 +241,7 @@ def add_record(found: Findings, path: Path, strict: bool = True) -> None:
     """A record goes where it belongs; one of no known kind is an error, or in a folder of many passed over."""
     record = read_json(path)
     kind = kind_of(record)
-    if kind in ("theory", "ideal", "dynamics"):
+    if kind in ("theory", "ideal", "dynamics", "circles"):
         getattr(found, kind).append(record)
     elif kind == "points":
         found.points += read_points_of(record, path)
@@ -273,6 +274,8 @@ def kind_of(record: Any) -> str | None:
             return kind
     if record.get("study") in ("phase", "depth", "width") or {"e_min", "t_max"} <= record.keys():
         return "dynamics"
+    if {"plan", "gaps"} <= record.keys():
+        return "circles"
     return "points" if isinstance(record.get("points"), list) else None
 
 
