@@ -7,7 +7,7 @@ import torch
 
 from tessera.errors import UserError
 from tessera.features.statistics import disentanglement
-from tessera.sdxl.build import TINY, known_words, make_pipeline, untrained
+from tessera.sdxl.build import DEEP, TINY, known_words, make_pipeline, untrained
 from tessera.sdxl.cost import SPARE, Peak, features_bill, pass_cost
 from tessera.sdxl.disentangle import (
     Plan,
@@ -18,12 +18,13 @@ from tessera.sdxl.disentangle import (
     layer_products,
     of_differences,
     rows_for,
+    sizes_of,
     space_of,
     stages,
     study,
 )
 from tessera.sdxl.listening import blocks_of, listen
-from tessera.sdxl.pipeline import Sdxl, quiet
+from tessera.sdxl.pipeline import Sdxl, load_sdxl, quiet
 from tessera.sdxl.prompts import CATEGORIES, PAPER, Composite, concepts_of, texts
 
 QUICK = Plan(outputs=False, seeds=tuple(range(6)), batch=6, resamples=20)
@@ -53,6 +54,28 @@ def test_a_wording_per_category_fakes_categories_in_every_layer(sdxl):
 def test_crossed_wordings_take_the_confound_away(sdxl):
     found = study(sdxl, concepts_of("crossed"), QUICK)
     assert all(0.97 < ratio < 1.03 for ratio in ratios(found)) and min(ps(found)) > 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_same_over_all_70_blocks(seed):
+    """Where even an arch over layers can appear without learning."""
+    deep = Sdxl(make_pipeline(DEEP, known_words(texts()), seed=seed), "deep", (64, 64))
+    plan = replace(QUICK, seeds=tuple(range(10)), batch=10)
+    one, own = (ratios(study(deep, concepts_of(name), plan)) for name in ("one", "own"))
+    assert len(one) == 70 and all(0.97 < ratio < 1.03 for ratio in one)
+    assert min(own) > 1.01 and sum(own) / 70 > 1.05
+
+
+def test_features_are_held_in_the_networks_precision(folder, sdxl):
+    half = load_sdxl(folder, dtype=torch.bfloat16)
+    rows = rows_for(SOME, (), "block")
+    plan = replace(QUICK, layers="mid*", seeds=(0, 1))
+    x = [sdxl.start(plan.seeds, 15)] * len(rows)
+    assert next(iter(sizes_of(half, plan, 5).values())) * 2 == next(iter(sizes_of(sdxl, plan, 5).values()))
+    for name, products in layer_products(half, rows, x, 9.5, plan).items():
+        exact = layer_products(sdxl, rows, x, 9.5, plan)[name]
+        assert products.dtype == torch.float64 and ((products - exact).norm() / exact.norm()) < 0.02
 
 
 @pytest.mark.parametrize("wording", ["one", "crossed"])

@@ -67,6 +67,20 @@ def test_maps_hardly_change_the_output_and_are_gone_afterwards(sdxl, ask):
         assert shares.shape[2] == 77 and (shares.sum(-1) - 1).abs().max() < 1e-5
 
 
+def test_the_same_holds_for_all_70_blocks(deep):
+    x, cond = deep.start([0, 1], 15), deep.tell(["a horse", "a big cat"])
+    before = traces(deep)
+    with torch.no_grad():
+        plain = deep.plain(x, torch.tensor(5.0), cond)
+        with listen(deep, "block") as states:
+            assert torch.equal(deep.plain(x, torch.tensor(5.0), cond), plain)
+        with listen(deep, "maps", keep="rows") as maps:
+            deep.plain(x, torch.tensor(5.0), cond)
+    assert len(states) == len(maps) == 70 and traces(deep) == before
+    assert all((shares.sum(-1) - 1).abs().max() < 1e-5 for shares in maps.values())
+    assert all(state.isfinite().all() for state in states.values())
+
+
 @pytest.mark.parametrize("site", ["block", "maps"])
 def test_nothing_is_left_behind_by_an_exception(sdxl, site):
     before = traces(sdxl)

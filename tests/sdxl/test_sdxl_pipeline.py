@@ -70,6 +70,29 @@ def test_a_walk_ends_where_the_pipeline_ends(sdxl):
     assert torch.equal(short.kept[7], walk.kept[7])
 
 
+def test_so_does_one_of_70_blocks(deep):
+    theirs = deep.pipe(
+        "a big cat",
+        height=64,
+        width=64,
+        num_inference_steps=3,
+        guidance_scale=5.0,
+        generator=torch.Generator().manual_seed(2),
+        output_type="latent",
+    ).images
+    assert (deep.walk(deep.tell("a big cat"), steps=3, seeds=[2]).end - theirs).abs().max() < 1e-4
+
+
+def test_half_precision_stays_inside_the_network(folder, sdxl):
+    half = load_sdxl(folder, dtype=torch.bfloat16)
+    cond = half.tell("a cat")
+    walk = half.walk(cond, steps=2, seeds=[0])
+    assert cond.dtype == walk.end.dtype == half.decode(walk.end).dtype == torch.float32
+    assert next(half.unet.parameters()).dtype == torch.bfloat16
+    whole = sdxl.walk(sdxl.tell("a cat"), steps=2, seeds=[0]).end
+    assert 0 < (walk.end - whole).norm() / whole.norm() < 0.05
+
+
 def test_a_seed_gives_its_latent_whatever_the_batch(sdxl):
     cond = sdxl.tell("a cat")
     both = sdxl.walk(cond, steps=3, seeds=[8, 9]).end

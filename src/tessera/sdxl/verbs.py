@@ -249,7 +249,7 @@ class OnPrompt(OnModel):
     probe: Annotated[str | None, tyro.conf.arg(metavar="R,C ...", help_behavior_hint="")] = None
     """Cells of the latent to look at, such as "64,64 64,20" (default: middle, left, right and top)."""
     levels: int = 12
-    """Noise levels at which words are taken away, spread evenly over the way."""
+    """Noise levels at which words are taken away, spread evenly over the way; at most as many as steps."""
     words: Annotated[str | None, tyro.conf.arg(metavar="WORDS", help_behavior_hint="")] = None
     """Words to take away, such as "horse,dog,cat 2" (default: all but stop words)."""
     unit: Unit = "clean"
@@ -316,7 +316,7 @@ class SdxlLocality(OnPrompt):
     def run(self) -> None:
         self.check()
         words, at = self.chosen_words(), parse_steps(self.at, self.steps)
-        told = sorted({*at, *picked(self.steps, self.levels)})
+        told = sorted({*at, *picked(self.steps, min(self.levels, self.steps))})
         if self.dry_run:
             return self.estimate(len(words), len(at), len(told))
         sdxl = self.load()
@@ -396,7 +396,7 @@ class SdxlWords(OnPrompt):
     def run(self) -> None:
         self.check()
         words = self.chosen_words()
-        told = picked(self.steps, self.levels)
+        told = picked(self.steps, min(self.levels, self.steps))
         if self.dry_run:
             return self.estimate(len(words))
         sdxl = self.load()
@@ -441,7 +441,7 @@ class SdxlWords(OnPrompt):
             levels=0,
             probes=0,
             words=words,
-            word_levels=self.levels,
+            word_levels=min(self.levels, self.steps),
             ways=len(WAYS),
             batch=self.batch,
             rows=self.batch,
