@@ -48,7 +48,12 @@ class ReproduceLearning:
                 f"{self.results} has no training at {self.preset} with exams at {FEWEST} moments or more; "
                 "`tessera reproduce table1 --snapshots 8` makes them."
             )
-        made = {"k": self.k, "preset": self.preset, "cells": rows, "provenance": provenance(torch.device("cpu"))}
+        made = {
+            "k": self.k,
+            "preset": self.preset,
+            "cells": rows,
+            "provenance": provenance(torch.device("cpu")),
+        }
         figure = make_folder(self.results / "figures") / f"learning-{self.preset}.png"
         with atomic(figure) as temporary:
             drawn(rows, self.k).savefig(temporary, format="png", dpi=150, bbox_inches="tight")

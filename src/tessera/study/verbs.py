@@ -1,5 +1,6 @@
 """The verbs `reproduce` and `reproduce status`."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +59,8 @@ class Reproduce:
     """Stop after this many minutes, ready to be carried on by the same command."""
     keep: Literal["everything", "averages", "last"] = "averages"
     """What stays of a run once its record is written: full states too, all averages, or the last ones."""
+    parallel: int = 1
+    """Jobs at the same time, each in a process of its own: small networks leave most of a GPU idle."""
     dry_run: bool = False
     """Only say what would be done, and how long it may take."""
     device: DeviceName = "auto"
@@ -92,8 +95,8 @@ class Reproduce:
 
     def jobs(self) -> list[Job]:
         """One job for each cell and seed; all cells once before any of them again."""
-        if self.seeds < 1 or self.snapshots < 0:
-            raise UserError("At least one seed is needed, and no fewer than 0 snapshots.")
+        if min(self.seeds, self.parallel) < 1 or self.snapshots < 0:
+            raise UserError("At least one seed and one process are needed, and no fewer than 0 snapshots.")
         ks = None if self.k is None else tuple(parse_ks(self.k))
         cells = [with_ks(cell, ks) for cell in cells_for(self.what, self.only)]
         return [self.job(cell, seed) for seed in range(self.seeds) for cell in cells]
@@ -112,10 +115,14 @@ class Reproduce:
 
     def work(self, places: Places, jobs: Sequence[Job]) -> tuple[bool, dict[str, str]]:
         from tessera.judge.calibrate import load_calibration
+        from tessera.study.crew import Task, run_together
         from tessera.study.exam import Examiner
         from tessera.study.reproduce import Clock, Study
 
         device = pick_device(self.device)
+        if self.parallel > 1:
+            threads = max(1, (os.cpu_count() or 1) // self.parallel)
+            return run_together(Task(places, device, self.minutes, self.keep, threads), jobs, self.parallel)
         examiner = Examiner(open_judge(device), load_calibration(), device)
         study = Study(places, examiner, Clock(self.minutes), self.keep, on_record=announce)
         return study.run(jobs), study.failed
@@ -139,9 +146,13 @@ def open_judge(device):
 
 
 def announce(job: Job, record: dict[str, Any]) -> None:
+    say(outcome_words(job, record))
+
+
+def outcome_words(job: Job, record: dict[str, Any]) -> str:
     k_max = record["result"]["k_max"]
     ours = ", ".join(f"{k_max_words(found)} by the {rule} rule" for rule, found in k_max.items())
-    say(f"{job.name}: K_max {ours}; the paper has {job.cell.paper.text or 'nothing'}.")
+    return f"{job.name}: K_max {ours}; the paper has {job.cell.paper.text or 'nothing'}."
 
 
 # --- the plan -----------------------------------------------------------------------------------------------
