@@ -335,7 +335,8 @@ def circles_sheet(record: Record) -> Sheet:
     rows = [
         (
             f"{row['gap']:.3f}", str(row["seeds"]), str(row["first"]["concept"] or "neither"),
-            f"{row['error'][-1]:.3f}", interval(row["rise"], ".3f"), f"{row['rise_by_chance']:.3f}", f"{row['p']:.3f}", yes_no(row["swing_by"]),
+            f"{row['error'][-1]:.3f}", interval(row["rise"], ".3f"), f"{row['rise_by_chance']:.3f}",
+            f"{row['p']:.3f}", yes_no(row["swing_by"]),
         )
         for row in record["gaps"]
     ]  # fmt: skip

@@ -16,6 +16,7 @@ from tessera.experiments import settings_for
 from tessera.files import atomic, read_json
 from tessera.sdxl.tables import SDXL_TABLES
 from tessera.study.tables import STUDY_TABLES
+from tessera.theory.published import THEORY_TABLES
 
 NOT_MEASURED = "not measured"
 MARKED = re.compile(r"(<!-- results:([\w-]+) -->\n)(.*?)(<!-- /results -->)", re.DOTALL)
@@ -278,6 +279,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "judge-speed": judge_speed,
     **STUDY_TABLES,
     **SDXL_TABLES,
+    **THEORY_TABLES,
 }
 
 
