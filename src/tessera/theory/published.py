@@ -1,0 +1,60 @@
+"""The tables of docs/theory.md, from the records in results/."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Record = dict[str, Any]
+Rows = Sequence[Sequence[str]]
+NOT_RUN = "not run"
+
+
+def checks(results: Any) -> Rows:
+    """Every statement that holds as expected."""
+    rows = [named(check) for check in found(results) if check["expected"]]
+    return [("statement", "instances", "measure", "found"), *(rows or [(NOT_RUN, "", "", "")])]
+
+
+def refuted(results: Any) -> Rows:
+    """Published statements, and obvious hopes, that fail."""
+    rows = [named(check) for check in found(results) if not check["expected"]]
+    return [("statement that fails", "instances", "measure", "found"), *(rows or [(NOT_RUN, "", "", "")])]
+
+
+def found(results: Any) -> list[Record]:
+    record = results.one("theory-check")
+    return [check for check in record["checks"] if check["holds"] == check["expected"]] if record else []
+
+
+def named(check: Mapping[str, Any]) -> Sequence[str]:
+    name = check["name"].replace("|", "\\|")  # a bar ends a cell of the table
+    return name, f"{check['instances']:,}", check["measure"], f"{check['error']:.2g}"
+
+
+def claim_2(results: Any) -> Rows:
+    """The witness against Claim 2: KL by noise level."""
+    witness = next((c["witness"]["KL by sigma"] for c in found(results) if c["name"] == "claim 2"), {})
+    return [("t", *witness), ("KL", *(f"{value:.2g}" for value in witness.values()))]
+
+
+def ideal(results: Any) -> Rows:
+    """The closed-form local denoiser, sampled and judged."""
+    records = [record for record in results.several("theory-ideal-*") if record["judged"]]
+    ks = sorted({row["k"] for record in records for row in record["judged"]["rows"]})
+    head = ("size", "steps", "most", *(f"K = {k}" for k in ks), "K_max, paper rule", "strict")
+    return [head, *(ideal_row(record, ks) for record in sorted(records, key=lambda record: record["size"]))]
+
+
+def ideal_row(record: Mapping[str, Any], ks: Sequence[int]) -> Sequence[str]:
+    rows = {row["k"]: row["all_filled"] for row in record["judged"]["rows"]}
+    shares = [f"{rows[k]['count']}/{rows[k]['n']}" if k in rows else NOT_RUN for k in ks]
+    k_max = record["judged"]["k_max"]
+    bounds = [f"{one['value']} ({one['low']} to {one['high']})" for one in (k_max["paper"], k_max["strict"])]
+    return str(record["size"]), str(record["steps"]), str(record["most"]), *shares, *bounds
+
+
+THEORY_TABLES: dict[str, Callable[[Any], Rows]] = {
+    "theory-checks": checks,
+    "theory-refuted": refuted,
+    "theory-claim-2": claim_2,
+    "theory-ideal": ideal,
+}
