@@ -37,7 +37,16 @@ from tessera.sdxl.build import (
 )
 from tessera.sdxl.disentangle import groups_of
 from tessera.sdxl.listening import Site, chosen_blocks, hearing
-from tessera.sdxl.pipeline import HUB_ID, INDEX, checked_size, find_pipeline, need_diffusers, quiet
+from tessera.sdxl.pipeline import (
+    HUB_ID,
+    INDEX,
+    checked_size,
+    find_pipeline,
+    first_line,
+    need_diffusers,
+    quiet,
+    root_of,
+)
 
 SDXL_NAME = "stabilityai/stable-diffusion-xl-base-1.0"
 CLIP_WORDS = 49_408  # in the vocabulary of SDXL's text encoders
@@ -134,8 +143,9 @@ def configs_at(name: str | Path) -> Path:
     try:
         return Path(snapshot_download(where, revision=revision or None, allow_patterns=["*.json"]))
     except Exception as error:  # the hub has a dozen kinds of failure, all of which mean: not available
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"Could not fetch the configuration of {name}: {reason}") from error
+        raise UserError(
+            f"Could not fetch the configuration of {name}: {first_line(root_of(error))}"
+        ) from error
 
 
 def vae_from(folder: Path) -> nn.Module:

@@ -257,26 +257,39 @@ def load_sdxl(
 
     `size` is (height, width) in pixels, by default the one it was taught at. Weights are read from safetensors only.
     """
-    pipelines = need_diffusers()
+    need_diffusers()
     where, revision = find_pipeline(name)
-    options = (
-        {"revision": revision or None, "variant": variant} if revision is not None else {"variant": variant}
-    )
+    options = {"revision": revision or None, "variant": variant}
+    pipe = read_pipeline(where, torch_dtype=dtype, **{key: each for key, each in options.items() if each})
+    side = (size, size) if isinstance(size, int) else size
+    return Sdxl(pipe.to(device or "cpu"), str(name), side)
+
+
+def read_pipeline(where: str, **options: Any) -> Any:
+    """From a folder or the hub, or one sentence about why not."""
+    local = Path(where).is_dir()
     with quiet():
         try:
-            pipe = pipelines.from_pretrained(
-                where,
-                torch_dtype=dtype,
-                use_safetensors=True,
-                local_files_only=Path(where).is_dir(),
-                **{key: value for key, value in options.items() if value is not None},
+            pipe = need_diffusers().from_pretrained(
+                where, use_safetensors=True, local_files_only=local, **options
             )
         except Exception as error:  # a dozen kinds of failure, all of which mean: not to be had
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise UserError(f"Could not load {name}: {reason}") from error
-    side = (size, size) if isinstance(size, int) else size
+            if local:
+                raise UserError(f"Could not load {where}: {first_line(error)}") from error
+            raise UserError(f"Could not fetch {where} from the hub: {first_line(root_of(error))}") from error
     pipe.set_progress_bar_config(disable=True)
-    return Sdxl(pipe.to(device or "cpu"), str(name), side)
+    return pipe
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def root_of(error: BaseException) -> BaseException:
+    """What went wrong first; hub libraries wrap it several times."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return error
 
 
 def need_diffusers() -> Any:
