@@ -6,6 +6,7 @@ looks back about a tenth of the training so far.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ LONGEST = math.sqrt(1 / 12)  # std of a plain mean over all of training
 State = Mapping[str, Tensor]
 
 
+@lru_cache  # asked at every step
 def std_to_exponent(std: float) -> float:
     """gamma of the profile t^gamma whose relative std is `std` (Eq. 126: the root of a cubic)."""
     if not 0 < std < LONGEST:
@@ -63,8 +65,12 @@ class Averages:
     @torch.no_grad()
     def update(self, images_seen: float, batch: float) -> None:
         """`images_seen` counts the pictures of the step just made too."""
-        for std, means in self.means.items():
-            torch._foreach_lerp_(means, self.live, 1 - keep(std, images_seen, batch))
+        for means, share in zip(self.means.values(), self.shares(images_seen, batch), strict=True):
+            torch._foreach_lerp_(means, self.live, share)
+
+    def shares(self, images_seen: float, batch: float) -> list[float]:
+        """How far towards the weights the step that ends at `images_seen` moves each average."""
+        return [1 - keep(std, images_seen, batch) for std in self.means]
 
     def state(self, std: float) -> dict[str, Tensor]:
         """The averaged model's state dict; tensors are shared, not copied."""

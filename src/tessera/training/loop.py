@@ -4,14 +4,15 @@ All chance of a step (scenes, labels, patches, noise levels, noise) is keyed by 
 run repeats an uninterrupted one, and any number of processes see the same samples.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from tessera.denoiser.magnitude import normalize_weights, project_gradients, set_weight_norm
+from tessera.denoiser.magnitude import magnitude_layers, normalize_weights, project_gradients, set_weight_norm
 from tessera.denoiser.views import Views, trained_network, training_views
 from tessera.errors import UserError
 from tessera.experiments import TrainingSettings
@@ -54,6 +55,7 @@ class Learner:
             fused=self.device.type in ("cuda", "cpu"),
         )
         self.averages = Averages(denoiser, settings.ema)
+        self.update_in_one = update_kernel(self)
         self.images_seen = 0
         torch.backends.cudnn.benchmark = True  # every step has the same shapes, so finding fast kernels pays
         self.loss_of: Callable[..., Tensor] = self._loss_of
@@ -75,17 +77,18 @@ class Learner:
     def gradients(self, views: Views) -> Tensor:
         """Fill `.grad` with the gradient of the whole step. Returns the mean loss per element, ()."""
         self.optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=self.device)
+        losses: list[Tensor] = []
         count = len(views) * self.group.world
         micro = self.settings.micro or len(views)
         for first in range(0, len(views), micro):
             part = views[first : first + micro]
             loss = self.loss_of(part.images, part.cond, *self.chance(part), part.inside, count)
             loss.backward()
-            total += loss.detach()
+            losses.append(loss.detach())
+        total = sum(losses[1:], start=losses[0])
         grads = [p.grad for p in self.denoiser.parameters() if p.grad is not None]
         self.group.sum_([*grads, total])
-        return total / views.images[0].numel()
+        return total / views.images.shape[1:].numel()
 
     def chance(self, views: Views) -> tuple[Tensor, Tensor]:
         """Noise levels (V,) and unit noise like the pictures."""
@@ -113,15 +116,20 @@ class Learner:
             decay_batches=settings.decay,
             rampup_images=settings.rampup,
         )
-        if settings.weight_norm == "projected":
-            project_gradients(self.denoiser)
         self.optimizer.param_groups[0]["lr"] = lr
-        self.optimizer.step()
-        if settings.weight_norm != "in-forward":
-            normalize_weights(self.denoiser)
-        self.images_seen += settings.batch
-        self.averages.update(self.images_seen, settings.batch)
+        seen = self.images_seen + settings.batch
+        if not self.update_in_one(lr, self.averages.shares(seen, settings.batch)):
+            self._update_part_by_part(seen)
+        self.images_seen = seen
         return lr
+
+    def _update_part_by_part(self, images_seen: int) -> None:
+        if self.settings.weight_norm == "projected":
+            project_gradients(self.denoiser)
+        self.optimizer.step()
+        if self.settings.weight_norm != "in-forward":
+            normalize_weights(self.denoiser)
+        self.averages.update(images_seen, self.settings.batch)
 
     # -- looking at it, keeping it -------------------------------------------------------------------------
 
@@ -167,6 +175,16 @@ class Learner:
             part: groups["adam"][f"{part}.{name}"].clone().to(home.get(part, parameter.device))
             for part in parts
         }
+
+
+def update_kernel(learner: Learner) -> Callable[[float, Sequence[float]], bool]:
+    """The update as one kernel where Triton runs. It returns False when it leaves the work to PyTorch."""
+    if learner.device.type == "cuda" and importlib.util.find_spec("triton"):
+        from tessera.training.kernel import UpdateKernel
+
+        filters = [layer.weight for layer in magnitude_layers(learner.denoiser)]
+        return UpdateKernel(learner.optimizer, learner.averages, filters, learner.settings.weight_norm)
+    return lambda lr, shares: False
 
 
 class CompiledNormal:
