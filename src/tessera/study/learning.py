@@ -13,6 +13,7 @@ import matplotlib
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
 from tessera import console
@@ -128,5 +129,6 @@ def drawn(rows: Sequence[Mapping[str, Any]], k: int) -> Figure:
         right.fill_between(images, *band, color=shade, alpha=0.12, lw=0)
     left.set(xlabel="images seen (Mi)", ylabel="K_max, paper rule", ylim=(0, None))
     right.set(xlabel="images seen (Mi)", ylabel=f"pictures with all {k} things", ylim=(0, 1.02))
+    left.yaxis.set_major_locator(MaxNLocator(integer=True))
     left.legend(frameon=False, fontsize=7)
     return figure
