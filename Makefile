@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,all]"
 	@touch $@
 
-demo: $(STAMP)           ## the main job, from nothing to a picture on disk
+demo: $(STAMP)           ## the main job, from nothing to a report
 	$(BIN)/tessera demo --out demo
 
 test: $(STAMP)           ## the quick tests (a few minutes on 2 cores)
