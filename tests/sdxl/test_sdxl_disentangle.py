@@ -191,21 +191,21 @@ def test_memory_stays_under_the_printed_budget(deep, tmp_path):
     """A run over all 70 blocks in several groups, every tensor counted, against the bill of the dry run."""
     with quiet():
         deep.pipe.save_pretrained(tmp_path / "deep")
-    rows = [Row(("",), ""), Row(("a photograph of a cat",), ""), Row(("a big dog",), "")]
-    plan = Plan(outputs=False, seeds=(0, 1, 2, 3), batch=4, memory=400_000)
+    rows = [Row(("",), ""), Row(("a photograph of a cat",), "")]
+    plan = Plan(outputs=False, seeds=(0, 1, 2), batch=3, memory=200_000)
     cost = pass_cost(tmp_path / "deep", size=(64, 64), gradients=False)
     bill = features_bill(
-        cost, site="block", rows=3, prompts=3, seeds=4, steps=15, at=(0,), guidance=5.0, null=0, outputs=False,
-        memory=plan.memory, batch=4, element=4,
+        cost, site="block", rows=2, prompts=2, seeds=3, steps=15, at=(0,), guidance=5.0, null=0, outputs=False,
+        memory=plan.memory, batch=3, element=4,
     )  # fmt: skip
-    x = [deep.start(plan.seeds, 15)] * 3
+    x = [deep.start(plan.seeds, 15)] * 2
     passes = []
     handle = deep.unet.register_forward_hook(lambda *_: passes.append(1))
     with Peak() as peak:
         found = layer_products(deep, rows, x, 9.5, plan)
     handle.remove()
     assert len(found) == len(blocks_of(deep.unet)) == 70 and bill.groups == 4
-    assert len(passes) == 1 + bill.passes["listening"] // 4  # one pass finds out the sizes
+    assert len(passes) == 1 + bill.passes["listening"] // 3  # one pass finds out the sizes
     assert bill.host_bytes <= plan.memory
     printed = bill.host_bytes + bill.device_bytes / SPARE - cost.weights
     assert 0.5 * printed < peak.most <= printed
