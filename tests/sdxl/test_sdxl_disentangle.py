@@ -146,6 +146,16 @@ def test_a_composite_that_is_its_concept_has_cosine_one(sdxl, site):
         assert record["cosine"] == pytest.approx(1, abs=1e-4) and record["cosine_with_others"] < 0.99
 
 
+def test_outputs_know_which_row_a_composite_is(sdxl):
+    """For maps a composite has a row per token; its picture is the same in all of them."""
+    dog, cat = PAPER[0].prompts[0], PAPER[2].prompts[0]
+    two = (Composite("first", dog, {"dog": "dog", "horse": "dog"}), Composite("second", cat, {"cat": "cat"}))
+    plan = Plan(site="maps", layers="mid*", steps=1, seeds=(0, 1), batch=2, resamples=2)
+    for space in study(sdxl, PAPER[:4], plan, two).outputs:
+        cosines = {record["concept"]: record["cosine"] for record in space.composites}
+        assert cosines["dog"] == pytest.approx(1, abs=1e-4) == cosines["cat"] and cosines["horse"] < 0.9999
+
+
 def test_the_papers_composites_come_with_the_papers_concepts(sdxl):
     assert [len(composite.tokens) for composite in fitting_composites(PAPER)] == [3, 2, 2]
     assert fitting_composites(concepts_of("one")) == ()

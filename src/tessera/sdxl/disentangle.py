@@ -210,7 +210,7 @@ def space_of(
     products: Tensor,
     concepts: Sequence[Concept],
     composites: Sequence[Composite],
-    site: Site | None,
+    site: Site,
     resamples: int = RESAMPLES,
 ) -> Space:
     """From raw products (R, S, R, S), rows as `rows_for` orders them."""
@@ -232,7 +232,7 @@ def composite_records(
     floor: float,
     concepts: Sequence[Concept],
     composites: Sequence[Composite],
-    site: Site | None,
+    site: Site,
 ) -> list[dict[str, Any]]:
     """cos(d of a composite at a token, d of the single prompt at its token), beside the mean over other concepts."""
     matrix = cosines(mean_products(differences), floor)
@@ -246,7 +246,7 @@ def composite_records(
                     "composite": composite.name,
                     "concept": concept,
                     "cosine": known(float(matrix[row, names.index(concept)])),
-                    "cosine_with_others": known(float(torch.stack(others).mean())),
+                    "cosine_with_others": known(float(torch.stack(others).mean())) if others else None,
                 }
             )
             row += site == "maps"
@@ -331,7 +331,7 @@ def study(
             for n in range(plan.null)
         ]
         levels.append(Level(step, level, [banded(space, nulls, concepts) for space in spaces]))
-    outputs = [describe(name, found, site=None) for name, found in ways.products.items()]
+    outputs = [describe(name, found, site=plan.site) for name, found in ways.products.items()]
     return Found(tuple(concepts), levels, outputs, ways.pictures)
 
 

@@ -584,10 +584,13 @@ class SdxlFeatures(OnModel):
             if level.spaces[0].composites:
                 save_figure(figure_composites(level, title), out / f"composites-{name}.png")
         if found.pictures is not None:
-            names = ["", *(concept.name for concept in found.concepts)]
-            names += [composite.name for composite in fitting_composites(found.concepts)]
+            several = {
+                (composite.prompt,): composite.name for composite in fitting_composites(found.concepts)
+            }
+            names = {("",): ""} | {concept.prompts: concept.name for concept in found.concepts} | several
             save_figure(
-                figure_pictures(found.pictures, names, f"{model}: {label}"), out / f"pictures-{label}.png"
+                figure_pictures(found.pictures, list(names.values()), f"{model}: {label}"),
+                out / f"pictures-{label}.png",
             )
         header = (
             self.header(sdxl) | self.asked() | {"concepts": [asdict(concept) for concept in found.concepts]}
