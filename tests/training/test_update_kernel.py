@@ -224,12 +224,31 @@ def test_a_learner_updates_part_by_part_only_what_the_kernel_does_not_take(minut
     assert bool(learner.optimizer.state) is not taken  # Adam begins its state with its first step
 
 
+PLAIN = {"precision": "float32", "compile": "off", "total": 80}
+
+
+@pytest.fixture
+def repeatable(monkeypatch):
+    """Convolutions whose gradients do not depend on the order in which threads finish."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+
+
+class Watched:
+    """Remembers whether the kernel took each update."""
+
+    def __init__(self, update):
+        self.update, self.answers = update, []
+
+    def __call__(self, lr, shares):
+        self.answers.append(self.update(lr, shares))
+        return self.answers[-1]
+
+
 def learner_on_gpu(settings, kernel: bool, **changes) -> Learner:
     settings = replace(settings, training=replace(settings.training, **changes))
-    torch.manual_seed(0)
     learner = Learner(build_denoiser(settings), settings.training, "cuda")
-    if not kernel:
-        learner.update_in_one = lambda lr, shares: False
+    assert type(learner.update_in_one).__name__ == "UpdateKernel"
+    learner.update_in_one = Watched(learner.update_in_one if kernel else lambda lr, shares: False)
     return learner
 
 
@@ -237,24 +256,33 @@ def trained(learner: Learner, settings) -> torch.Tensor:
     return torch.stack([step.loss for step in train(learner, stream_for(settings))])
 
 
-PLAIN = {"precision": "float32", "compile": "off", "total": 80}
+def farthest_mean(found, expected) -> float:
+    """Mean distance within a tensor, the largest of all tensors.
+
+    Single weights may wander: Adam takes whole steps along gradients that are nothing but rounding.
+    """
+    assert found.keys() == expected.keys()
+    return max(float((found[name] - wanted).abs().mean()) for name, wanted in expected.items())
 
 
 @on_cuda
 @with_triton
 @pytest.mark.parametrize("weight_norm", NORMS)
-def test_twenty_steps_of_training_agree(minute, weight_norm):
+def test_twenty_steps_of_training_agree(minute, repeatable, weight_norm):
     settings = minute()
     plain, kernel = (learner_on_gpu(settings, way, weight_norm=weight_norm, **PLAIN) for way in (False, True))
     losses, expected = trained(kernel, settings), trained(plain, settings)
-    assert len(losses) == 20 and torch.allclose(losses, expected, atol=1e-3)
-    assert largest_gap(kernel.averages.state(0.05), plain.averages.state(0.05)) < 1e-2
+    assert kernel.update_in_one.answers == [True] * 20
+    assert torch.allclose(losses, expected, atol=2e-3)
+    assert farthest_mean(kernel.tensors(), plain.tensors()) < 2e-3
+    fresh = learner_on_gpu(settings, True, **PLAIN)
+    assert farthest_mean(kernel.averages.state(0.05), fresh.averages.state(0.05)) > 2e-2
 
 
 @on_cuda
 @with_triton
 @pytest.mark.parametrize("begun_with_kernel", [True, False])
-def test_a_run_begun_on_one_path_carries_on_on_the_other(minute, begun_with_kernel):
+def test_a_run_begun_on_one_path_carries_on_on_the_other(minute, repeatable, begun_with_kernel):
     settings = minute()
     whole = learner_on_gpu(settings, begun_with_kernel, **PLAIN)
     losses = trained(whole, settings)
@@ -262,11 +290,20 @@ def test_a_run_begun_on_one_path_carries_on_on_the_other(minute, begun_with_kern
     trained(half, settings)
     other = learner_on_gpu(settings, not begun_with_kernel, **PLAIN)
     other.load({name: tensor.cpu().clone() for name, tensor in half.tensors().items()}, 40)
-    assert torch.allclose(trained(other, settings), losses[10:], atol=1e-3)
-    kept, expected = other.tensors(), whole.tensors()
-    assert kept.keys() == expected.keys()
-    steps = {name: value for name, value in kept.items() if name.startswith("adam.step.")}
-    assert steps and all(float(value) == 20 for value in steps.values())
+    assert torch.allclose(trained(other, settings), losses[10:], atol=2e-3)
+    assert other.update_in_one.answers == [not begun_with_kernel] * 10
+    assert farthest_mean(other.tensors(), whole.tensors()) < 2e-3
+    steps = [float(value) for name, value in other.tensors().items() if name.startswith("adam.step.")]
+    assert set(steps) == {20.0}
+
+
+@on_cuda
+@with_triton
+@pytest.mark.slow
+def test_the_kernel_takes_the_gradients_of_compiled_training(minute):
+    learner = learner_on_gpu(minute(), True, total=24, micro=2)
+    assert torch.isfinite(trained(learner, minute())).all()
+    assert learner.update_in_one.answers == [True] * 6 and learner.finite()
 
 
 if __name__ == "__main__":  # in a process of its own, with Triton's interpreter

@@ -16,16 +16,13 @@ from tessera.denoiser import magnitude
 from tessera.denoiser.magnitude import WeightNorm
 from tessera.training.ema import Averages
 
-BLOCK = 1024  # numbers worked on together: a longer row takes several turns, so that registers suffice
+BLOCK = 512  # numbers worked on together: a longer row takes several turns, so that registers suffice
 WARPS = 4
 PIECE = 4096  # a parameter that is not made of filters is cut into rows of this length
 
 WEIGHT, FIRST, SECOND, STEP, MEANS = (tl.constexpr(column) for column in range(5))  # columns of `homes`
 ROW_COLUMNS = tl.constexpr(4)  # parameter, where in it the row begins, length, 1 if it is a filter
 EPS, SHRUNK = tl.constexpr(magnitude.EPS), tl.constexpr(1 - magnitude.EPS)
-
-
-# --- within a row: plain tensors are told apart by their addresses --------------------------------------------
 
 
 @triton.jit
