@@ -144,6 +144,7 @@ KINDS = {
     "nvjet": "matrix product",
     "Adam": "optimiser",
     "multi_tensor": "optimiser",
+    "_update_rows": "optimiser",
 }
 
 
