@@ -53,7 +53,9 @@ VERBS = {
         "tessera.study.verbs:Reproduce", "the paper's tables and figures: train, sample, judge"
     ),
     "reproduce status": Verb("tessera.study.verbs:Status", "every cell of the study beside the paper's"),
-    "reproduce fig12": Verb("tessera.locality.fig12:ReproduceFig12", "pixel locality on CIFAR-10 (Figure 12)"),
+    "reproduce fig12": Verb(
+        "tessera.locality.fig12:ReproduceFig12", "pixel locality on CIFAR-10 (Figure 12)"
+    ),
     "reproduce learning": Verb("tessera.study.learning:ReproduceLearning", "K_max and shares along training"),
     "reproduce swingby": Verb(
         "tessera.dynamics.swingby_verb:ReproduceSwingby", "swing-by in a diffusion model of circles"

@@ -96,7 +96,7 @@ def test_places_of_ones_own(run, tmp_path, capfd):
     record = json.loads(capfd.readouterr().out)
     assert record["pictures"] == [
         {"file": "k02/0000.png", "k": 2, "places": [[0.2, 0.3], [0.7, 0.8]],
-         "told": [[0.21875, 0.28125], [0.71875, 0.78125]], "colors": [], "seed": picture_seed(0, 2, 0)}
+         "told": [[0.125, 0.375], [0.625, 0.875]], "colors": [], "seed": picture_seed(0, 2, 0)}
     ]  # fmt: skip
 
 
