@@ -2,10 +2,10 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from tessera.provenance import provenance
 
 STOCK = 16  # steps whose pictures are made together: many small batches would keep a GPU waiting
 LOOK = 20  # steps between two looks at the loss
+LESSON, RANGE = 256, 8192  # pictures looked at together, and in all, to know what known pictures look like
 SPREAD = 0.9  # radius (in cells) of the halo of half-right answers around a centre
 WEIGHTS = {"offset": 1.0, "color": 0.3, "shape": 0.3, "size": 0.15, "material": 0.15, "proper": 0.3}
 
@@ -88,7 +89,7 @@ def learn(
     for step in range(steps):
         turn = step % STOCK
         if turn == 0:
-            stock = practice(seed, step // STOCK, STOCK * batch, device)
+            stock = practice(seed, step // STOCK, min(STOCK, steps - step) * batch, device)
         lesson = stock.rows(slice(turn * batch, (turn + 1) * batch))
         way = max(step / steps, (time.monotonic() - started) / (60 * minutes) if minutes else 0.0)
         if way >= 1:
@@ -106,12 +107,15 @@ def learn(
 
 
 @torch.no_grad()
-def measure_range(detector: Detector, seed: int, device, pictures: int = 8192) -> dict[str, Tensor]:
+def measure_range(
+    detector: Detector, seed: int, device, pictures: int = RANGE, on_lesson: Callable[[], Any] = lambda: None
+) -> dict[str, Tensor]:
     """What the summaries of known pictures look like: mean and inverse covariance, and their 99.9% distance."""
     detector.eval()
     summaries = []
-    for number in range(max(1, pictures // 256)):
-        lesson = practice(seed, number, 256, device)
+    for number in range(max(1, pictures // LESSON)):
+        on_lesson()
+        lesson = practice(seed, number, LESSON, device)
         known = (lesson.state != ABSENT).any(1)
         summaries.append(detector(lesson.images[known]).summary.double())
     rows = torch.cat(summaries)
@@ -153,7 +157,7 @@ class TrainJudge:
                     advance(LOOK * self.batch, note=f"loss {float(last.loss):.3f}  {speed:,.0f} pictures/s")
         assert last is not None
         took = time.monotonic() - started
-        save_detector(folder, detector, measure_range(detector, self.seed + 10, device))
+        save_detector(folder, detector, self.known_range(detector, device))
         record = {
             "pictures": last.pictures,
             "loss": float(last.loss),
@@ -167,3 +171,9 @@ class TrainJudge:
             print_json(record)
         else:
             say(f"wrote {folder}: {last.pictures:,} pictures in {took / 60:.1f} minutes")
+
+    def known_range(self, detector: Detector, device) -> dict[str, Tensor]:
+        """Looked at on fewer pictures where fewer were learned from."""
+        pictures = min(RANGE, max(LESSON, self.total))
+        with progress("learning what is known", pictures // LESSON) as advance:
+            return measure_range(detector, self.seed + 10, device, pictures, advance)
