@@ -57,6 +57,9 @@ VERBS = {
         "tessera.locality.fig12:ReproduceFig12", "pixel locality on CIFAR-10 (Figure 12)"
     ),
     "reproduce learning": Verb("tessera.study.learning:ReproduceLearning", "K_max and shares along training"),
+    "reproduce repair": Verb(
+        "tessera.study.repair:ReproduceRepair", "make a failing model compose, untrained"
+    ),
     "reproduce swingby": Verb(
         "tessera.dynamics.swingby_verb:ReproduceSwingby", "swing-by in a diffusion model of circles"
     ),

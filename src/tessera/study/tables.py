@@ -169,6 +169,25 @@ def zoo_speed(results: Any) -> Rows:
     return rows if len(rows) > 1 else [*rows, (NOT_RUN, *[""] * (len(rows[0]) - 1))]
 
 
+def repair_rows(rows: Sequence[Mapping[str, Any]]) -> Rows:
+    """One line for each model and way."""
+    ks = sorted({row["k"] for line in rows for row in line["rows"]})
+    head = ("model", "asked", "K_max, paper rule", "strict", *(f"K = {k}" for k in ks), "passes")
+    return [head, *(repair_row(line, ks) for line in rows)]
+
+
+def repair_row(line: Mapping[str, Any], ks: Sequence[int]) -> Sequence[str]:
+    shares = {row["k"]: f"{row['all_filled']['share']:.0%}" for row in line["rows"]}
+    rules = (k_max_words(line["k_max"][rule]) for rule in ("paper", "strict"))
+    return line["model"], line["way"], *rules, *(shares.get(k, "") for k in ks), f"{line['passes']:.1f}"
+
+
+def repair(results: Any) -> Rows:
+    """A failing model asked in other ways."""
+    record = results.one("repair")
+    return repair_rows(record["rows"]) if record else [("model", "K_max, paper rule"), (NOT_RUN, NOT_RUN)]
+
+
 STUDY_TABLES: dict[str, Callable[[Any], Rows]] = {
     "study-table1": by_training([("exp1", "exp1"), ("exp2", "exp2"), ("exp2L", "exp2L"), ("color", "color")]),
     "study-table2": by_training(
@@ -184,5 +203,6 @@ STUDY_TABLES: dict[str, Callable[[Any], Rows]] = {
     "study-cells": every_cell,
     "study-ablations": ablations,
     "speed-log": speed_log,
+    "repair": repair,
     "zoo-speed": zoo_speed,
 }

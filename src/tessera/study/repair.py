@@ -1,0 +1,101 @@
+"""Can a model that fails be made to compose without training it again? K_max of each way to ask it, with its cost."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.table import Table
+
+from tessera import console
+from tessera.denoiser.folder import Model
+from tessera.devices import DeviceName, pick_device
+from tessera.errors import UserError
+from tessera.judge.calibrate import load_calibration
+from tessera.provenance import provenance
+from tessera.sampler.asking import parse_ks
+from tessera.sampler.compose import HOWS, repair
+from tessera.sampler.verbs import open_model, set_precision
+from tessera.study.exam import Answers, Exam, Examiner
+from tessera.study.tables import repair_rows
+from tessera.study.verbs import open_judge
+
+
+@dataclass(frozen=True)
+class ReproduceRepair:
+    """Ask a failing model about few conditions at a time, and count: K_max of each way, beside models that compose."""
+
+    model: tyro.conf.Positional[str] = "exp2"
+    """The model to repair: a run folder, a model folder or the name of a shipped model."""
+    beside: str = "exp1,exp2L"
+    """Models asked as they are, for comparison; `none` for none."""
+    ways: str = ",".join(HOWS)
+    """Ways to ask the first model."""
+    radius: int = 2
+    """Cells to each side that belong to a thing, for project and localize."""
+    k: str = "1-12"
+    """Numbers of things to ask for."""
+    each: int = 64
+    """Pictures for each K."""
+    steps: int = 32
+    """Noise levels on the way from noise to picture."""
+    batch: int = 256
+    """Pictures the network sees at once."""
+    seed: int = 0
+    """Another seed gives other pictures."""
+    out: Path | None = None
+    """Write the JSON object to this file, such as results/repair.json."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> None:
+        device, jobs = pick_device(self.device), self.jobs()
+        exam = Exam(tuple(parse_ks(self.k)), self.each, self.steps, self.seed)
+        examiner = Examiner(open_judge(device), load_calibration(), device)
+        rows = []
+        for name, way in jobs:
+            console.say(f"{name}, {way}")
+            model = open_model(name, None, None, device)
+            set_precision(model, "auto", device)
+            rows.append({"model": name, "way": way, **self.examined(examiner, model, way, exam)})
+        settings = {"radius": self.radius, "exam": exam.plain()}
+        record = {**settings, "rows": rows, "provenance": provenance(device)}
+        console.publish(record, self.json, self.out, table(rows))
+
+    def jobs(self) -> list[tuple[str, str]]:
+        """Model and way of every line of the table."""
+        ways = self.ways.replace(",", " ").split()
+        for way in ways:
+            if way not in HOWS:
+                raise UserError(f"There is no way `{way}` to ask a model; there are {', '.join(HOWS)}.")
+        others = [] if self.beside == "none" else self.beside.replace(",", " ").split()
+        return [*((self.model, way) for way in ways), *((name, "plain") for name in others)]
+
+    def examined(self, examiner: Examiner, model: Model, way: str, exam: Exam) -> dict[str, Any]:
+        """K_max and shares, and passes of the network per picture and look."""
+        composed = repair(model.denoiser, model.tell, way, self.radius, self.batch)
+        asked = replace(model, denoiser=composed)
+        answers = examiner.sit(asked, exam)
+        marks = examiner.mark(asked, answers)
+        kept = [{name: row[name] for name in KEPT} for row in marks["rows"]]
+        return {"k_max": marks["k_max"], "rows": kept, "passes": passes(composed, answers, exam)}
+
+
+KEPT = ("k", "n", "all_filled", "clean", "near", "found", "extra")
+
+
+def passes(composed: Any, answers: Answers, exam: Exam) -> float:
+    """Pictures the network denoised for each picture it would denoise if asked plainly."""
+    looks = 2 * exam.steps - 1  # Heun looks twice in every step but the last
+    return composed.passes / (len(answers.asks) * looks)
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    head, *body = repair_rows(rows)
+    shown = Table(*head)
+    for row in body:
+        shown.add_row(*row)
+    return shown

@@ -1,0 +1,63 @@
+"""Repairs counted: each way to ask a model is examined like a model, and its cost is told."""
+
+import json
+
+import pytest
+import torch
+
+from tessera.conditioners import LocationGrid
+from tessera.denoiser.build import build_denoiser
+from tessera.denoiser.folder import save_model
+from tessera.experiments import settings_for
+from tessera.study.tables import STUDY_TABLES, repair_rows
+
+SMALL = {"width": 8, "mult": (1,), "blocks": 1, "head_width": 8, "tile": 1}
+
+
+@pytest.fixture
+def model(tmp_path):
+    settings = settings_for("exp2", "tiny", {"data": {"size": 8}, "tell": {"cells": 8}, "denoiser": SMALL})
+    torch.manual_seed(0)
+    config = {"settings": settings.plain()}
+    return save_model(tmp_path / "exp2", build_denoiser(settings), LocationGrid(8, "one"), config)
+
+
+@pytest.fixture
+def repaired(call, judge, model, tmp_path, monkeypatch):
+    monkeypatch.setattr("tessera.study.repair.open_judge", lambda device: judge)
+
+    def run(*more):
+        out = tmp_path / "repair.json"
+        words = ["--k", "0-3", "--each", "2", "--steps", "2", "--device", "cpu", "--out", out]
+        return call("reproduce", "repair", model, *words, *more), out
+
+    return run
+
+
+def test_every_way_has_its_k_max_and_its_cost(repaired, model):
+    code, out = repaired("--beside", str(model))
+    assert code == 0
+    lines = json.loads(out.read_text())["rows"]
+    assert [line["way"] for line in lines] == ["plain", "sum", "project", "localize", "plain"]
+    assert all(line["k_max"]["paper"]["value"] == 2 for line in lines)  # as far as this judge sees things
+    cost = {line["way"]: line["passes"] for line in lines}
+    assert cost["plain"] == 1 and cost["sum"] == cost["project"] == pytest.approx(1 + 6 / 4)  # K = 0, 1, 2, 3
+    assert 1 < cost["localize"] <= 8
+    rows = repair_rows(lines)
+    assert (
+        rows[0][:4] == ("model", "asked", "K_max, paper rule", "strict")
+        and len({len(row) for row in rows}) == 1
+    )
+
+
+def test_unknown_ways_are_refused(repaired, capsys):
+    code, _ = repaired("--ways", "plain,wish")
+    assert code == 2 and "no way `wish`" in capsys.readouterr().err
+
+
+def test_the_table_says_when_it_was_not_run():
+    class Nothing:
+        def one(self, name):
+            return None
+
+    assert STUDY_TABLES["repair"](Nothing())[1] == ("not run", "not run")
