@@ -184,7 +184,12 @@ def test_the_verb_serves_until_it_is_interrupted(folders):
         "--device",
         "cpu",
     ]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+
+    def heed_interruptions():  # a shell that runs this in the background tells its children to ignore them
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    options = {"stderr": subprocess.PIPE, "text": True, "preexec_fn": heed_interruptions}
+    with subprocess.Popen(words, **options) as process:
         said = process.stderr.readline()
         url = re.search(r"http://127\.0\.0\.1:\d+/", said)[0]
         assert "Tessera" in urllib.request.urlopen(url, timeout=60).read().decode()
