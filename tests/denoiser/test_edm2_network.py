@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from tessera.denoiser.contract import Denoiser
-from tessera.denoiser.edm2 import EDM2
+from tessera.denoiser.edm2 import EDM2, attention
 from tessera.denoiser.flops import flops_per_image
 from tessera.denoiser.magnitude import CHANNELS_BY, FOLDING, normalize_weights, set_weight_norm
 from tessera.errors import UserError
@@ -303,3 +303,11 @@ def test_inside_the_network_activations_have_the_asked_precision():
     with net.at_precision("bfloat16"):
         assert net(x, sigma, cond).dtype == torch.float32
     assert seen == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("tokens", [1, 9, 25, 64, 289])
+def test_attention_is_the_same_however_many_tokens_there_are(tokens):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 2, 2, tokens, 8, generator=generator, dtype=torch.float64)
+    shares = torch.softmax(torch.einsum("bhqc,bhkc->bhqk", q, k) / 8**0.5, dim=-1)
+    torch.testing.assert_close(attention(q, k, v), torch.einsum("bhqk,bhkc->bhqc", shares, v))

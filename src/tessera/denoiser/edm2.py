@@ -114,9 +114,10 @@ class Block(nn.Module):
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Softmax attention of (B, heads, tokens, C) each."""
-    if q.shape[2] >= FEW_TOKENS:
+    tokens = q.shape[2]
+    if tokens >= FEW_TOKENS and tokens % 8 == 0:
         return F.scaled_dot_product_attention(q, k, v)
-    # The fused kernels are made for long sequences; on some GPUs they fail on the 25 tokens of a patch.
+    # Fused kernels are made for long, even sequences; on some GPUs they fail or crawl on the 25 tokens of a patch.
     return (q @ k.mT / math.sqrt(q.shape[3])).softmax(-1) @ v
 
 
