@@ -209,7 +209,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "stockpile": 256,
         },
     },
-    "small": {  # 2.7M weights; what was tried on the way is in docs/speed-log.md
+    "small": {  # 2.7M weights; docs/speed-log.md has what was tried on the way
         "data": {"size": 64, "quality": "true"},
         "denoiser": {
             "width": 48,

@@ -1,7 +1,6 @@
-"""Small networks that are awake, a server in a thread that can be stopped and started anew, and a real browser."""
+"""Small networks that are awake, and a server in a thread that can be stopped and started anew."""
 
 import json
-import shutil
 import threading
 import urllib.request
 
@@ -102,19 +101,3 @@ def running(studio, start_server):
     server = start_server(studio)
     yield server
     server.stop()
-
-
-# -- the browser -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="session")
-def chromium():
-    """One browser for all tests of the page."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if not found:
-        pytest.skip("no browser was found: install Debian's package chromium")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        browser.close()

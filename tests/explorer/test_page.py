@@ -84,12 +84,12 @@ class Visit:
 
 
 @pytest.fixture
-def visit(chromium, served):
+def visit(browser, served):
     """`visit(size=..., places=...)` opens the page; afterwards nothing may have failed or come from outside."""
     visits = []
 
     def open_page(**options):
-        visits.append(Visit(chromium, served, **options))
+        visits.append(Visit(browser, served, **options))
         return visits[-1]
 
     yield open_page
@@ -414,9 +414,9 @@ def test_the_second_visitor_sees_how_many_are_before(visit, held):
     second.drawn()
 
 
-def test_a_restart_of_the_server_loses_nothing(chromium, small_studio, start_server):
+def test_a_restart_of_the_server_loses_nothing(browser, small_studio, start_server):
     server = start_server(small_studio)
-    page = Visit(chromium, server, places=[[0.5, 0.5]]).drawn()
+    page = Visit(browser, server, places=[[0.5, 0.5]]).drawn()
     try:
         server.stop()
         expect(page.find("#notice")).to_contain_text("cannot be reached")

@@ -32,6 +32,12 @@ class Knowing:
 
 
 @pytest.fixture
+def minute():
+    """Options of a study so small that a training takes a second."""
+    return MINUTE
+
+
+@pytest.fixture
 def call():
     """`call("reproduce", "fig4")`: the exit code of the command."""
 

@@ -10,18 +10,13 @@ from tessera.files import read_json
 from tessera.study import crew
 from tessera.study.crew import PIPES, Report, listen, shared_gpu
 
-MINUTE = [
-    "--preset", "tiny", "--tell.cells", "8", "--data.size", "8", "--denoiser.width", "8", "--denoiser.blocks", "1",
-    "--denoiser.mult", "1", "--denoiser.head-width", "8", "--denoiser.tile", "1", "--training.batch", "4",
-    "--training.stockpile", "16", "--device", "cpu", "--total", "8", "--k", "0-1", "--each", "1", "--steps", "2",
-]  # fmt: skip
-
 
 @pytest.mark.slow
-def test_two_processes_leave_the_records_of_one(call, tmp_path):
+def test_two_processes_leave_the_records_of_one(call, minute, tmp_path):
+    small = ["--total", "8", "--k", "0-1", "--each", "1", "--steps", "2", "--seeds", "1"]
     for name, more in {"together": ["--parallel", "2"], "alone": []}.items():
         places = ["--root", tmp_path / name / "runs", "--results", tmp_path / name]
-        words = ["--seeds", "1", "--only", "exp1-M1,exp2L-M1", *MINUTE, *places, *more]
+        words = ["--only", "exp1-M1,exp2L-M1", *minute, *small, *places, *more]
         assert call("reproduce", "fig4", *words) == 0
     for record in ("exp1-M1-tiny-seed0", "exp2L-M1-tiny-seed0"):
         one, other = (

@@ -16,7 +16,7 @@ from rich.table import Table
 from tessera import console
 from tessera.devices import DeviceName, pick_device
 from tessera.dynamics.figures import rings, sheet, star
-from tessera.dynamics.swingby import SOURCE_GAPS, Plan, finished, jobs, summarise, train_all
+from tessera.dynamics.swingby import Plan, finished, jobs, summarise, train_all
 from tessera.errors import UserError
 from tessera.files import atomic, make_folder
 from tessera.provenance import provenance
@@ -26,23 +26,23 @@ from tessera.provenance import provenance
 class ReproduceSwingby:
     """Swing-by in a diffusion model: train on three corners of (size, colour), watch the fourth. Carries on."""
 
-    gaps: str = ",".join(f"{gap:g}" for gap in SOURCE_GAPS)
+    gaps: str = ",".join(f"{gap:g}" for gap in Plan.gaps)
     """Colour gaps: the strength of the colour concept."""
-    seeds: int = 5
+    seeds: int = Plan.seeds
     """Trainings for each gap."""
-    steps: int = 3000
+    steps: int = Plan.steps
     """Training steps."""
-    batch: int = 128
+    batch: int = Plan.batch
     """Pictures per step."""
-    lr: float = 0.01
+    lr: float = Plan.lr
     """Learning rate."""
-    moments: int = 32
+    moments: int = Plan.moments
     """Moments of training at which all corners are drawn."""
-    pictures: int = 32
+    pictures: int = Plan.pictures
     """Pictures of each corner at each moment."""
-    levels: int = 12
+    levels: int = Plan.levels
     """Noise levels on the way from noise to picture."""
-    width: int = 32
+    width: int = Plan.width
     """Channels of the first level of the network."""
     share: Annotated[str, tyro.conf.arg(metavar="I/N")] = "0/1"
     """Train only every Nth run from the Ith on: for several processes on one folder."""
