@@ -58,6 +58,9 @@ class DenoiserSettings:
         tuple[int, ...], "resolutions (of the whole picture) with attention, such as 16,8"
     ] = (16,)
     head_width: Annotated[int, "channels per attention head"] = 48
+    emb_mult: Annotated[
+        int, "width of what noise level and condition are told through, in multiples; 0: the widest level's"
+    ] = 0
     coords: Annotated[bool, "give the network the x and y of every pixel"] = True
     tile: Annotated[int, "pixels along a side that a network takes as one; 1 is the paper's"] = 1
     radius: Annotated[int, "cells a local network sees on each side of a cell"] = 2
@@ -75,6 +78,7 @@ class TrainingSettings:
     lr: Annotated[float, "largest learning rate"] = 0.01
     decay: Annotated[float, "steps after which the rate falls as one over the square root; 0 keeps it"] = 2000
     rampup: Annotated[int, "images over which the rate rises from 0", COUNT] = 100_000
+    cooldown: Annotated[int, "images at the end over which the rate falls to 0", COUNT] = 0
     beta1: Annotated[float, "Adam's memory of the gradient"] = 0.9
     beta2: Annotated[float, "Adam's memory of the squared gradient"] = 0.99
     p_mean: Annotated[float, "mean of ln sigma in training"] = -0.8
@@ -301,6 +305,8 @@ def checked(settings: Settings) -> Settings:
         raise UserError("Batch, total, snapshot and checkpoint must each be at least one image.")
     if training.micro < 0 or training.lr <= 0:
         raise UserError("The learning rate must be positive and --training.micro not negative.")
+    if training.cooldown < 0 or denoiser.emb_mult < 0:
+        raise UserError("Neither --training.cooldown nor --denoiser.emb-mult can be negative.")
     if denoiser.kind != "edm2" and tell.kind not in ("grid", "list"):
         raise UserError(
             f"A local network needs conditions that lie somewhere, and `{tell.kind}` ones do not."

@@ -34,3 +34,18 @@ def test_four_times_as_late_is_half_the_rate():
 
 def test_both_parts_can_be_switched_off():
     assert learning_rate(7, batch=8, reference=0.3, decay_batches=0, rampup_images=0) == 0.3
+
+
+def test_the_rate_falls_to_zero_towards_the_end():
+    def rate(seen):
+        return learning_rate(
+            seen,
+            batch=1,
+            reference=0.4,
+            decay_batches=0,
+            rampup_images=0,
+            cooldown_images=100,
+            total_images=300,
+        )
+
+    assert [rate(seen) for seen in (0, 200, 250, 300, 400)] == [0.4, 0.4, 0.2, 0.0, 0.0]

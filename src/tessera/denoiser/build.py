@@ -50,6 +50,8 @@ def make_network(settings: Settings, tell: Conditioner) -> nn.Module:
         return LocalConv(size, spatial(tell), wanted.radius, **options)
     for name in ("width", "mult", "blocks", "attention", "head_width", "dropout"):
         options[name] = getattr(wanted, name)
+    if wanted.emb_mult:
+        options["emb_mult"] = wanted.emb_mult
     if wanted.kind == "patchwise":
         side = (2 * wanted.radius + 1) * (size // spatial(tell).cells)
         return Patchwise(size, spatial(tell), wanted.radius, **options | dividing(side, wanted))

@@ -64,15 +64,23 @@ class Learner:
             tuned = TUNED if settings.compile == "tuned" else None
             self.loss_of = torch.compile(self._loss_of, dynamic=False, options=tuned)
             self.normal = CompiledNormal()
+        self.gradients_of: Callable[[Batch], Tensor] = self._gradients_of
+        if can_be_recorded(settings, self.device, group):
+            from tessera.training.replay import Replay
+
+            self.gradients_of = Replay(self._gradients_of)
 
     # -- one step ------------------------------------------------------------------------------------------
 
     def step(self, batch: Batch) -> Step:
         """Learn from this process's share of one step."""
-        views = training_views(self.denoiser, batch.images, batch.cond, batch.index, self.settings.seed)
-        loss = self.gradients(views)
+        loss = self.gradients_of(batch)
         lr = self.update()
         return Step(self.images_seen, loss, lr)
+
+    def _gradients_of(self, batch: Batch) -> Tensor:
+        views = training_views(self.denoiser, batch.images, batch.cond, batch.index, self.settings.seed)
+        return self.gradients(views)
 
     def gradients(self, views: Views) -> Tensor:
         """Fill `.grad` with the gradient of the whole step. Returns the mean loss per element, ()."""
@@ -115,6 +123,8 @@ class Learner:
             reference=settings.lr,
             decay_batches=settings.decay,
             rampup_images=settings.rampup,
+            cooldown_images=settings.cooldown,
+            total_images=settings.total,
         )
         self.optimizer.param_groups[0]["lr"] = lr
         seen = self.images_seen + settings.batch
@@ -224,6 +234,13 @@ def train(learner: Learner, stream: Stream) -> Iterator[Step]:
     )
     while learner.images_seen < settings.total:
         yield learner.step(next(batches))
+
+
+def can_be_recorded(settings: TrainingSettings, device: torch.device, group: Group) -> bool:
+    """Where a step is one pass of one process, the same kernels run in every step."""
+    return (
+        device.type == "cuda" and chosen_compile(settings, device) and group.world == 1 and not settings.micro
+    )
 
 
 def chosen_precision(settings: TrainingSettings, device: torch.device) -> str:

@@ -39,6 +39,7 @@ LOG_STEPS = 20  # steps between two lines of the log, and between two looks for 
 FREE = {  # settings that may change when a run is carried on: they leave what is computed as it is
     f"training.{name}" for name in ("total", "snapshot", "checkpoint", "compile", "stockpile", "micro")
 }
+TOTAL = "training.total"  # not free where the rate falls to 0 towards it
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ class RunFolder:
         write_json(self.config, {"tessera": __version__, **settings.plain()})
 
     def check(self, settings: Settings) -> None:
-        difference = first_difference(self.settings(), settings, FREE)
+        free = FREE - {TOTAL} if settings.training.cooldown else FREE
+        difference = first_difference(self.settings(), settings, free)
         if difference:
             name, was, now = difference
             raise UserError(
