@@ -1,11 +1,14 @@
 """The patchwise denoiser: exactly local, equal to a loop over cells, fed fair patches in training."""
 
+import inspect
+
 import pytest
 import torch
 
 from tessera.conditioners import LocationGrid, LocationList
 from tessera.denoiser.build import denoiser_config, denoiser_from
 from tessera.denoiser.patchwise import Patchwise
+from tessera.denoiser.views import SeesPatches, trained_network
 from tessera.errors import UserError
 
 GRID = LocationGrid(cells=8)
@@ -153,3 +156,13 @@ def test_cells_that_do_not_divide_the_picture_are_refused():
         network()(torch.zeros(1, 3, 8, 8), 1.0)
     with pytest.raises(UserError, match="takes conditions"):
         network()(torch.zeros(1, 3, 16, 16), 1.0, torch.zeros(1, 3))
+
+
+def test_training_takes_the_network_on_patches_in_every_python():
+    """From 3.12 on `isinstance` asks for members without `__getattr__`, which is how modules hold submodules."""
+    denoiser = network()
+    assert trained_network(denoiser) is denoiser.network
+    members = {*vars(SeesPatches), *inspect.get_annotations(SeesPatches)}
+    for name in members:
+        if not name.startswith("_"):
+            inspect.getattr_static(denoiser, name)

@@ -1,7 +1,7 @@
 """What goes into a network: checked pictures, and in training either pictures or patches of them."""
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -28,16 +28,17 @@ class Views:
 
 @runtime_checkable
 class SeesPatches(Protocol):
-    """A denoiser that trains a smaller network on pieces of the picture."""
+    """A denoiser that trains a smaller `network` on pieces of the picture.
 
-    network: nn.Module
+    `network` is no member here: from Python 3.12 on, `isinstance` does not see the submodules of a module.
+    """
 
     def training_patches(self, images: Tensor, cond: Tensor, index: Tensor, seed: int = 0) -> Views: ...
 
 
 def trained_network(denoiser: nn.Module) -> nn.Module:
     """The module whose loss is computed in training."""
-    return denoiser.network if isinstance(denoiser, SeesPatches) else denoiser
+    return cast(nn.Module, denoiser.network) if isinstance(denoiser, SeesPatches) else denoiser
 
 
 def innermost(denoiser: nn.Module) -> nn.Module:
