@@ -57,6 +57,9 @@ VERBS = {
         "tessera.locality.fig12:ReproduceFig12", "pixel locality on CIFAR-10 (Figure 12)"
     ),
     "reproduce learning": Verb("tessera.study.learning:ReproduceLearning", "K_max and shares along training"),
+    "reproduce scatter": Verb(
+        "tessera.study.scatter:ReproduceScatter", "locality against K_max along training (Figure 2, right)"
+    ),
     "reproduce repair": Verb(
         "tessera.study.repair:ReproduceRepair", "make a failing model compose, untrained"
     ),

@@ -213,14 +213,15 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "stockpile": 256,
         },
     },
-    "small": {  # 2.7M weights; docs/speed-log.md has what was tried on the way
-        "data": {"size": 64, "quality": "true"},
+    "small": {  # 2.8M weights; docs/speed-log.md has what was tried on the way
+        "data": {"size": 64, "quality": "fast"},
         "denoiser": {
-            "width": 48,
-            "mult": (1, 2, 2),
+            "width": 16,  # 64, 96 and 64 channels
+            "mult": (4, 6, 4),
             "blocks": 1,
             "attention": (16,),
-            "head_width": 48,
+            "head_width": 32,
+            "emb_mult": 32,  # fewer numbers than the grid has cells blur neighbouring cells into one
             "coords": True,
             "tile": 2,
         },
@@ -228,8 +229,9 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "total": 3 * Mi,
             "batch": 256,
             "lr": 0.02,
-            "decay": 4000,
+            "decay": 0,
             "rampup": 50_000,
+            "cooldown": Mi,
             "p_mean": 0.4,
             "snapshot": Mi // 2,
             "checkpoint": Mi // 2,

@@ -12,6 +12,7 @@ from tessera.locality.scatter import Point, correlation, point_from, scatter_rec
 from tessera.locality.study import (
     Plan,
     Trajectory,
+    conditional_locality_alone,
     default_probes,
     generated,
     locate,
@@ -79,6 +80,7 @@ def test_a_local_painter_is_local_in_pixels_and_conditions(source, k):
     found = locate(local_painter(), TELL, 16, plan)
     record = study_record(found)
     assert len(found) == 2 and record["conditional_locality"]["value"] == 1.0
+    assert conditional_locality_alone(local_painter(), TELL, 16, plan) == record["conditional_locality"]
     assert record["conditional_locality"]["scenes"] == 2
     assert all(row["side90"] == 1 for row in record["levels"])
     for row in record["levels"]:  # three channels, each 1 / (1 + sigma^2)

@@ -25,7 +25,7 @@ from tessera.images.stream import Batch
 from tessera.judge.intervals import quantile_range
 from tessera.sampler.noise import noise_levels, seeded_noise
 from tessera.sampler.solvers import heun
-from tessera.training.loop import Learner
+from tessera.training.loop import Learner, forget_compiled
 
 SOURCE_GAPS = (0.137, 0.247, 0.358, 0.468, 0.579, 0.689)
 SATURATED = 0.01  # mean squared error of the training corners below which training counts as done
@@ -164,6 +164,7 @@ def train_all(
     make_folder(folder)
     for number, (gap, seed) in enumerate(jobs(plan)):
         if number % share[1] == share[0] and finished(folder, gap, seed, plan) is None:
+            forget_compiled()
             write_json(run_path(folder, gap, seed), train_one(gap, seed, plan, device, on_step))
 
 

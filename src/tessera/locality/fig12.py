@@ -51,11 +51,12 @@ def cifar_settings(preset: str, total: int | None = None) -> Settings:
         "tell": {"kind": "nothing"},
         "data": {"size": SIDE},
         "denoiser": {"tile": 1, "coords": False},
+        "training": {"p_mean": -0.4},  # EDM2's own: here detail matters, not the places of things
     }
     if preset != "tiny":
         changes["denoiser"]["attention"] = (16, 8)
     if total is not None:
-        changes["training"] = {"total": total}
+        changes["training"]["total"] = total
     return replace(settings_for("exp1", preset, changes), experiment="cifar10")
 
 

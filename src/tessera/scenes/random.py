@@ -36,7 +36,8 @@ def words(seed: int, index: Tensor, lane: str, count: int, turn: int | Tensor = 
     low_block, high_block = first // 4, -(-(first + count) // 4)
     block = torch.arange(low_block, high_block, device=index.device)  # (K,)
     scene = index[:, None].expand(-1, len(block))  # (B, K)
-    repeat = torch.as_tensor(turn, device=index.device).expand(len(index))[:, None].expand_as(scene)
+    turns = turn if isinstance(turn, Tensor) else torch.full((), turn, device=index.device)
+    repeat = turns.to(index.device).expand(len(index))[:, None].expand_as(scene)
     counter = (scene & MASK, scene >> 32 & MASK, repeat, block.expand_as(scene))
     mixed = torch.stack(philox(counter, lane_key(seed, lane)), dim=-1)  # (B, K, 4)
     skipped = first - 4 * low_block

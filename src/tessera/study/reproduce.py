@@ -25,7 +25,7 @@ from tessera.study.jobs import FORMAT, Job, Places, evenly
 from tessera.study.records import write_study
 from tessera.study.strips import save_strip, shown_record
 from tessera.training.distributed import ALONE
-from tessera.training.loop import chosen_compile, chosen_precision
+from tessera.training.loop import chosen_compile, chosen_precision, forget_compiled
 from tessera.training.run import Outcome, RunFolder, load_run, train_run
 from tessera.training.verbs import Watch
 
@@ -275,11 +275,3 @@ def tidy(run: RunFolder, keep: Keep) -> None:
     ]
     for path in [*run.states(), *(earlier if keep == "last" else [])]:
         path.unlink()
-
-
-def forget_compiled() -> None:
-    """Each network is compiled for itself: beyond a few under one name the compiler would give up on it.
-
-    What was compiled stays in the compiler's cache of kernels, so that the next network like it starts soon.
-    """
-    torch.compiler.reset()

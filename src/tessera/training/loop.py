@@ -236,6 +236,14 @@ def train(learner: Learner, stream: Stream) -> Iterator[Step]:
         yield learner.step(next(batches))
 
 
+def forget_compiled() -> None:
+    """Each network is compiled for itself: beyond a few under one name the compiler would give up on it.
+
+    What was compiled stays in the compiler's cache of kernels, so that the next network like it starts soon.
+    """
+    torch.compiler.reset()
+
+
 def can_be_recorded(settings: TrainingSettings, device: torch.device, group: Group) -> bool:
     """Where a step is one pass of one process, the same kernels run in every step."""
     return (
