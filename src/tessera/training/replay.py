@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from tessera.console import say
 from tessera.images.stream import Batch
 
 WARM_UPS = 3  # compilers and cuDNN choose their kernels before anything is recorded
@@ -19,12 +20,14 @@ class Replay:
     def __init__(self, work: Callable[[Batch], Tensor]):
         self.work = work
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.refused = False  # a network may do what cannot be recorded, such as wait for the CPU
 
     def __call__(self, batch: Batch) -> Tensor:
         """The number that `work` returns, ()."""
-        if self.graph is None:
+        if self.graph is None and not self.refused:
             self.record(batch)
-        assert self.graph is not None
+        if self.graph is None:
+            return self.work(batch)
         for held, new in zip(parts(self.held), parts(batch), strict=True):
             held.copy_(new)
         self.graph.replay()
@@ -40,10 +43,19 @@ class Replay:
         stream.synchronize()
         torch.cuda.empty_cache()  # the recording keeps memory of its own
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            self.result = self.work(self.held)
-        self.graph = graph
+        try:
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                self.result = self.work(self.held)
+        except RuntimeError as error:
+            self.refused = True
+            say(f"Training goes on more slowly, as its steps cannot be recorded: {first_line(error)}")
+        else:
+            self.graph = graph
 
 
 def parts(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     return batch.images, batch.cond, batch.index
+
+
+def first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
