@@ -14,6 +14,7 @@ from tessera.dynamics.swingby import (
     finished,
     last_crossing,
     new_learner,
+    new_network,
     run_path,
     summary,
     train_all,
@@ -42,13 +43,15 @@ def test_looks_begin_at_the_first_step_and_end_at_the_last():
 
 
 def test_a_run_records_every_corner_at_every_look_and_repeats_itself():
-    one, again = (train_one(0.4, 1, SMALL) for _ in range(2))
+    learner = new_learner(SMALL)
+    one, again = (train_one(0.4, 1, SMALL, learner) for _ in range(2))
     assert np.array(one["coordinates"]).shape == (3, 4, 2, 2) and one["steps"] == [1, 2, 3] == SMALL.looks
-    assert one == again != train_one(0.4, 2, SMALL)
+    assert one == again != train_one(0.4, 2, SMALL, learner)
+    assert one == train_one(0.4, 1, SMALL, new_learner(SMALL))
 
 
 def test_another_seed_is_another_network():
-    one, other = (new_learner(seed, SMALL).denoiser.out.weight for seed in (0, 1))
+    one, other = (new_network(seed, SMALL).out.weight for seed in (0, 1))
     assert not torch.equal(one, other)
 
 

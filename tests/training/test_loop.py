@@ -108,6 +108,19 @@ def test_a_learner_loaded_from_its_tensors_carries_on_bit_for_bit(minute, experi
     assert all(torch.equal(kept[name], expected[name]) for name in expected)
 
 
+def test_a_restarted_learner_trains_as_a_new_one_would(minute):
+    settings = minute()
+    used, fresh = learner_for(settings, total=12), learner_for(settings, total=12, seed=3)
+    list(train(used, stream_for(settings)))
+    used.settings = fresh.settings
+    used.restart(build_denoiser(replace(settings, training=fresh.settings)))
+    for learner in (used, fresh):
+        list(train(learner, stream_for(settings)))
+    found, expected = used.tensors(), fresh.tensors()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
 def test_a_state_of_another_network_is_refused(minute):
     learner = learner_for(minute())
     next(train(learner, stream_for(minute())))

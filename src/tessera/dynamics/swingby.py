@@ -25,11 +25,12 @@ from tessera.images.stream import Batch
 from tessera.judge.intervals import quantile_range
 from tessera.sampler.noise import noise_levels, seeded_noise
 from tessera.sampler.solvers import heun
-from tessera.training.loop import Learner, forget_compiled
+from tessera.training.loop import Learner
 
 SOURCE_GAPS = (0.137, 0.247, 0.358, 0.468, 0.579, 0.689)
 SATURATED = 0.01  # mean squared error of the training corners below which training counts as done
 RESAMPLES = 1000
+RUN_APART = 2**32  # between the picture numbers of two seeds, by which noise is drawn
 FORMAT = 1
 
 
@@ -69,15 +70,16 @@ class Plan:
 
 
 def train_one(
-    gap: float, seed: int, plan: Plan, device=None, on_step: Callable[[], Any] = lambda: None
+    gap: float, seed: int, plan: Plan, learner: Learner, on_step: Callable[[], Any] = lambda: None
 ) -> dict[str, Any]:
     """Train on three corners; the coordinates of all four at every look, as plain data."""
-    task, learner = CirclesTask(gap=gap, seed=seed), new_learner(seed, plan, device)
+    task = CirclesTask(gap=gap, seed=seed)
+    learner.restart(new_network(seed, plan))
     looks, seen, losses = set(plan.looks), [], []
     for step in range(1, plan.steps + 1):
         index = torch.arange((step - 1) * plan.batch, step * plan.batch, device=learner.device)
         made = task.batch(index)
-        loss = learner.step(Batch(made.images, told(made.cond), index)).loss
+        loss = learner.step(Batch(made.images, told(made.cond), index + seed * RUN_APART)).loss
         if step in looks:
             seen.append(look(learner, task, plan))
             losses.append(float(loss))
@@ -94,7 +96,8 @@ def train_one(
     }
 
 
-def new_learner(seed: int, plan: Plan, device=None) -> Learner:
+def new_learner(plan: Plan, device=None) -> Learner:
+    """One for all runs, so that it is compiled once; its noise is keyed by picture number, not by its seed."""
     settings = TrainingSettings(
         total=plan.steps * plan.batch,
         batch=plan.batch,
@@ -103,14 +106,16 @@ def new_learner(seed: int, plan: Plan, device=None) -> Learner:
         rampup=0,
         p_mean=-0.4,
         ema=(0.1,),
-        seed=seed,
     )
+    return Learner(new_network(0, plan), settings, device)
+
+
+def new_network(seed: int, plan: Plan) -> EDM2:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = EDM2(
+        return EDM2(
             32, cond_dim=4, width=plan.width, mult=(1, 2, 2), blocks=1, attention=(), head_width=plan.width
         )
-    return Learner(network, settings, device)
 
 
 def told(cond: Tensor) -> Tensor:
@@ -162,10 +167,10 @@ def train_all(
 ) -> None:
     """Train what is missing; of several processes each takes its share of the jobs."""
     make_folder(folder)
+    learner = new_learner(plan, device)
     for number, (gap, seed) in enumerate(jobs(plan)):
         if number % share[1] == share[0] and finished(folder, gap, seed, plan) is None:
-            forget_compiled()
-            write_json(run_path(folder, gap, seed), train_one(gap, seed, plan, device, on_step))
+            write_json(run_path(folder, gap, seed), train_one(gap, seed, plan, learner, on_step))
 
 
 # --- what the paths say -------------------------------------------------------------------------------------

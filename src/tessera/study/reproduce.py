@@ -6,30 +6,34 @@ by its settings and its exam.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from tessera.conditioners import SpatialConditioner
 from tessera.console import say
+from tessera.denoiser.build import build_denoiser
 from tessera.denoiser.folder import Model
 from tessera.devices import peak_memory
 from tessera.errors import UserError
-from tessera.experiments import format_count
+from tessera.experiments import Settings, format_count
 from tessera.files import make_folder, read_json, write_json
 from tessera.judge.kmax import Training
+from tessera.locality.study import Plan, conditional_locality_alone
 from tessera.provenance import provenance
 from tessera.study.exam import Answers, Exam, Examiner, quality
 from tessera.study.jobs import FORMAT, Job, Places, evenly
 from tessera.study.records import write_study
 from tessera.study.strips import save_strip, shown_record
 from tessera.training.distributed import ALONE
-from tessera.training.loop import chosen_compile, chosen_precision, forget_compiled
+from tessera.training.loop import Learner, chosen_compile, chosen_precision, forget_compiled
 from tessera.training.run import Outcome, RunFolder, load_run, train_run
 from tessera.training.verbs import Watch
 
 Keep = Literal["everything", "averages", "last"]
+LOCALITY = Plan(k=4, pictures=8, scenes=4, source="truth")  # how locality is measured along training
 QUICK_RESAMPLES = 200  # for moments of training, whose intervals are only looked at along a curve
 
 
@@ -70,6 +74,7 @@ class Study:
         self.clock, self.on_record = clock or Clock(), on_record
         self.device = examiner.device
         self.failed: dict[str, str] = {}
+        self.learners: dict[Settings, Learner] = {}
 
     def run(self, jobs: Sequence[Job]) -> bool:
         """Whether everything was seen to the end; False if stopped before."""
@@ -88,7 +93,6 @@ class Study:
         """One job; a training that fails must not take the evening's others with it."""
         try:
             self.clock.check()
-            forget_compiled()
             self.train(job)
             self.clock.check()
             self.examine(job)
@@ -110,7 +114,7 @@ class Study:
             outcome = train_run(
                 job.settings,
                 folder,
-                device=self.device,
+                learner=self.learner_for(job.settings),
                 minutes=self.clock.left,
                 on_step=watch.step,
                 on_record=watch.record,
@@ -118,6 +122,14 @@ class Study:
         self.told(job, outcome)
         if not outcome.finished:
             raise Stopped
+
+    def learner_for(self, settings: Settings) -> Learner:
+        """Cells that differ in scenes and labels alone share one network in training, compiled once."""
+        make = same_make(settings)
+        if make not in self.learners:
+            forget_compiled()
+            self.learners[make] = Learner(build_denoiser(settings), settings.training, self.device)
+        return self.learners[make]
 
     def told(self, job: Job, outcome: Outcome) -> None:
         what = "trained on" if outcome.finished else "paused at"
@@ -130,13 +142,14 @@ class Study:
         folder = job.folder(self.places)
         end = trained_at(job, folder)
         assert end is not None
+        forget_compiled()
         model = self.examiner.ready(load_run(folder, images_seen=end, device=self.device))
         exam = Exam(**{**job.exam, "ks": tuple(job.exam["ks"])})
         moments = [self.moment(job, model, exam, seen) for seen in self.before_the_end(job, end)]
         take_weights(model, folder, end)
         answers = self.examiner.sit(model, exam)
         result = self.examiner.mark(model, answers)
-        moments += [moment(end, result, answers)] if job.snapshots else []
+        moments += [self.moment_of(model, end, result, answers)] if job.snapshots else []
         self.write(job, self.record(job, model, answers, result, moments), answers)
         tidy(RunFolder(folder), self.keep)
 
@@ -155,9 +168,22 @@ class Study:
             take_weights(model, folder, seen)
             answers = self.examiner.sit(model, exam)
             marks = self.examiner.mark(model, answers, False, QUICK_RESAMPLES)
-            known = {"exam": dict(job.exam), "moment": moment(seen, marks, answers)}
+            known = {"exam": dict(job.exam), "moment": self.moment_of(model, seen, marks, answers)}
             write_json(path, known)
         return known["moment"]
+
+    def moment_of(
+        self, model: Model, images_seen: int, result: dict[str, Any], answers: Answers
+    ) -> dict[str, Any]:
+        """What is kept of an exam during training: K_max, the shares of every K, and conditional locality."""
+        rows = [{name: row[name] for name in MOMENT_ROW} for row in result["rows"]]
+        return {
+            "images_seen": images_seen,
+            "k_max": result["k_max"],
+            "rows": rows,
+            "locality": locality_of(model, self.device),
+            "examined": spent_on(answers),
+        }
 
     def record(
         self,
@@ -244,10 +270,21 @@ def training_seconds(run: RunFolder, end: int) -> tuple[float, dict[str, Any]]:
 MOMENT_ROW = ("k", "n", "all_filled", "clean", "within", "near", "found", "extra", "things")
 
 
-def moment(images_seen: int, result: dict[str, Any], answers: Answers) -> dict[str, Any]:
-    """What is kept of an exam during training: K_max and the shares of every K."""
-    rows = [{name: row[name] for name in MOMENT_ROW} for row in result["rows"]]
-    return {"images_seen": images_seen, "k_max": result["k_max"], "rows": rows, "examined": spent_on(answers)}
+def same_make(settings: Settings) -> Settings:
+    """The settings of all runs whose networks train by the same code: scenes and labels are only what it sees."""
+    seen = replace(settings.data, objects=(1, 1), seed=0, quality="fast")
+    return replace(settings, experiment="", tell=replace(settings.tell, label="all"), data=seen)
+
+
+def locality_of(model: Model, device: torch.device) -> dict[str, Any] | None:
+    """Conditional locality on noised truth; None where conditions have no place, or do not count yet."""
+    if not isinstance(model.tell, SpatialConditioner):
+        return None
+    try:
+        with torch.no_grad():
+            return conditional_locality_alone(model.denoiser, model.tell, model.size, LOCALITY, device)
+    except UserError:
+        return None
 
 
 def spent_on(answers: Answers) -> dict[str, Any]:

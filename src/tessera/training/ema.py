@@ -68,6 +68,12 @@ class Averages:
         for means, share in zip(self.means.values(), self.shares(images_seen, batch), strict=True):
             torch._foreach_lerp_(means, self.live, share)
 
+    @torch.no_grad()
+    def restart(self) -> None:
+        """Forget the past: every average is the weights as they are."""
+        for means in self.means.values():
+            torch._foreach_copy_(means, self.live)
+
     def shares(self, images_seen: float, batch: float) -> list[float]:
         """How far towards the weights the step that ends at `images_seen` moves each average."""
         return [1 - keep(std, images_seen, batch) for std in self.means]

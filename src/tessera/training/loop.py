@@ -141,6 +141,14 @@ class Learner:
             normalize_weights(self.denoiser)
         self.averages.update(images_seen, self.settings.batch)
 
+    def restart(self, denoiser: nn.Module) -> None:
+        """Begin anew with the weights of another network of the same make: what was compiled stays good."""
+        self.denoiser.load_state_dict(denoiser.state_dict())
+        normalize_weights(self.denoiser)
+        self.optimizer.state.clear()
+        self.averages.restart()
+        self.images_seen = 0
+
     # -- looking at it, keeping it -------------------------------------------------------------------------
 
     def averaged(self, std: float | None = None) -> nn.Module:

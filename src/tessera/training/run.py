@@ -195,15 +195,22 @@ def train_run(
     *,
     device=None,
     group: Group = ALONE,
+    learner: Learner | None = None,
     minutes: float | None = None,
     on_record: Callable[[dict[str, Any]], None] | None = None,
     on_snapshot: Callable[[RunFolder, Learner], None] | None = None,
     on_step: Callable[[int], None] | None = None,
     tell_person: Callable[[str], None] = say,
 ) -> Outcome:
-    """Train until the total, from the newest state in `folder` on. `minutes` pauses before."""
+    """Train until the total, from the newest state in `folder` on. `minutes` pauses before.
+
+    A `learner` of an earlier run with the same network and training settings saves compiling them again.
+    """
     run = RunFolder(folder)
-    learner = Learner(build_denoiser(settings), settings.training, device, group)
+    if learner is None:
+        learner = Learner(build_denoiser(settings), settings.training, device, group)
+    else:
+        learner.restart(build_denoiser(settings))
     if group.leads:
         run.prepare(settings)
     group.wait()
