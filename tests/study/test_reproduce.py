@@ -34,7 +34,7 @@ def test_a_cell_leaves_a_whole_record_a_strip_and_a_figure(reproduce, results):
     assert row["counts"][2][0] == 2 and row["all_filled"]["count"] == row["all_filled"]["n"] == 2
     assert row["all_filled"]["low"] < 1 and row["judge"]["exact_count"]["n"] > 0
     assert record["shown"]["3"] == [[0, 0, 0, 0]] * 2 and record["shown"]["2"] == [[2, 0, 1, 0]] * 2
-    assert Image.open(results / "study" / "strips" / "exp1-M1-tiny-seed0.png").size == (16, 32)
+    assert Image.open(results / "study" / "strips" / "exp1-M1-tiny-seed0.webp").size == (16, 32)
     assert Image.open(results / "figures" / "fig4-tiny.png").width > 2 * 4 * 128
     row = next(r for r in json.loads((results / "study.json").read_text())["presets"]["tiny"] if r["run"])
     assert row["cell"] == "exp1-M1" and row["k_max"]["paper"]["value"] == 2 and row["at_zero"] == [0, 0]
@@ -71,9 +71,9 @@ def test_interrupted_training_carries_on_to_the_same_pictures(reproduce, results
         tmp_path / "runs" / "color-M5-tiny-seed0" / "snapshots" / "state-000000000008.safetensors"
     ).is_file()
     assert reproduce("fig5") == 0
-    carried_on = (results / "study" / "strips" / "color-M5-tiny-seed0.png").read_bytes()
+    carried_on = (results / "study" / "strips" / "color-M5-tiny-seed0.webp").read_bytes()
     assert reproduce("fig5", "--root", tmp_path / "again", "--results", tmp_path / "again") == 0
-    assert (tmp_path / "again" / "study" / "strips" / "color-M5-tiny-seed0.png").read_bytes() == carried_on
+    assert (tmp_path / "again" / "study" / "strips" / "color-M5-tiny-seed0.webp").read_bytes() == carried_on
 
 
 def test_an_interrupted_exam_is_set_again_without_training(reproduce, results, monkeypatch, judge):

@@ -26,10 +26,10 @@ from tessera.sampler.verbs import set_precision
 from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
 from tessera.study.exam import Exam, Examiner, label_of, quality
 from tessera.study.reproduce import spent_on
-from tessera.study.strips import COLUMNS, Shown, load_strip, save_strip, shown_record
+from tessera.study.strips import COLUMNS, STRIP, Shown, load_strip, save_strip, shown_record
 from tessera.version import __version__
 
-EXAM, STRIP = "report-exam.json", "report-exam.png"
+EXAM, PICTURES = "report-exam.json", f"report-exam{STRIP}"
 LOCALITY, MAPS = "report-locality.json", "report-locality.safetensors"
 QUICK_KS = (1, 3, 6, 9)
 ASKED = 4  # places asked for where locality is measured, as in the paper's Figure 10
@@ -111,10 +111,10 @@ class Measurer:
             return None
         wanted = self.dials.exam(model.tell, judged_elsewhere)
         record = self.kept(keep / EXAM, model, lambda known: at_least_as_good(known["exam"], wanted))
-        if record is None or not (keep / STRIP).is_file():
+        if record is None or not (keep / PICTURES).is_file():
             say(f"{name}: drawing and judging {wanted.pictures} pictures")
             record = self.examined(model, wanted, keep)
-        return record, load_strip(keep / STRIP, record, aims_of(model.tell, record["shown"]))
+        return record, load_strip(keep / PICTURES, record, aims_of(model.tell, record["shown"]))
 
     def examined(self, model: Model, exam: Exam, keep: Path) -> Record:
         set_precision(model, "auto", self.device)
@@ -128,7 +128,7 @@ class Measurer:
             "examined": spent_on(answers),
             "provenance": provenance(self.device),
         }
-        save_strip(make_folder(keep) / STRIP, answers)  # first: the record vouches for it
+        save_strip(make_folder(keep) / PICTURES, answers)  # first: the record vouches for it
         write_json(keep / EXAM, record)
         return record
 

@@ -16,7 +16,7 @@ from tessera.locality.study import Located
 from tessera.report.measure import Measurer, Record, aims_of
 from tessera.sampler.verbs import open_model
 from tessera.study.cells import CELLS, HEADLINES, Cell, Paper
-from tessera.study.strips import Shown, load_strip
+from tessera.study.strips import STRIP, Shown, load_strip
 from tessera.training.run import RunFolder, is_run
 
 MOST_RECORDS = 4  # of a whole study, shown side by side
@@ -306,7 +306,7 @@ def from_study(record: Record, path: Path) -> Subject:
         by_color=settings["tell"]["kind"] == "color",
     )
     take_marks(subject, record["result"], {"found": f"in {path.name}", **record})
-    strip = path.parent / "strips" / f"{path.stem}.png"
+    strip = path.parent / "strips" / f"{path.stem}{STRIP}"
     if strip.is_file():
         tell = tell_for(settings_from(settings))
         subject.shown = load_strip(strip, record, aims_of(tell, record["shown"]))

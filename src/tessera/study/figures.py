@@ -18,7 +18,7 @@ from tessera.sampler.sheets import marked
 from tessera.scenes.vocabulary import COLOR_NAMES, COLORS, LOCATIONS
 from tessera.study.cells import CELLS, Cell
 from tessera.study.jobs import Places, job_name
-from tessera.study.strips import Shown, load_strip
+from tessera.study.strips import STRIP, Shown, load_strip
 
 SIDE = 128  # a picture on the sheet, in pixels
 GAP, WORDS, TITLE, MARGIN = 4, 14, 40, 44
@@ -63,7 +63,7 @@ def save_figure(name: str, places: Places, preset: str, seed: int = 0) -> Path |
 
 def panel_for(cell: Cell, places: Places, preset: str, seed: int) -> Panel:
     job = job_name(cell.name, preset, seed)
-    path, strip = places.records / f"{job}.json", places.strips / f"{job}.png"
+    path, strip = places.records / f"{job}.json", places.strips / f"{job}{STRIP}"
     if not path.is_file() or not strip.is_file():
         return Panel(cell, {}, None)
     record = read_json(path)

@@ -26,7 +26,7 @@ from tessera.provenance import provenance
 from tessera.study.exam import Answers, Exam, Examiner, quality
 from tessera.study.jobs import FORMAT, Job, Places, evenly
 from tessera.study.records import write_study
-from tessera.study.strips import save_strip, shown_record
+from tessera.study.strips import STRIP, save_strip, shown_record
 from tessera.training.distributed import ALONE
 from tessera.training.loop import Learner, chosen_compile, chosen_precision, forget_compiled
 from tessera.training.run import Outcome, RunFolder, load_run, train_run
@@ -218,7 +218,7 @@ class Study:
 
     def write(self, job: Job, record: dict[str, Any], answers: Answers) -> None:
         """The strip first: a record vouches for everything that belongs to it."""
-        save_strip(make_folder(self.places.strips) / f"{job.name}.png", answers)
+        save_strip(make_folder(self.places.strips) / f"{job.name}{STRIP}", answers)
         write_json(job.record_path(self.places), record)
         write_study(self.places)
         if self.on_record:

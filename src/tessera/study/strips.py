@@ -1,4 +1,4 @@
-"""A strip keeps the first few pictures of every K of a job as one PNG, a row for each K, without gaps."""
+"""A strip keeps the first few pictures of every K of a job as one small file, a row for each K, without gaps."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from tessera.errors import UserError
-from tessera.images.pictures import load_png, save_png
+from tessera.images.pictures import load_png, save_compact
 from tessera.judge.kmax import Training
 from tessera.study.exam import Answers, succeeded
 
 COLUMNS = 8  # as many as the paper looked at
+STRIP = ".webp"
 
 
 class Shown(NamedTuple):
@@ -35,7 +36,7 @@ def kept(answers: Answers) -> dict[int, list[int]]:
 
 def save_strip(path: Path, answers: Answers) -> None:
     rows = [torch.cat(list(answers.pictures[numbers]), dim=-1) for numbers in kept(answers).values()]
-    save_png(path, torch.cat(rows, dim=-2))
+    save_compact(path, torch.cat(rows, dim=-2))
 
 
 def shown_record(answers: Answers, training: Training) -> dict[str, list[list[int]]]:
