@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import uvicorn
 from fastapi import FastAPI, Header, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.types import Receive, Scope, Send
 
 from tessera.console import say
 from tessera.errors import UserError
@@ -118,6 +120,17 @@ async def kept_alive(events: AsyncIterator[Event]) -> AsyncIterator[Event | None
         await events.aclose()  # type: ignore[attr-defined]
 
 
+class EventStream(StreamingResponse):
+    """Lets go of its events as soon as the page is gone, not when their generator is collected some time later."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.body_iterator.aclose()  # type: ignore[attr-defined]
+
+
 def stream(events: AsyncIterator[Event | None]) -> StreamingResponse:
     async def lines() -> AsyncIterator[str]:
         try:
@@ -127,7 +140,7 @@ def stream(events: AsyncIterator[Event | None]) -> StreamingResponse:
             await events.aclose()  # type: ignore[attr-defined]
 
     quick = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(lines(), media_type="text/event-stream", headers=quick)
+    return EventStream(lines(), media_type="text/event-stream", headers=quick)
 
 
 def as_text(event: Event) -> str:

@@ -14,8 +14,9 @@ from tessera.console import say
 from tessera.errors import UserError
 from tessera.experiments import settings_for
 from tessera.files import atomic, read_json
+from tessera.locality.tables import LOCALITY_TABLES
 from tessera.sdxl.tables import SDXL_TABLES
-from tessera.study.tables import STUDY_TABLES
+from tessera.study.tables import STUDY_TABLES, headline
 from tessera.theory.published import THEORY_TABLES
 
 NOT_MEASURED = "not measured"
@@ -213,6 +214,7 @@ def overview(results: Results) -> Rows:
         size, weights = record["settings"]["data"]["size"], record["weights"] / 1e6
         what = f"training {record['settings']['experiment']}, {weights:.1f}M weights, {size}x{size}"
         rows.append((what, f"{record['images_per_second']['mean']:,.0f} pictures/s", where(record)))
+    rows += headline(results)
     dynamics = results.one("dynamics-bench")
     runs = f"{dynamics['runs_per_second']:,.0f} runs/s" if dynamics else NOT_MEASURED
     return [*rows, ("phase diagrams of learning dynamics", runs, where(dynamics))]
@@ -278,6 +280,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "judge-error": judge_error,
     "judge-speed": judge_speed,
     **STUDY_TABLES,
+    **LOCALITY_TABLES,
     **SDXL_TABLES,
     **THEORY_TABLES,
 }

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tessera.experiments import format_count
+from tessera.files import read_json
 from tessera.study.cells import ABLATIONS, CELLS, Cell
 
 NOT_RUN = "not run"
@@ -126,6 +127,24 @@ def ablations(results: Any) -> Rows:
     return rows
 
 
+HEADLINE = ("exp1-M3", "exp2-M3", "exp2L-M1")
+
+
+def headline(results: Any) -> Rows:
+    """For the README: what was asked of three trainings, K_max, and the machine that trained them."""
+    known = study_rows(results)
+    rows: Rows = []
+    for name in HEADLINE:
+        cell, row = CELLS[name], known.get(name)
+        if row:
+            seen = "1 thing" if cell.seen_max == 1 else f"1 to {cell.seen_max} things"
+            told = f"{ours(row)}; the paper's network {cell.paper.text}"
+            rows.append(
+                (f"K_max of {cell.experiment}, trained on {seen}, 64x64", told, ", ".join(row["devices"]))
+            )
+    return rows
+
+
 # --- speed --------------------------------------------------------------------------------------------------
 
 
@@ -158,6 +177,54 @@ def changes_words(changes: Mapping[str, Mapping[str, Any]]) -> str:
     """`denoiser.width 32, training.batch 256`."""
     told = [f"{group}.{name} {value}" for group, values in changes.items() for name, value in values.items()]
     return ", ".join(told) or "as the preset has it"
+
+
+def sweep(results: Any) -> Rows:
+    """Networks tried for `small`: their speed alone on a GPU, and how far they composed after the same training."""
+    ks = (7, 8, 9)
+    rows: Rows = [
+        ("network", "weights", "images/s", "images seen", "K_max", *(f"K - 2 filled, K = {k}" for k in ks))
+    ]
+    for path in sorted((results.folder / "sweep").glob("exam-*.json")):
+        exam, speed = read_json(path), read_json(path.with_name(path.name.replace("exam", "speed")))
+        near = {row["k"]: row["near"]["share"] for row in exam["result"]["rows"]}
+        rows.append(
+            (
+                network_words(exam["settings"]["denoiser"]),
+                f"{exam['training']['weights'] / 1e6:.1f}M",
+                f"{speed['images_per_second']['mean']:,.0f}",
+                format_count(exam["training"]["images_seen"]),
+                k_max_words(exam["result"]["k_max"]["paper"]),
+                *(f"{near[k]:.0%}" for k in ks),
+            )
+        )
+    return rows if len(rows) > 1 else [*rows, (NOT_RUN, *[""] * (len(rows[0]) - 1))]
+
+
+def network_words(denoiser: Mapping[str, Any]) -> str:
+    channels = "-".join(str(denoiser["width"] * mult) for mult in denoiser["mult"])
+    told = denoiser["width"] * (denoiser["emb_mult"] or max(denoiser["mult"]))
+    return (
+        f"tiles of {denoiser['tile']}, {channels} channels, {denoiser['blocks']} a level, told through {told}"
+    )
+
+
+def learning(results: Any) -> Rows:
+    """K_max at moments of training, and whether a number of things was lost again."""
+    record = results.one("learning")
+    if record is None:
+        return [("training", "K_max on the way"), (NOT_RUN, NOT_RUN)]
+    k = record["k"]
+    rows: Rows = [
+        ("training", "K_max on the way", f"pictures with all {k}", "lost again", "chance alone, 95%", "p")
+    ]
+    for cell in record["cells"]:
+        shares = " ".join(f"{share['share']:.0%}" for share in cell["all_filled"])
+        numbers = (f"{cell[name]:.2f}" for name in ("rise", "rise_by_chance"))
+        way = " ".join(map(str, cell["k_max"]))
+        p = "< 0.001" if cell["p"] < 0.001 else f"{cell['p']:.3f}"
+        rows.append((f"{cell['cell']}, seed {cell['seed']}", way, shares, *numbers, p))
+    return rows
 
 
 def zoo_speed(results: Any) -> Rows:
@@ -203,6 +270,8 @@ STUDY_TABLES: dict[str, Callable[[Any], Rows]] = {
     "study-cells": every_cell,
     "study-ablations": ablations,
     "speed-log": speed_log,
+    "sweep": sweep,
+    "learning": learning,
     "repair": repair,
     "zoo-speed": zoo_speed,
 }
