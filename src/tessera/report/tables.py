@@ -13,6 +13,7 @@ from typing import Any
 from tessera.console import say
 from tessera.errors import UserError
 from tessera.experiments import settings_for
+from tessera.features.tables import FEATURE_TABLES
 from tessera.files import atomic, read_json
 from tessera.locality.tables import LOCALITY_TABLES
 from tessera.sdxl.tables import SDXL_TABLES
@@ -281,6 +282,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "judge-speed": judge_speed,
     **STUDY_TABLES,
     **LOCALITY_TABLES,
+    **FEATURE_TABLES,
     **SDXL_TABLES,
     **THEORY_TABLES,
 }

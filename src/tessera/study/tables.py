@@ -227,6 +227,18 @@ def learning(results: Any) -> Rows:
     return rows
 
 
+def average_lengths(results: Any) -> Rows:
+    """The same training under running averages of two lengths: pictures with all K, and with K - 2 places filled."""
+    head: list[str] = ["average, std"]
+    rows: Rows = []
+    for path in sorted(results.folder.glob("judge-exp1-M3-ema*.json")):
+        marks = read_json(path)["rows"]
+        head = ["average, std", *(f"K = {row['k']}, all of {row['n']} (K - 2)" for row in marks)]
+        shares = [f"{row['all_filled']['count']} ({row['near']['count']})" for row in marks]
+        rows.append((path.stem.split("ema")[1], *shares))
+    return [head, *rows] if rows else [head, (NOT_RUN,)]
+
+
 def zoo_speed(results: Any) -> Rows:
     rows: Rows = [("model", "weights", "machine", "seconds per picture")]
     for record in results.several("bench-zoo*"):
@@ -272,6 +284,7 @@ STUDY_TABLES: dict[str, Callable[[Any], Rows]] = {
     "speed-log": speed_log,
     "sweep": sweep,
     "learning": learning,
+    "average-lengths": average_lengths,
     "repair": repair,
     "zoo-speed": zoo_speed,
 }

@@ -1,0 +1,31 @@
+"""Tables of features for the docs, from results/features-*.json."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+NOT_RUN = "not run"
+SHOWN = {
+    "off_diagonal": "cosine between conditions",
+    "centred_off_rms": "rms cosine, their mean taken out",
+    "leakage": "leakage when one is removed",
+    "locality": "feature-space locality",
+}
+Rows = list[Sequence[str]]
+
+
+def beside_untrained(results: Any) -> Rows:
+    """Means over all modulation layers at each noise level, learned and of untrained networks."""
+    rows: Rows = [("model", "sigma", *SHOWN.values())]
+    for record in results.several("features-*"):
+        for level in record["levels"]:
+            found = level["beside_untrained"]
+            rows.append((record["model"], f"{level['sigma']:.3g}", *(words(found[name]) for name in SHOWN)))
+    return rows if len(rows) > 1 else [*rows, (NOT_RUN, *[""] * (len(rows[0]) - 1))]
+
+
+def words(found: Mapping[str, Any]) -> str:
+    null = found["null"]
+    return f"{found['mean']:.2f} (untrained {null['low']:.2f} to {null['high']:.2f})"
+
+
+FEATURE_TABLES: dict[str, Callable[[Any], Rows]] = {"features": beside_untrained}
