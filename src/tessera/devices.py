@@ -34,3 +34,13 @@ def peak_memory(device) -> int | None:
     import torch
 
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+
+
+def taken_memory(device) -> int | None:
+    """Largest number of bytes this process took from `device`, where that is known.
+
+    More than `peak_memory`, and the right one for training: a recorded step keeps memory that counts as free.
+    """
+    import torch
+
+    return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None

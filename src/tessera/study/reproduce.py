@@ -16,7 +16,7 @@ from tessera.conditioners import SpatialConditioner
 from tessera.console import say
 from tessera.denoiser.build import build_denoiser
 from tessera.denoiser.folder import Model
-from tessera.devices import peak_memory
+from tessera.devices import taken_memory
 from tessera.errors import UserError
 from tessera.experiments import Settings, format_count
 from tessera.files import make_folder, read_json, write_json
@@ -253,7 +253,7 @@ def training_record(job: Job, run: RunFolder, model: Model, device: torch.device
         "weights": sum(p.numel() for p in model.denoiser.parameters()),
         "precision": chosen_precision(job.settings.training, device),
         "compiled": chosen_compile(job.settings.training, device),
-        "peak_memory_bytes": peak_memory(device),
+        "peak_memory_bytes": taken_memory(device),
     }
 
 

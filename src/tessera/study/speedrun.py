@@ -21,7 +21,7 @@ from rich.table import Table
 from tessera.console import print_json, progress, say, stderr
 from tessera.denoiser.build import build_denoiser, denoiser_config, tell_for
 from tessera.denoiser.folder import Model, save_model
-from tessera.devices import DeviceName, peak_memory, pick_device, synchronize
+from tessera.devices import DeviceName, pick_device, synchronize, taken_memory
 from tessera.errors import UserError
 from tessera.experiments import Settings, listed, parse_count, settings_for
 from tessera.files import make_folder
@@ -125,7 +125,7 @@ class Speedrun:
             "weights": sum(p.numel() for p in race.learner.denoiser.parameters()),
             "precision": chosen_precision(settings.training, device),
             "compiled": chosen_compile(settings.training, device),
-            "peak_memory_bytes": peak_memory(device),
+            "peak_memory_bytes": taken_memory(device),
             "exam": race.exam.plain(),
             "exams": race.exams,
             "settings": settings.plain(),

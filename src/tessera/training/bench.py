@@ -17,7 +17,7 @@ from tessera.denoiser.build import build_denoiser
 from tessera.denoiser.edm2 import EDM2
 from tessera.denoiser.flops import flops_per_image
 from tessera.denoiser.views import SeesPatches, innermost, trained_network
-from tessera.devices import DeviceName, peak_memory, pick_device, synchronize
+from tessera.devices import DeviceName, pick_device, synchronize, taken_memory
 from tessera.errors import UserError
 from tessera.experiments import Settings, settings_for
 from tessera.provenance import provenance
@@ -97,7 +97,7 @@ def measure_training(
         "images_per_second": included,
         "images_per_second_without_rendering": excluded,
         "utilisation": utilisation(learner.denoiser, excluded["mean"], device),
-        "peak_memory_bytes": peak_memory(device),
+        "peak_memory_bytes": taken_memory(device),
         "startup_seconds": round(startup, 2),
         "gpu_hours_for_total": round(seconds_per_total / 3600, 3),
         **(where_time_goes(lambda: learner.step(fixed), device) if profile else {}),
