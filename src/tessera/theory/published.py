@@ -56,9 +56,33 @@ def ideal_row(record: Mapping[str, Any], ks: Sequence[int]) -> Sequence[str]:
     return str(record["size"]), str(record["steps"]), str(record["most"]), *shares, *bounds
 
 
+def likeness(results: Any) -> Rows:
+    """How like a trained network the closed form denoises: of whole pictures, and of what departs from their mean."""
+    records = results.several("theory-likeness-*")
+    measures = [(record, part) for record in records for part in LIKENESS]
+    head = ("sigma", *(f"{record['model']}, {LIKENESS[part]}" for record, part in measures))
+    rows: Rows = [head]
+    for level in range(len(records[0]["likeness"]) if records else 0):
+        told = (likeness_words(record["likeness"][level], part) for record, part in measures)
+        rows.append((f"{records[0]['likeness'][level]['sigma']:g}", *told))
+    return rows if records else [("sigma", "likeness"), (NOT_RUN, NOT_RUN)]
+
+
+LIKENESS = {"whole": "r, R^2", "beyond_mean": "beyond the mean"}
+
+
+def likeness_words(found: Mapping[str, Any], part: str) -> str:
+    measured = found if part == "whole" else found[part]
+    return ", ".join(
+        f"{measured[name]['mean']:.2f} [{measured[name]['low']:.2f}, {measured[name]['high']:.2f}]"
+        for name in ("pearson_r", "r_squared")
+    )
+
+
 THEORY_TABLES: dict[str, Callable[[Any], Rows]] = {
     "theory-checks": checks,
     "theory-refuted": refuted,
     "theory-claim-2": claim_2,
     "theory-ideal": ideal,
+    "theory-likeness": likeness,
 }
