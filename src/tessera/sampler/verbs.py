@@ -111,7 +111,7 @@ class Sample:
         return parse_places(self.places or "") if not told_colors else parse_colors(self.colors or "")
 
 
-def open_model(name: str, std: float | None, images: int | None, device) -> Model:
+def open_model(name: str, std: float | None = None, images: int | None = None, device=None) -> Model:
     """A run folder's averaged network, or a model folder, shipped name or hub id."""
     from tessera.training.run import is_run, load_run
 

@@ -1,4 +1,4 @@
-"""Several jobs of the study at once, each in a process of its own: small networks leave most of a GPU idle."""
+"""Several processes share the jobs of the study: while one compiles or sits an exam, others train."""
 
 import multiprocessing
 import os

@@ -60,7 +60,7 @@ class Reproduce:
     keep: Literal["everything", "averages", "last"] = "averages"
     """What stays of a run once its record is written: full states too, all averages, or the last ones."""
     parallel: int = 1
-    """Jobs at the same time, each in a process of its own: small networks leave most of a GPU idle."""
+    """Processes that share the jobs: while one compiles or sits an exam, others train."""
     dry_run: bool = False
     """Only say what would be done, and how long it may take."""
     device: DeviceName = "auto"
