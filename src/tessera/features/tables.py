@@ -1,16 +1,16 @@
 """Tables of features for the docs, from results/features-*.json."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-NOT_RUN = "not run"
+from tessera.rows import Rows, or_not_run
+
 SHOWN = {
     "off_diagonal": "cosine between conditions",
     "centred_off_rms": "rms cosine, their mean taken out",
     "leakage": "leakage when one is removed",
     "locality": "feature-space locality",
 }
-Rows = list[Sequence[str]]
 
 
 def beside_untrained(results: Any) -> Rows:
@@ -20,7 +20,7 @@ def beside_untrained(results: Any) -> Rows:
         for level in record["levels"]:
             found = level["beside_untrained"]
             rows.append((record["model"], f"{level['sigma']:.3g}", *(words(found[name]) for name in SHOWN)))
-    return rows if len(rows) > 1 else [*rows, (NOT_RUN, *[""] * (len(rows[0]) - 1))]
+    return or_not_run(rows)
 
 
 def words(found: Mapping[str, Any]) -> str:

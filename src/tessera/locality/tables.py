@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-NOT_RUN = "not run"
-Rows = list[Sequence[str]]
+from tessera.rows import Rows, or_not_run
 
 
 def conditional(results: Any) -> Rows:
@@ -15,7 +14,7 @@ def conditional(results: Any) -> Rows:
             rows.append(
                 (record["model"], str(study["k"]), study["source"], *words(study["conditional_locality"]))
             )
-    return rows if len(rows) > 1 else [*rows, (NOT_RUN, *[""] * (len(rows[0]) - 1))]
+    return or_not_run(rows)
 
 
 def words(found: Mapping[str, Any]) -> Sequence[str]:
@@ -41,7 +40,7 @@ def by_noise(results: Any) -> Rows:
             low, high = thirds([level["side90_each"]["mean"] for level in study["levels"]])
             name = f"{record['model']}, {record['size']}x{record['size']}, {study['source']}"
             rows.append((name, *sides(low, high), f"{high / low:.1f}"))
-    return rows if len(rows) > 1 else [*rows, (NOT_RUN, "", "", "")]
+    return or_not_run(rows)
 
 
 def thirds(values: Sequence[float]) -> tuple[float, float]:

@@ -1,10 +1,11 @@
 """Tables of docs/sdxl.md, from results/sdxl-*.json."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
+from tessera.rows import NOT_RUN, Rows, or_not_run
+
 GIB = 2**30
-NOT_RUN = "not run"
 WORDINGS = {
     "own": "one wording per category",
     "paper": "the paper's 8 prompts",
@@ -12,7 +13,6 @@ WORDINGS = {
     "crossed": "every concept in every wording",
 }
 Record = dict[str, Any]
-Rows = list[Sequence[str]]
 
 
 class Records(Protocol):
@@ -60,7 +60,7 @@ def untrained(results: Records) -> Rows:
         record = results.one(f"sdxl-{name}")
         found = {study["prompts"]: study for study in record["studies"]} if record else {}
         rows += [(label, words, *layer_cells(found[key])) for key, words in WORDINGS.items() if key in found]
-    return rows if len(rows) > 1 else [*rows, (NOT_RUN, *[""] * 4)]
+    return or_not_run(rows)
 
 
 def layer_cells(study: Record) -> list[str]:

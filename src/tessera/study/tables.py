@@ -6,13 +6,12 @@ from typing import Any
 
 from tessera.experiments import format_count
 from tessera.files import read_json
+from tessera.rows import NOT_RUN, Rows, or_not_run
 from tessera.study.cells import ABLATIONS, CELLS, Cell
 
-NOT_RUN = "not run"
 PUBLISHED = "small"  # the preset whose cells the documents show
 
 Record = dict[str, Any]
-Rows = list[Sequence[str]]
 
 
 # --- words --------------------------------------------------------------------------------------------------
@@ -154,7 +153,7 @@ def speed_log(results: Any) -> Rows:
     path = results.folder / "speedrun.jsonl"
     lines = path.read_text().splitlines() if path.is_file() else []
     rows += [speed_row(json.loads(line)) for line in lines if line.strip()]
-    return rows if len(rows) > 1 else [*rows, (NOT_RUN, *[""] * (len(rows[0]) - 1))]
+    return or_not_run(rows)
 
 
 def speed_row(record: Record) -> Sequence[str]:
@@ -198,7 +197,7 @@ def sweep(results: Any) -> Rows:
                 *(f"{near[k]:.0%}" for k in ks),
             )
         )
-    return rows if len(rows) > 1 else [*rows, (NOT_RUN, *[""] * (len(rows[0]) - 1))]
+    return or_not_run(rows)
 
 
 def network_words(denoiser: Mapping[str, Any]) -> str:
@@ -245,7 +244,7 @@ def zoo_speed(results: Any) -> Rows:
         for name, one in record["models"].items():
             seconds = one["seconds_per_picture"]["mean"]
             rows.append((name, f"{one['weights']:,}", record["provenance"]["device"], f"{seconds:.2f}"))
-    return rows if len(rows) > 1 else [*rows, (NOT_RUN, *[""] * (len(rows[0]) - 1))]
+    return or_not_run(rows)
 
 
 def repair_rows(rows: Sequence[Mapping[str, Any]]) -> Rows:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tessera.rows import NOT_RUN, Rows
+
 Record = dict[str, Any]
-Rows = list[Sequence[str]]
-NOT_RUN = "not run"
 
 
 def checks(results: Any) -> Rows:

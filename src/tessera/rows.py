@@ -1,0 +1,12 @@
+"""Tables of README and docs before they are Markdown: rows of text, the head first."""
+
+from collections.abc import Sequence
+
+Rows = list[Sequence[str]]
+NOT_RUN = "not run"
+
+
+def or_not_run(rows: Rows) -> Rows:
+    """The table, with one row that says so if there is nothing in it."""
+    head = rows[0]
+    return rows if len(rows) > 1 else [head, (NOT_RUN, *[""] * (len(head) - 1))]
