@@ -16,6 +16,7 @@ from tessera.experiments import settings_for
 from tessera.features.tables import FEATURE_TABLES
 from tessera.files import atomic, read_json
 from tessera.locality.tables import LOCALITY_TABLES
+from tessera.rows import Rows
 from tessera.sdxl.tables import SDXL_TABLES
 from tessera.study.tables import STUDY_TABLES, headline
 from tessera.theory.published import THEORY_TABLES
@@ -26,7 +27,6 @@ GIB = 2**30
 MACHINES = {"cpu": "a CPU", "h200": "one H200"}  # always asked about, whether measured or not
 
 Record = dict[str, Any]
-Rows = list[Sequence[str]]
 
 
 class Results:
