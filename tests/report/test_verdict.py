@@ -55,6 +55,15 @@ def test_the_sentence_follows_from_the_numbers(found, where, sentence):
     assert verdict(found, where).headline == sentence
 
 
+def test_places_filled_with_too_many_others_are_not_called_a_failure_to_fill_them():
+    found = marks(1, 0, 2)
+    found["k_max"]["strict"] = {**found["k_max"]["paper"], "value": 6, "low": 5, "high": 7}
+    told = verdict(found | {"label": "one"}, LOCAL)
+    sentence = "Fills what is asked up to about 6, but adds more than training does; it looks locally."
+    assert told.headline == sentence and told.tone == "unsure"
+    assert verdict(found | {"label": "all"}, LOCAL).headline.startswith("Does not compose")
+
+
 def test_few_pictures_claim_nothing():
     said = verdict(marks(9, 9, 9, n=4), LOCAL)
     assert said.headline.startswith("Too few pictures to tell") and said.tone == "unsure"

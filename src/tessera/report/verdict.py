@@ -47,7 +47,7 @@ class Verdict:
 def verdict(marks: Record | None, locality: Record | None) -> Verdict:
     """The verdict on a model from its exam's marks and its locality record; either may be missing."""
     reach, look = reach_of(marks), look_of(locality)
-    said, tone = reach_words(reach)
+    said, tone = extras_words(marks, reach) or reach_words(reach)
     sentence = joined(said, tone, look)
     return Verdict(sentence[0].upper() + sentence[1:] + ".", tone, doubts(reach, marks, locality))
 
@@ -98,6 +98,21 @@ def reach_words(reach: Reach | None) -> tuple[str, Tone]:
     if reach.seen_max is None:
         return f"fills what is asked {up_to(reach)}", "unsure"
     return against_training(reach, reach.value, reach.seen_max)
+
+
+def extras_words(marks: Record | None, reach: Reach | None) -> tuple[str, Tone] | None:
+    """Where it fills more places than training showed, and only the things it adds to them break the paper's rule.
+
+    A model told of some things only may add others; the strict rule does not count those, the paper's allows a few.
+    """
+    if marks is None or reach is None or marks.get("label", "all") == "all" or reach.n < FEWEST:
+        return None
+    filled = reach_of(marks, "strict")
+    if filled is None or None in (filled.low, reach.high, reach.seen_max):
+        return None
+    if not reach.high <= reach.seen_max < filled.low:  # type: ignore[operator]
+        return None
+    return f"fills what is asked {up_to(filled)}, but adds more than training does", "unsure"
 
 
 def against_training(reach: Reach, value: int, seen_max: int) -> tuple[str, Tone]:
