@@ -65,6 +65,7 @@ class DenoiserSettings:
     tile: Annotated[int, "pixels along a side that a network takes as one; 1 is the paper's"] = 1
     radius: Annotated[int, "cells a local network sees on each side of a cell"] = 2
     depth: Annotated[int, "residual blocks of the local convolutional network"] = 6
+    local_width: Annotated[int, "its channels, on tiles of the picture"] = 96
     dropout: Annotated[float, "share of activations dropped in training"] = 0.0
 
 
@@ -246,6 +247,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "blocks": 3,
             "attention": (32, 16),
             "head_width": 64,
+            "local_width": 512,
             "coords": False,
         },
         "training": {

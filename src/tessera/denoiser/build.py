@@ -45,8 +45,7 @@ def make_network(settings: Settings, tell: Conditioner) -> nn.Module:
     wanted, size = settings.denoiser, settings.data.size
     options: dict[str, Any] = {"coords": wanted.coords}
     if wanted.kind == "localconv":
-        # Its few 3 x 3 layers work on tiles, so it can be wide and still be faster than the U-Net.
-        options |= {"width": 4 * wanted.width * wanted.mult[0], "depth": wanted.depth}
+        options |= {"width": wanted.local_width, "depth": wanted.depth}
         return LocalConv(size, spatial(tell), wanted.radius, **options)
     for name in ("width", "mult", "blocks", "attention", "head_width", "dropout"):
         options[name] = getattr(wanted, name)
