@@ -16,7 +16,7 @@ from tessera.experiments import settings_for
 from tessera.features.tables import FEATURE_TABLES
 from tessera.files import atomic, read_json
 from tessera.locality.tables import LOCALITY_TABLES
-from tessera.rows import Rows
+from tessera.rows import Rows, or_not_run
 from tessera.sdxl.tables import SDXL_TABLES
 from tessera.study.tables import STUDY_TABLES, headline
 from tessera.theory.published import THEORY_TABLES
@@ -133,6 +133,21 @@ def training_speed(results: Results) -> Rows:
         )
     known = {record["settings"]["preset"] for record in records if not changes(record)}
     return [*rows, *(unknown(f"exp1 {preset}", rows) for preset in ("small", "paper") if preset not in known)]
+
+
+NETWORKS = {"edm2": "EDM2, global", "localconv": "LocalConv", "patchwise": "Patchwise, all cells"}
+
+
+def denoise_speed(results: Results) -> Rows:
+    """One call of each network on the same pictures."""
+    rows: Rows = [("network", "machine", "weights", "ms per call", "against global")]
+    for record in results.several("bench-denoise*"):
+        for kind, found in record["networks"].items():
+            took = f"{1e3 * found['seconds']['mean']:.0f} ({record['batch']} pictures)"
+            rows.append(
+                (NETWORKS[kind], where(record), f"{found['weights']:,}", took, f"{found['ratio']:.2f} x")
+            )
+    return or_not_run(rows)
 
 
 def training_name(record: Record) -> str:
@@ -278,6 +293,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "render-accuracy-by-kind": render_accuracy_by_kind,
     "render-speed": render_speed,
     "training-speed": training_speed,
+    "denoise-speed": denoise_speed,
     "judge-error": judge_error,
     "judge-speed": judge_speed,
     **STUDY_TABLES,
