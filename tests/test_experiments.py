@@ -151,3 +151,11 @@ def test_every_setting_has_a_flag_with_an_explanation():
     for group in ("tell", "data", "denoiser", "training"):
         names = set(getattr(Settings(), group).__dataclass_fields__)
         assert names == set(flags_for(group).__dataclass_fields__)
+
+
+def test_the_width_of_the_embedding_and_of_the_local_network_reach_the_network():
+    changes = {"denoiser": {"width": 8, "mult": (1,), "head_width": 8, "emb_mult": 5, "local_width": 24}}
+    network = build_denoiser(settings_for("exp1", "tiny", changes)).network
+    assert network.cond.weight.shape[0] == 5 * 8
+    local = build_denoiser(settings_for("exp1C", "tiny", changes))
+    assert local.config["width"] == 24

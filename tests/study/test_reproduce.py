@@ -3,8 +3,10 @@ import json
 import pytest
 from PIL import Image
 
+from tessera.experiments import settings_for
 from tessera.study.cells import CELLS
 from tessera.study.jobs import evenly
+from tessera.study.reproduce import same_make
 from tessera.training.run import Keeper
 
 
@@ -230,3 +232,13 @@ def test_mistakes_are_told_in_one_sentence(call, capfd, words, sentence):
 def test_moments_are_spread_evenly_and_end_at_the_end():
     assert evenly([1, 2, 3, 4, 5, 6, 7, 8], 4) == [2, 4, 6, 8] and evenly([1, 2, 3], 8) == [1, 2, 3]
     assert evenly([1, 2, 3, 4, 5], 1) == [5]
+
+
+def test_cells_share_a_learner_when_they_differ_in_scenes_and_labels_alone():
+    def make(experiment, **changes):
+        return same_make(settings_for(experiment, "tiny", changes))
+
+    ours = make("exp1")
+    assert ours == make("exp2", data={"objects": (1, 6), "seed": 3}) == make("exp2-drop")
+    others = [make("exp3"), make("exp2L"), make("color"), make("exp1", training={"seed": 1})]
+    assert all(other != ours for other in others)

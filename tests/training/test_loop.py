@@ -108,6 +108,12 @@ def test_a_learner_loaded_from_its_tensors_carries_on_bit_for_bit(minute, experi
     assert all(torch.equal(kept[name], expected[name]) for name in expected)
 
 
+def test_the_rate_cools_down_towards_the_total(minute):
+    learner = learner_for(minute(), total=16, rampup=0, decay=0, lr=0.01, cooldown=8)
+    rates = [step.lr for step in train(learner, stream_for(minute()))]
+    assert rates == pytest.approx([0.01, 0.01, 0.01, 0.005])
+
+
 def test_a_restarted_learner_trains_as_a_new_one_would(minute):
     settings = minute()
     used, fresh = learner_for(settings, total=12), learner_for(settings, total=12, seed=3)

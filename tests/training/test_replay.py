@@ -36,6 +36,7 @@ def test_a_recording_trains_as_the_step_itself(experiment):
     for learner in (recorded, plain):
         batches = stream_for(settings).steps(0, 64, 64, device=CUDA)
         learner.losses = [float(learner.step(next(batches)).loss) for _ in range(STEPS)]
+    assert recorded.gradients_of.graph is not None  # not the way around a recording that failed
     assert recorded.losses == pytest.approx(plain.losses, rel=2e-2)
     assert len(set(recorded.losses)) == STEPS  # each step saw pictures of its own
     ours, theirs = (

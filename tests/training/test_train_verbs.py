@@ -164,3 +164,10 @@ def test_the_denoise_bench_compares_with_the_global_network(capfd):
     assert call("bench", "denoise", *words, "--denoiser.width", "8", "--denoiser.head-width", "8") == 0
     networks = json.loads(capfd.readouterr().out)["networks"]
     assert networks["edm2"]["ratio"] == 1 and set(networks) == {"edm2", "localconv", "patchwise"}
+
+
+def test_a_rate_that_falls_towards_the_total_keeps_the_total(tmp_path, capsys):
+    words = ["train", "exp1", "--run", tmp_path / "cooled", *SMALL, "--training.cooldown", "8"]
+    assert call(*words, "--total", "16") == 0
+    assert call(*words, "--total", "32") == 2
+    assert "training.total is `16`, not `32`" in capsys.readouterr().err.replace("\n", " ")

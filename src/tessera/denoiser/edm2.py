@@ -117,7 +117,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     tokens = q.shape[2]
     if tokens >= FEW_TOKENS and tokens % 8 == 0:
         return F.scaled_dot_product_attention(q, k, v)
-    # Fused kernels are made for long, even sequences; on some GPUs they fail or crawl on the 25 tokens of a patch.
+    # Fused kernels are made for long, even sequences; the 25 tokens of a patch need none.
     return (q @ k.mT / math.sqrt(q.shape[3])).softmax(-1) @ v
 
 
