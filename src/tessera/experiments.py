@@ -27,8 +27,8 @@ class TellSettings:
     label: Annotated[Label, "which things are told: all, one, a random number, or all but one (drop)"] = "all"
     cells: Annotated[int, "cells along one side of the picture"] = 16
     slots: Annotated[int, "places a list can hold"] = 12
-    fill: Annotated[Literal["anywhere", "first"], "slots a list uses: random ones, or from the first on"] = (
-        "anywhere"
+    fill: Annotated[Literal["anywhere", "first"], "slots a list uses: from the first on, or random ones"] = (
+        "first"
     )
 
 
@@ -75,6 +75,7 @@ class TrainingSettings:
 
     total: Annotated[int, "images to train on, such as 4Mi", COUNT] = 4 * Mi
     batch: Annotated[int, "images per step, over all processes", COUNT] = 512
+    patches: Annotated[int, "patches of each image that a network which sees no more learns from"] = 2
     micro: Annotated[int, "images per forward pass and process; 0 takes the whole batch at once"] = 0
     lr: Annotated[float, "largest learning rate"] = 0.01
     decay: Annotated[float, "steps after which the rate falls as one over the square root; 0 keeps it"] = 2000
@@ -227,14 +228,15 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "tile": 2,
         },
         "training": {
-            "total": 3 * Mi,
+            "total": 5 * Mi // 4,
             "batch": 256,
+            "patches": 8,
             "lr": 0.02,
-            "decay": 0,
+            "decay": 0,  # as the rate falls, so does what was learned of more things than were shown
             "rampup": 50_000,
-            "cooldown": Mi,
             "p_mean": 0.4,
-            "snapshot": Mi // 2,
+            "ema": (0.10, 0.20),  # instead of a falling rate
+            "snapshot": Mi // 4,
             "checkpoint": Mi // 2,
             "stockpile": 8192,
         },
@@ -307,6 +309,10 @@ def checked(settings: Settings) -> Settings:
         raise UserError(f"A picture needs at least 8 pixels along a side, not {data.size}.")
     if min(training.batch, training.total, training.snapshot, training.checkpoint) < 1:
         raise UserError("Batch, total, snapshot and checkpoint must each be at least one image.")
+    if training.patches < 2 or training.patches % 2:
+        raise UserError(
+            "Patches come in pairs, one with a condition in it and one without: --training.patches 2."
+        )
     if training.micro < 0 or training.lr <= 0:
         raise UserError("The learning rate must be positive and --training.micro not negative.")
     if training.cooldown < 0 or denoiser.emb_mult < 0:

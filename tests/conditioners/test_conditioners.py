@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tessera.conditioners import ColorCounts, LocationGrid, LocationList, Nothing, conditioner_from, labelled
 from tessera.conditioners.cells import every_cell
+from tessera.conditioners.labels import places_of
 from tessera.errors import UserError
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.camera import project
@@ -16,7 +17,7 @@ from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
 unit = st.floats(0, 1, width=32)
 places = st.lists(st.tuples(unit, unit), min_size=1, max_size=12)
 colors = st.lists(st.sampled_from(COLOR_NAMES), min_size=1, max_size=12)
-SPATIAL = [LocationGrid(), LocationList(), LocationList(fill="first"), LocationGrid(cells=8)]
+SPATIAL = [LocationGrid(), LocationList(), LocationList(fill="anywhere"), LocationGrid(cells=8)]
 
 
 def scene(*spots, color="red"):
@@ -161,11 +162,21 @@ def test_what_is_told_depends_on_the_sample_and_not_on_its_batch(tell):
 
 
 def test_a_list_uses_every_slot_or_fills_from_the_first():
-    anywhere = LocationList().encode(three_things(400)).reshape(400, 12, 3)
+    anywhere = LocationList(fill="anywhere").encode(three_things(400)).reshape(400, 12, 3)
     assert (anywhere[..., 0].sum(0) > 50).all()
-    first = LocationList(fill="first").encode(three_things(40)).reshape(40, 12, 3)
+    first = LocationList().encode(three_things(40)).reshape(40, 12, 3)
     assert (first[:, :3, 0] == 1).all() and (first[:, 3:] == 0).all()
     assert len({tuple(row) for row in first[:, 0].tolist()}) == 3  # the order is shuffled
+
+
+def test_a_list_tells_places_from_the_middle_in_quarter_pictures():
+    tell = LocationList(slots=3)
+    assert tell.at([(0.5, 0.25), (1.0, 0.0)])[0].tolist() == [1, 0, -1, 1, 2, -2, 0, 0, 0]
+    batch = three_things(8)
+    told = tell.encode(batch).reshape(8, 3, 3)
+    places, _ = places_of(batch)
+    shown = sorted(places[0].tolist())
+    assert sorted((told[0, :, 1:] / 4 + 0.5).tolist()) == [pytest.approx(place) for place in shown]
 
 
 def test_the_map_draws_each_condition_in_its_cell():

@@ -110,6 +110,18 @@ def test_training_takes_one_patch_with_and_one_without_a_condition():
     assert sorted(views.index.tolist()) == list(range(600))
 
 
+def test_training_may_take_more_patches_of_each_picture():
+    denoiser, count = network(), 20
+    cond = GRID.at([(0.4, 0.4)]).repeat(count, 1)
+    x, index = pictures(count=count).float(), torch.arange(count)
+    views = denoiser.training_patches(x, cond, index, seed=0, patches=6)
+    active = views.cond[:, :9].sum(1).reshape(6, count)
+    assert (active[0::2] == 1).all() and (active[1::2] == 0).all()
+    where = views.cond[:, 9:].reshape(6, count, 2)
+    assert (where[0] != where[2]).any() and (where[1] != where[3]).any()
+    assert sorted(views.index.tolist()) == list(range(6 * count))  # each has noise of its own
+
+
 def test_a_training_patch_is_what_sampling_would_show():
     denoiser = network()
     x, cond, index = pictures(count=4).float(), GRID.at([(0.01, 0.99)]).repeat(4, 1), torch.arange(4)

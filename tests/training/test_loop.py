@@ -114,6 +114,16 @@ def test_the_rate_cools_down_towards_the_total(minute):
     assert rates == pytest.approx([0.01, 0.01, 0.01, 0.005])
 
 
+def test_a_step_on_patches_learns_from_as_many_of_each_picture_as_asked(minute, monkeypatch):
+    settings = minute("exp2L")
+    learner = learner_for(settings, total=4, patches=6)
+    seen = []
+    monkeypatch.setattr(learner, "gradients", lambda views: seen.append(len(views)) or torch.zeros(()))
+    monkeypatch.setattr(learner, "update", lambda: 0.0)
+    learner.step(next(stream_for(settings).steps(0, 4)))
+    assert seen == [6 * 4]
+
+
 def test_a_restarted_learner_trains_as_a_new_one_would(minute):
     settings = minute()
     used, fresh = learner_for(settings, total=12), learner_for(settings, total=12, seed=3)

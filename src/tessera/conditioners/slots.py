@@ -23,18 +23,21 @@ from tessera.errors import UserError
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.random import uniform
 
+MIDDLE, UNIT = 0.5, 0.25  # x and y are told from the middle of the picture, in quarters of it: of unit size
+
 
 @dataclass(frozen=True)
 class LocationList:
-    """Slots of (present, x, y); an empty slot is all zero.
+    """Slots of (present, x, y), with x and y from the middle in quarter pictures; an empty slot is all zero.
 
-    With fill `anywhere` things land in random slots, so that training uses every slot and a failure with many
-    places cannot be blamed on untouched weights; with `first` they fill the list from its start.
+    With fill `first` things fill the list from its start, in random order. With `anywhere` they land in random
+    slots: training uses every slot, so that a failure with many places cannot be blamed on untouched weights,
+    but it takes far longer to learn which x belongs to which y.
     """
 
     slots: int = 12
     label: Label = "all"
-    fill: Literal["anywhere", "first"] = "anywhere"
+    fill: Literal["anywhere", "first"] = "first"
     cells: int = 16
     map_channels = 3
 
@@ -70,7 +73,9 @@ class LocationList:
         if told.shape[1] > self.slots and (told.sum(-1) > self.slots).any():
             raise UserError(f"A scene has more things than the list's {self.slots} slots.")
         slot = self._turns(told, index, seed)  # (B, N)
-        entries = torch.cat([torch.ones_like(places[..., :1]), places], -1) * told[..., None]
+        entries = (
+            torch.cat([torch.ones_like(places[..., :1]), (places - MIDDLE) / UNIT], -1) * told[..., None]
+        )
         table = torch.zeros(len(scenes), self.slots + 1, 3, device=scenes.device)  # last: for the untold
         slot = torch.where(told, slot, self.slots)[..., None].expand(-1, -1, 3)
         return table.scatter(1, slot, entries)[:, : self.slots].flatten(1)
@@ -96,11 +101,15 @@ class LocationList:
         if not empty.any(-1).all():
             raise UserError(f"The list holds at most {self.slots} places.")
         first = empty.float().argmax(-1)
-        entry = torch.tensor([1.0, *check_place(wanted)], device=cond.device, dtype=cond.dtype)
+        x, y = check_place(wanted)
+        entry = torch.tensor(
+            [1.0, (x - MIDDLE) / UNIT, (y - MIDDLE) / UNIT], device=cond.device, dtype=cond.dtype
+        )
         return table.index_put((torch.arange(len(cond), device=cond.device), first), entry).flatten(1)
 
     def conditions(self, cond: Tensor) -> list[list[Place]]:
-        return [[(x, y) for here, x, y in row if here > 0.5] for row in self._table(cond).tolist()]
+        here, places = self._table(cond)[..., 0] > 0.5, self._places(cond)
+        return [[(x, y) for x, y in row[told].tolist()] for row, told in zip(places, here)]
 
     def without(self, cond: Tensor, k: int | Place) -> Tensor:
         gone = self._kth_slot(cond, k) if isinstance(k, int) else self._slot_at(cond, check_place(k))
@@ -113,9 +122,8 @@ class LocationList:
         return here & (here.cumsum(-1) == k + 1)
 
     def _slot_at(self, cond: Tensor, place: Place) -> Tensor:
-        table = self._table(cond)
-        same = (table[..., 1:] - torch.tensor(place, device=cond.device)).abs().amax(-1) < 1e-5
-        match = same & (table[..., 0] > 0.5)
+        same = (self._places(cond) - torch.tensor(place, device=cond.device)).abs().amax(-1) < 1e-5
+        match = same & (self._table(cond)[..., 0] > 0.5)
         return match & (match.cumsum(-1) == 1)
 
     def near(self, cond: Tensor, cell: Cell | Tensor, radius: int) -> Tensor:
@@ -139,9 +147,10 @@ class LocationList:
 
         A list filled from its start is closed up again, as the patch's own list would be.
         """
-        table = self._table(self.near(cond, cell, radius))
+        near = self.near(cond, cell, radius)
+        table = self._table(near)
         centre = (cell.flip(-1) + 0.5) / self.cells  # (B, 2) as x, y
-        offset = (table[..., 1:] - centre[:, None]) * self.cells / (radius + 0.5)
+        offset = (self._places(near) - centre[:, None]) * self.cells / (radius + 0.5)
         table = torch.cat([table[..., :1], offset * table[..., :1]], -1)
         if self.fill == "first":
             order = (table[..., 0] < 0.5).long().argsort(dim=-1, stable=True)
@@ -150,18 +159,22 @@ class LocationList:
 
     def as_map(self, cond: Tensor) -> Tensor:
         """Count, and the mean offset of the things from the cell's centre (in half cells), per cell."""
-        table = self._table(cond)
-        cell = cell_of(table[..., 1:], self.cells)  # (B, slots, 2)
-        offset = (table[..., 1:] * self.cells - cell.flip(-1) - 0.5) * 2
-        values = torch.cat([table[..., :1], offset * table[..., :1]], -1)
+        here, places = self._table(cond)[..., :1], self._places(cond)
+        cell = cell_of(places, self.cells)  # (B, slots, 2)
+        offset = (places * self.cells - cell.flip(-1) - 0.5) * 2
+        values = torch.cat([here, offset * here], -1)
         flat = (cell[..., 0] * self.cells + cell[..., 1])[..., None].expand_as(values)
         drawn = torch.zeros(len(cond), self.cells**2, 3, device=cond.device, dtype=cond.dtype)
         return drawn.scatter_add(1, flat, values).transpose(1, 2).unflatten(2, (self.cells, self.cells))
 
     def _within(self, cond: Tensor, cell: Tensor, radius: int) -> Tensor:
         """Which slots (B, slots) lie in the patch around each row's cell (B, 2)."""
-        own = cell_of(self._table(cond)[..., 1:], self.cells)
+        own = cell_of(self._places(cond), self.cells)
         return ((own - cell[:, None]).abs() <= radius).all(-1)
+
+    def _places(self, cond: Tensor) -> Tensor:
+        """x and y (B, slots, 2) in [0, 1]; an empty slot's is the middle."""
+        return self._table(cond)[..., 1:] * UNIT + MIDDLE
 
     def _table(self, cond: Tensor) -> Tensor:
         return cond.unflatten(-1, (self.slots, 3))

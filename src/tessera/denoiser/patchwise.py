@@ -127,12 +127,14 @@ class Patchwise(nn.Module):
 
     # -- training ---------------------------------------------------------------------------------------
 
-    def training_patches(self, images: Tensor, cond: Tensor, index: Tensor, seed: int = 0) -> Views:
-        """Two patches per picture: one with a condition in it, one without (any, where there is no such)."""
+    def training_patches(
+        self, images: Tensor, cond: Tensor, index: Tensor, seed: int = 0, patches: int = 2
+    ) -> Views:
+        """So many patches per picture, in turn with a condition in them and without (any, where there is none)."""
         active = self.tell.active(cond, self.radius).flatten(1)  # (B, cells^2)
-        chance = uniform(seed, index, "patch", 2).to(images.device)
-        cells = [pick(kind, chance[:, turn]) for turn, kind in enumerate((active, ~active))]
-        views = [self.view(images, cond, number, 2 * index + turn) for turn, number in enumerate(cells)]
+        chance = uniform(seed, index, "patch", patches).to(images.device)
+        cells = [pick(~active if turn % 2 else active, chance[:, turn]) for turn in range(patches)]
+        views = [self.view(images, cond, number, patches * index + turn) for turn, number in enumerate(cells)]
         return Views(*(torch.cat([getattr(view, f.name) for view in views]) for f in fields(Views)))
 
     def view(self, images: Tensor, cond: Tensor, number: Tensor, index: Tensor) -> Views:

@@ -33,7 +33,9 @@ class SeesPatches(Protocol):
     `network` is no member here: from Python 3.12 on, `isinstance` does not see the submodules of a module.
     """
 
-    def training_patches(self, images: Tensor, cond: Tensor, index: Tensor, seed: int = 0) -> Views: ...
+    def training_patches(
+        self, images: Tensor, cond: Tensor, index: Tensor, seed: int = 0, patches: int = 2
+    ) -> Views: ...
 
 
 def trained_network(denoiser: nn.Module) -> nn.Module:
@@ -48,9 +50,12 @@ def innermost(denoiser: nn.Module) -> nn.Module:
     return denoiser
 
 
-def training_views(denoiser: nn.Module, images: Tensor, cond: Tensor, index: Tensor, seed: int) -> Views:
+def training_views(
+    denoiser: nn.Module, images: Tensor, cond: Tensor, index: Tensor, seed: int, patches: int = 2
+) -> Views:
+    """The pictures themselves, or `patches` of each for a network that sees no more."""
     if isinstance(denoiser, SeesPatches):
-        return denoiser.training_patches(images, cond, index, seed)
+        return denoiser.training_patches(images, cond, index, seed, patches)
     return Views(images, cond, index)
 
 

@@ -111,13 +111,13 @@ TABLES = [
 
 FULL_PICTURE = 8  # cells to each side: a patch as large as the picture
 FEW = tuple(range(5))  # a patch as large as the picture costs a whole network pass per cell
+PAIR = {"training": {"patches": 2}}  # and per patch in training
 
 
-def radius_cell(radius: int, **more: Any) -> Cell:
+def radius_cell(radius: int, changes: Mapping[str, Mapping[str, Any]] | None = None, **more: Any) -> Cell:
     about = f"patch radius {radius}" + (", the whole picture" if radius == FULL_PICTURE else "")
-    return Cell(
-        "exp2L", 3, variant=f"k{radius}", about=about, changes={"denoiser": {"radius": radius}}, **more
-    )
+    changes = {"denoiser": {"radius": radius}, **(changes or {})}
+    return Cell("exp2L", 3, variant=f"k{radius}", about=about, changes=changes, **more)
 
 
 def plain_cell(experiment: str) -> Cell:
@@ -128,7 +128,7 @@ def plain_cell(experiment: str) -> Cell:
 ABLATIONS = [
     radius_cell(1),
     radius_cell(3),
-    radius_cell(FULL_PICTURE, paper=Paper(words="fails, as exp2"), asked=FEW),
+    radius_cell(FULL_PICTURE, PAIR, paper=Paper(words="fails, as exp2"), asked=FEW),
     plain_cell("exp1"),
     plain_cell("exp2"),
 ]

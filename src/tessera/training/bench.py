@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import tyro
 from rich.table import Table
-from torch import Tensor, nn
+from torch import Tensor
 
 from tessera.console import print_json, stderr
 from tessera.denoiser.build import build_denoiser
@@ -96,7 +96,7 @@ def measure_training(
         "compiled": chosen_compile(settings.training, device),
         "images_per_second": included,
         "images_per_second_without_rendering": excluded,
-        "utilisation": utilisation(learner.denoiser, excluded["mean"], device),
+        "utilisation": utilisation(learner, excluded["mean"]),
         "peak_memory_bytes": taken_memory(device),
         "startup_seconds": round(startup, 2),
         "gpu_hours_for_total": round(seconds_per_total / 3600, 3),
@@ -179,14 +179,14 @@ def interval(values: list[float]) -> dict[str, Any]:
     return {"mean": mean, "interval": [mean - half, mean + half]}
 
 
-def utilisation(denoiser: nn.Module, images_per_second: float, device: torch.device) -> dict[str, Any]:
+def utilisation(learner: Learner, images_per_second: float) -> dict[str, Any]:
     """Arithmetic done per second, of the network alone, and its share of what the device could do."""
-    network = innermost(denoiser)
+    network = innermost(learner.denoiser)
     if not isinstance(network, EDM2):
         return {"flops_per_image": None, "flops_per_second": None, "share_of_peak": None}
-    views = 2 if isinstance(denoiser, SeesPatches) else 1  # patches are trained in pairs
+    views = learner.settings.patches if isinstance(learner.denoiser, SeesPatches) else 1
     per_image = views * flops_per_image(network)
-    rate, peak = per_image * images_per_second, peak_flops(device)
+    rate, peak = per_image * images_per_second, peak_flops(learner.device)
     share = None if peak is None else rate / peak
     return {"flops_per_image": per_image, "flops_per_second": rate, "share_of_peak": share}
 

@@ -79,8 +79,10 @@ class Learner:
         return Step(self.images_seen, loss, lr)
 
     def _gradients_of(self, batch: Batch) -> Tensor:
-        views = training_views(self.denoiser, batch.images, batch.cond, batch.index, self.settings.seed)
-        return self.gradients(views)
+        seed, patches = self.settings.seed, self.settings.patches
+        return self.gradients(
+            training_views(self.denoiser, batch.images, batch.cond, batch.index, seed, patches)
+        )
 
     def gradients(self, views: Views) -> Tensor:
         """Fill `.grad` with the gradient of the whole step. Returns the mean loss per element, ()."""
