@@ -232,7 +232,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "batch": 256,
             "patches": 8,
             "lr": 0.02,
-            "decay": 0,  # as the rate falls, so does what was learned of more things than were shown
+            "decay": 0,
             "rampup": 50_000,
             "p_mean": 0.4,
             "ema": (0.10, 0.20),  # instead of a falling rate

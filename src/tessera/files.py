@@ -10,6 +10,8 @@ from typing import Any
 
 from tessera.errors import UserError
 
+LINE = 160  # characters
+
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
@@ -28,7 +30,23 @@ def atomic(path: Path) -> Iterator[Path]:
 
 def write_json(path: Path, content: Any) -> None:
     with atomic(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+        temporary.write_text(laid_out(content) + "\n")
+
+
+def laid_out(content: Any, depth: int = 0) -> str:
+    """JSON in which whatever fits on a line stands on one: smaller than one value per line, and easier to read."""
+    line = json.dumps(content, allow_nan=False)
+    if not isinstance(content, dict | list | tuple) or depth + len(line) <= LINE:
+        return line
+    if isinstance(content, dict):
+        entries = [
+            f"{json.dumps(str(name))}: {laid_out(value, depth + 1)}" for name, value in content.items()
+        ]
+    else:
+        entries = [laid_out(value, depth + 1) for value in content]
+    opening, closing = "{}" if isinstance(content, dict) else "[]"
+    margin = " " * (depth + 1)
+    return opening + "\n" + ",\n".join(margin + entry for entry in entries) + f"\n{margin[1:]}{closing}"
 
 
 def read_json(path: Path) -> Any:

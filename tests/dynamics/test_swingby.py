@@ -20,7 +20,7 @@ from tessera.dynamics.swingby import (
     train_all,
     train_one,
 )
-from tessera.dynamics.swingby_verb import parse_share
+from tessera.dynamics.swingby_verb import ReproduceSwingby, parse_share
 from tessera.errors import UserError
 
 SMALL = Plan(gaps=(0.4,), seeds=1, steps=3, batch=4, moments=3, pictures=2, levels=2, width=8)
@@ -34,7 +34,8 @@ def run_with(path, scatter=0.0, seed=0, pictures=32):
     places[:, COMPOSITION] = path
     noise = scatter * rng.normal(size=(len(path), 4, pictures, 2))
     steps = list(range(1, len(path) + 1))
-    return {"steps": steps, "coordinates": (places[:, :, None] + noise).tolist()}
+    made = {"steps": steps, "coordinates": (places[:, :, None] + noise).tolist()}
+    return {**made, "provenance": {"device": "here"}}
 
 
 def test_looks_begin_at_the_first_step_and_end_at_the_last():
@@ -79,6 +80,19 @@ def test_a_path_that_turns_back_is_a_swing_and_a_noisy_falling_one_is_not():
     assert not straight["swing_by"] and straight["p"] > 0.05
 
 
+def test_what_pictures_without_circles_do_is_no_swing():
+    """Before the shown corners are drawn there is nothing to measure."""
+    falling = np.linspace([0.5, 0.4], [1, 1], 32)
+    falling[:6] = [[0.1, 0.1], [0.9, 0.9]] * 3
+    runs = [run_with(falling, 0.1, seed) for seed in range(5)]
+    for run in runs:
+        run["coordinates"][:6] = np.full_like(run["coordinates"][:6], 0.5).tolist()
+        for moment in (1, 3):
+            run["coordinates"][moment][COMPOSITION] = np.ones((len(run["coordinates"][0][0]), 2)).tolist()
+    found = summary(0.4, runs)
+    assert found["drawn_at"] == 7 and not found["swing_by"] and found["machines"] == ["here"]
+
+
 def test_the_first_concept_is_the_one_that_crosses_the_middle_first():
     path = np.stack([np.linspace(0, 1, 9), np.linspace(-1, 1, 9)], axis=1)
     found = summary(0.4, [run_with(path)])
@@ -101,6 +115,11 @@ def test_the_verb_writes_a_record_and_a_figure(tmp_path, capsys):
     record = json.loads(capsys.readouterr().out)
     assert record == json.loads((tmp_path / "s.json").read_text())
     assert record["gaps"][0]["gap"] == 0.4 and len(record["gaps"][0]["error"]) == 3
+    dispatch(["reproduce", "swingby", *words, "--seeds=4", "--minutes=0", "--json"])
+    again = json.loads(capsys.readouterr().out)
+    assert again["gaps"] == record["gaps"]  # what is missing was not trained
+    with pytest.raises(UserError, match="no finished run"):
+        ReproduceSwingby(root=tmp_path / "nowhere", minutes=0, device="cpu").run()
     assert (tmp_path / "s.png").stat().st_size > 5000
 
 

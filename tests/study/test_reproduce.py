@@ -37,7 +37,7 @@ def test_a_cell_leaves_a_whole_record_a_strip_and_a_figure(reproduce, results):
     assert row["all_filled"]["low"] < 1 and row["judge"]["exact_count"]["n"] > 0
     assert record["shown"]["3"] == [[0, 0, 0, 0]] * 2 and record["shown"]["2"] == [[2, 0, 1, 0]] * 2
     assert Image.open(results / "study" / "strips" / "exp1-M1-tiny-seed0.webp").size == (16, 32)
-    assert Image.open(results / "figures" / "fig4-tiny.png").width > 2 * 4 * 128
+    assert Image.open(results / "figures" / "fig4-tiny.webp").width > 2 * 4 * 128
     row = next(r for r in json.loads((results / "study.json").read_text())["presets"]["tiny"] if r["run"])
     assert row["cell"] == "exp1-M1" and row["k_max"]["paper"]["value"] == 2 and row["at_zero"] == [0, 0]
 

@@ -4,6 +4,8 @@ Every run is one colour gap and one seed. At moments of training the network, as
 size and colour are read back from the pictures, so that a run is a path through concept space.
 """
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,15 +25,18 @@ from tessera.experiments import TrainingSettings
 from tessera.files import make_folder, read_json, write_json
 from tessera.images.stream import Batch
 from tessera.judge.intervals import quantile_range
+from tessera.provenance import provenance
 from tessera.sampler.noise import noise_levels, seeded_noise
 from tessera.sampler.solvers import heun
 from tessera.training.loop import Learner
 
 SOURCE_GAPS = (0.137, 0.247, 0.358, 0.468, 0.579, 0.689)
 SATURATED = 0.01  # mean squared error of the training corners below which training counts as done
+DRAWN = 0.1  # and below which there are circles to measure: the first pictures have neither size nor colour
+FEWEST = 3  # moments in which something can fall and rise
 RESAMPLES = 1000
 RUN_APART = 2**32  # between the picture numbers of two seeds, by which noise is drawn
-FORMAT = 2  # 1 drew its noise by seeds of the learner
+FORMAT = 3  # 1 drew its noise by seeds of the learner, 2 did not say on which machine it ran
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class Plan:
     def __post_init__(self):
         if min(self.seeds, self.steps, self.batch, self.pictures, self.levels, self.width) < 1:
             raise UserError("Seeds, steps, batch, pictures, levels and width must each be at least 1.")
-        if self.moments < 3 or not self.gaps:
+        if self.moments < FEWEST or not self.gaps:
             raise UserError("At least one colour gap and three moments of training are needed.")
         for gap in self.gaps:
             CirclesTask(gap=gap)
@@ -164,13 +169,17 @@ def train_all(
     device=None,
     on_step: Callable[[], Any] = lambda: None,
     share: tuple[int, int] = (0, 1),
+    minutes: float = math.inf,
 ) -> None:
-    """Train what is missing; of several processes each takes its share of the jobs."""
+    """Train what is missing; of several processes each takes its share. No run begins after `minutes`."""
     make_folder(folder)
-    learner = new_learner(plan, device)
+    begun, learner = time.monotonic(), new_learner(plan, device)
     for number, (gap, seed) in enumerate(jobs(plan)):
+        if time.monotonic() - begun >= 60 * minutes:
+            return
         if number % share[1] == share[0] and finished(folder, gap, seed, plan) is None:
-            write_json(run_path(folder, gap, seed), train_one(gap, seed, plan, learner, on_step))
+            run = train_one(gap, seed, plan, learner, on_step)
+            write_json(run_path(folder, gap, seed), {**run, "provenance": provenance(learner.device)})
 
 
 # --- what the paths say -------------------------------------------------------------------------------------
@@ -192,9 +201,14 @@ def summary(gap: float, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     everything = np.array([run["coordinates"] for run in runs])  # (S, T, corners, N, 2)
     composed = everything[:, :, COMPOSITION]  # (S, T, N, 2)
     path, errors = composed.mean((0, 2)), error_of(composed)
+    shown = everything[:, :, list(TRAINING_CORNERS)]
+    drawn_at = first_below(steps, shown, DRAWN)
+    first = 0 if drawn_at is None else int(np.searchsorted(steps, drawn_at))
+    drawn = slice(min(first, len(steps) - FEWEST), None)
     return {
         "gap": gap,
         "seeds": len(runs),
+        "machines": sorted({run["provenance"]["device"] for run in runs}),
         "pictures": composed.shape[2],
         "steps": steps.tolist(),
         "path": path.round(4).tolist(),
@@ -202,8 +216,9 @@ def summary(gap: float, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "band": [part.round(5).tolist() for part in error_band(composed)],
         "error_by_seed": [error_of(one[None]).round(5).tolist() for one in composed],
         "first": first_learned(steps, path),
-        "trained_at": saturation(steps, everything[:, :, list(TRAINING_CORNERS)]),
-        **rise_record(steps, composed),
+        "drawn_at": drawn_at,
+        "trained_at": first_below(steps, shown, SATURATED),
+        **rise_record(steps[drawn], composed[:, drawn]),
     }
 
 
@@ -260,9 +275,9 @@ def last_crossing(steps: Array, values: Array, level: float) -> float | None:
     return float(steps[0] if not len(below) else steps[below[-1] + 1])
 
 
-def saturation(steps: Array, shown: Array) -> float | None:
-    """The first moment at which the training corners (S, T, 3, N, 2) are drawn as asked."""
+def first_below(steps: Array, shown: Array, limit: float) -> float | None:
+    """The first moment at which the error of the training corners (S, T, 3, N, 2) is below the limit."""
     target = np.array(CODES, dtype=float)[list(TRAINING_CORNERS)]  # (3, 2)
     error = np.square(shown.mean((0, 3)) - target).mean((1, 2))  # (T,)
-    done = np.flatnonzero(error < SATURATED)
+    done = np.flatnonzero(error < limit)
     return float(steps[done[0]]) if len(done) else None

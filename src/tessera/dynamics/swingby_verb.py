@@ -1,5 +1,6 @@
 """The verb `reproduce swingby`: trains, measures and draws the circles of `swingby`."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from tessera import console
 from tessera.devices import DeviceName, pick_device
 from tessera.dynamics.figures import rings, sheet, star
 from tessera.dynamics.swingby import Plan, finished, jobs, summarise, train_all
+from tessera.dynamics.tables import swingby_rows
 from tessera.errors import UserError
 from tessera.files import atomic, make_folder
 from tessera.provenance import provenance
@@ -46,6 +48,8 @@ class ReproduceSwingby:
     """Channels of the first level of the network."""
     share: Annotated[str, tyro.conf.arg(metavar="I/N")] = "0/1"
     """Train only every Nth run from the Ith on: for several processes on one folder."""
+    minutes: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
+    """Begin no run after this many minutes; the same command carries on. 0 only sums up what is there."""
     root: Path = Path("runs/swingby")
     """Folder of the runs' records."""
     out: Path = Path("results/swingby.json")
@@ -60,8 +64,11 @@ class ReproduceSwingby:
         own = [job for number, job in enumerate(jobs(plan)) if number % share[1] == share[0]]
         missing = sum(finished(self.root, gap, seed, plan) is None for gap, seed in own)
         with console.progress("training", missing * plan.steps) as advance:
-            train_all(plan, self.root, device, advance, share)
+            minutes = math.inf if self.minutes is None else self.minutes
+            train_all(plan, self.root, device, advance, share, minutes)
         rows = summarise(plan, self.root)
+        if not rows:
+            raise UserError(f"{self.root} has no finished run of this plan.")
         record = {"plan": plan.plain(), "gaps": rows, "provenance": provenance(device)}
         figure = self.out.with_suffix(".png")
         make_folder(self.out.parent)
@@ -87,19 +94,10 @@ def parse_share(text: str) -> tuple[int, int]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    shown = Table("gap", "seeds", "first learned", "error at the end", "rise", "by chance", "p", "swing-by")
-    for row in rows:
-        rise = row["rise"]
-        shown.add_row(
-            f"{row['gap']:.3f}",
-            str(row["seeds"]),
-            str(row["first"]["concept"] or "neither"),
-            f"{row['error'][-1]:.3f}",
-            f"{rise['value']:.3f} [{rise['low']:.3f}, {rise['high']:.3f}]",
-            f"{row['rise_by_chance']:.3f}",
-            f"{row['p']:.3f}",
-            "yes" if row["swing_by"] else "no",
-        )
+    head, *body = swingby_rows(rows)
+    shown = Table(*head)
+    for row in body:
+        shown.add_row(*row)
     return shown
 
 

@@ -75,6 +75,11 @@ def save_compact(path: Path, picture: Tensor) -> None:
     save_bytes(path, buffer.getvalue())
 
 
+def save_picture(path: Path, picture: Tensor) -> None:
+    """Write an 8-bit picture (3, H, W) in the format its name asks for: .webp, or PNG."""
+    (save_compact if path.suffix == ".webp" else save_png)(path, picture)
+
+
 def save_mask(path: Path, mask: Tensor) -> None:
     """Write an instance mask (H, W): grey level k is thing k, 0 the floor."""
     save_bytes(path, encode(Image.fromarray(mask.to(torch.uint8).cpu().numpy())))

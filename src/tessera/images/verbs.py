@@ -20,7 +20,7 @@ from tessera.images.album import Album, picture_name
 from tessera.images.blender import SAMPLES, blender_python, checked_assets
 from tessera.images.compare import MEASURES, compare, folder_name, report, side_by_side
 from tessera.images.painters import BlenderPainter, Painter, TesseraPainter, aspect_of
-from tessera.images.pictures import RESIZE_FILTER, parse_size, save_png, to_uint8, width_height
+from tessera.images.pictures import RESIZE_FILTER, parse_size, save_picture, to_uint8, width_height
 from tessera.images.render import Quality
 from tessera.images.shards import ShardFolder, pictures_per_shard, write_shards
 from tessera.images.sheet import contact_sheet
@@ -254,7 +254,7 @@ class Render:
         if not self.sheet:
             return []
         labels = [Path(name).stem.rpartition("_")[2] for name in source.names[: len(pictures)]]
-        save_png(self.out / "sheet.png", contact_sheet(pictures, labels))
+        save_picture(self.out / "sheet.png", contact_sheet(pictures, labels))
         return ["sheet.png"]
 
 
@@ -324,7 +324,7 @@ class CompareRenders:
     pick: str | None = None
     """Only these pictures, counted from 0: 3,9,54 or, for every second one, 1::2."""
     side_by_side: Path | None = None
-    """Draw the pictures of B, those of A and four times their difference into this PNG."""
+    """Draw the pictures of B, those of A and four times their difference into this picture, .png or .webp."""
     seed: int = 0
     """Seed of the bootstrap intervals."""
     json: bool = False
@@ -349,7 +349,7 @@ class CompareRenders:
         }
         if self.side_by_side:
             make_folder(self.side_by_side.parent)
-            save_png(self.side_by_side, side_by_side(self.a, self.b, self.pick))
+            save_picture(self.side_by_side, side_by_side(self.a, self.b, self.pick))
         console.publish(record, self.json, self.out, likeness_table(record))
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from tessera.console import say
+from tessera.dynamics.tables import DYNAMICS_TABLES
 from tessera.errors import UserError
 from tessera.experiments import settings_for
 from tessera.features.tables import FEATURE_TABLES
 from tessera.files import atomic, read_json
-from tessera.locality.tables import LOCALITY_TABLES
+from tessera.locality.tables import LOCALITY_TABLES, scatter_headline
 from tessera.rows import Rows, or_not_run
 from tessera.sdxl.tables import SDXL_TABLES
 from tessera.study.tables import STUDY_TABLES, headline
@@ -230,7 +231,7 @@ def overview(results: Results) -> Rows:
         size, weights = record["settings"]["data"]["size"], record["weights"] / 1e6
         what = f"training {record['settings']['experiment']}, {weights:.1f}M weights, {size}x{size}"
         rows.append((what, f"{record['images_per_second']['mean']:,.0f} pictures/s", where(record)))
-    rows += headline(results)
+    rows += [*headline(results), *scatter_headline(results)]
     dynamics = results.one("dynamics-bench")
     runs = f"{dynamics['runs_per_second']:,.0f} runs/s" if dynamics else NOT_MEASURED
     return [*rows, ("phase diagrams of learning dynamics", runs, where(dynamics))]
@@ -298,6 +299,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "judge-speed": judge_speed,
     **STUDY_TABLES,
     **LOCALITY_TABLES,
+    **DYNAMICS_TABLES,
     **FEATURE_TABLES,
     **SDXL_TABLES,
     **THEORY_TABLES,

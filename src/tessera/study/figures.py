@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tessera.experiments import EXPERIMENTS, look_up
 from tessera.files import make_folder, read_json
-from tessera.images.pictures import save_png
+from tessera.images.pictures import save_compact
 from tessera.images.sheet import as_image
 from tessera.judge.explain import BAD, GOOD, INK, ODD, PAPER
 from tessera.sampler.sheets import marked
@@ -38,7 +38,7 @@ FIGURES = {
     "fig1": Figure(("exp1-M3", "exp2-M3", "exp3-M3", "exp2L-M3"), (0, 1, 3, 6, 9), 4),
     "fig4": Figure(("exp1-M1", "exp2L-M1"), tuple(range(7)), 4),
     "fig5": Figure(("color-M5",), tuple(range(9)), 8),
-    "fig8": Figure(tuple(f"exp1-M{m}" for m in range(1, 7)), tuple(range(13)), 8),
+    "fig8": Figure(tuple(f"exp1-M{m}" for m in range(1, 7)), tuple(range(13)), 4),
 }
 
 
@@ -51,13 +51,13 @@ class Panel(NamedTuple):
 
 
 def save_figure(name: str, places: Places, preset: str, seed: int = 0) -> Path | None:
-    """results/figures/NAME-PRESET.png from the pictures kept so far; None if there are none."""
+    """results/figures/NAME-PRESET.webp from the pictures kept so far; None if there are none."""
     figure = look_up(name, FIGURES, "figure")
     panels = [panel_for(CELLS[cell], places, preset, seed) for cell in figure.cells]
     if not any(panel.rows for panel in panels):
         return None
-    path = make_folder(places.figures) / f"{name}-{preset}.png"
-    save_png(path, drawn(figure, panels))
+    path = make_folder(places.figures) / f"{name}-{preset}{STRIP}"
+    save_compact(path, drawn(figure, panels))
     return path
 
 

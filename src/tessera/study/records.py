@@ -8,6 +8,7 @@ from typing import Any
 from tessera.errors import UserError
 from tessera.files import make_folder, read_json, write_json
 from tessera.judge.intervals import share_record
+from tessera.judge.kmax import Shares, Training, k_max, paper_rule
 from tessera.study.cells import CELLS, Cell
 from tessera.study.jobs import FORMAT, Places, job_name
 
@@ -55,14 +56,16 @@ def row_of(cell: Cell, records: Sequence[Record], preset: str) -> Record:
     }
     if not records:
         return row
+    shares = shares_by_k(records)
     return row | {
         "seeds": [record["seed"] for record in records],
         "k_max": {
             rule: over_seeds([record["result"]["k_max"][rule] for record in records]) for rule in RULES
         },
+        "k_max_filled": k_max_filled(shares, cell.seen_max),
         "extras": spread_at(records, "extra", asked=True),
         "at_zero": spread_at(records, "things", asked=False),
-        "shares": shares_by_k(records),
+        "shares": shares,
         "proper": pooled([record["quality"]["proper"] for record in records]),
         "images_seen": [record["training"]["images_seen"] for record in records],
         "training_seconds": [record["training"]["seconds"] for record in records],
@@ -107,6 +110,16 @@ def shares_by_k(records: Sequence[Record]) -> dict[str, dict[str, Record]]:
         for row in record["result"]["rows"]:
             by_k.setdefault(str(row["k"]), []).append(row)
     return {k: {name: pooled([row[name] for row in rows]) for name in SHARES} for k, rows in by_k.items()}
+
+
+def k_max_filled(shares: Mapping[str, Mapping[str, Record]], seen_max: int) -> int:
+    """K_max by the paper rule if extras were never counted: it asks only whether places are filled."""
+    training = Training(seen_max)
+    verdicts = {}
+    for k, row in shares.items():
+        filled, near = row["all_filled"]["share"], row["near"]["share"]
+        verdicts[int(k)] = paper_rule(int(k), Shares(filled, filled, filled, near), 0, training)
+    return k_max(verdicts)
 
 
 def pooled(shares: Sequence[Mapping[str, Any]]) -> Record:

@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
-from tessera.experiments import format_count
+from tessera.conditioners.contract import Place
+from tessera.experiments import EXPERIMENTS, format_count
 from tessera.files import read_json
 from tessera.rows import NOT_RUN, Rows, or_not_run
+from tessera.scenes.vocabulary import LOCATIONS
 from tessera.study.cells import ABLATIONS, CELLS, Cell
 
 PUBLISHED = "small"  # the preset whose cells the documents show
@@ -126,7 +129,46 @@ def ablations(results: Any) -> Rows:
     return rows
 
 
-HEADLINE = ("exp1-M3", "exp2-M3", "exp2L-M1")
+def extras(results: Any) -> Rows:
+    """Trainings that showed things without telling them: K_max with and without counting what nobody asked for."""
+    known = study_rows(results)
+    heads = ("ours, paper rule", "extras not counted", "strict rule", "extras at K = 0", "where K succeeds")
+    rows: Rows = [("cell", "paper", *heads)]
+    for cell in CELLS.values():
+        label = EXPERIMENTS[cell.experiment]["tell"]["label"]
+        row = known.get(cell.name)
+        if label != "all" and row:
+            numbers = (str(row["k_max_filled"]), ours(row, "strict"), span_words(row["at_zero"]))
+            rows.append((cell.name, cell.paper.text, ours(row), *numbers, span_words(row["extras"])))
+    return or_not_run(rows)
+
+
+LOCAL = ("exp2L-M3-k1", "exp2L-M3", "exp2L-M3-k3", "exp2L-M1", "exp2L-M5", "exp3L-M3")
+CROWDED = tuple(range(4, 11))
+
+
+def patches(results: Any) -> Rows:
+    """Local networks: pictures with all K places filled, beside how many pairs of places share a patch."""
+    known = study_rows(results)
+    rows: Rows = [("", *(f"K = {k}" for k in CROWDED))]
+    for radius in (1, 2, 3):
+        pairs = (str(pairs_within(LOCATIONS[:k], radius)) for k in CROWDED)
+        rows.append((f"pairs of places within {radius} cells", *pairs))
+    for name in LOCAL:
+        shares = known[name]["shares"] if name in known else {}
+        rows.append(
+            (name, *(f"{shares[str(k)]['all_filled']['share']:.0%}" if shares else "" for k in CROWDED))
+        )
+    return rows
+
+
+def pairs_within(places: Sequence[Place], radius: int, cells: int = 16) -> int:
+    """Pairs of which one lies in the patch around the other's cell."""
+    own = [(int(x * cells), int(y * cells)) for x, y in places]
+    return sum(max(abs(a[0] - b[0]), abs(a[1] - b[1])) <= radius for a, b in combinations(own, 2))
+
+
+HEADLINE = ("exp1-M3", "exp2-M3", "exp2L-M1", "exp3-M3", "exp3L-M3")
 
 
 def headline(results: Any) -> Rows:
@@ -141,7 +183,18 @@ def headline(results: Any) -> Rows:
             rows.append(
                 (f"K_max of {cell.experiment}, trained on {seen}, 64x64", told, ", ".join(row["devices"]))
             )
-    return rows
+    return [*rows, *fastest(results)]
+
+
+def fastest(results: Any) -> Rows:
+    """The quickest speed-run that arrived."""
+    arrived = [record for record in speed_records(results) if record["reached"]]
+    if not arrived:
+        return []
+    best = min(arrived, key=lambda record: record["minutes"])
+    what = f"speed-run: from nothing to exp1 with K_max {best['target']}, 64x64"
+    told = f"{best['minutes']:.1f} minutes, the compiler's {best['first_step_seconds'] / 60:.1f} among them"
+    return [(what, told, best["provenance"]["device"])]
 
 
 # --- speed --------------------------------------------------------------------------------------------------
@@ -150,10 +203,14 @@ def headline(results: Any) -> Rows:
 def speed_log(results: Any) -> Rows:
     """Every variant of the speed-run, in the order tried."""
     rows: Rows = [("variant", "what was tried", "minutes", "K_max reached", "images", "machine", "commit")]
+    rows += [speed_row(record) for record in speed_records(results)]
+    return or_not_run(rows)
+
+
+def speed_records(results: Any) -> list[Record]:
     path = results.folder / "speedrun.jsonl"
     lines = path.read_text().splitlines() if path.is_file() else []
-    rows += [speed_row(json.loads(line)) for line in lines if line.strip()]
-    return or_not_run(rows)
+    return [json.loads(line) for line in lines if line.strip()]
 
 
 def speed_row(record: Record) -> Sequence[str]:
@@ -226,16 +283,25 @@ def learning(results: Any) -> Rows:
     return rows
 
 
-def average_lengths(results: Any) -> Rows:
-    """The same training under running averages of two lengths: pictures with all K, and with K - 2 places filled."""
-    head: list[str] = ["average, std"]
-    rows: Rows = []
-    for path in sorted(results.folder.glob("judge-exp1-M3-ema*.json")):
-        marks = read_json(path)["rows"]
-        head = ["average, std", *(f"K = {row['k']}, all of {row['n']} (K - 2)" for row in marks)]
-        shares = [f"{row['all_filled']['count']} ({row['near']['count']})" for row in marks]
-        rows.append((path.stem.split("ema")[1], *shares))
-    return [head, *rows] if rows else [head, (NOT_RUN,)]
+EARLIER = {
+    "exp1-M3-cooldown": "exp1-M3, the rate falls to 0 over the last third",
+    "exp3-M3-anywhere": "exp3-M3, things in random slots of the list",
+}
+
+
+def earlier(results: Any) -> Rows:
+    """Trainings of the study's cells under settings that were given up."""
+    ks = (1, 2, 3, 8)
+    rows: Rows = [("training", "images", "K_max on the way", *(f"all filled, K = {k}" for k in ks))]
+    for name, about in EARLIER.items():
+        path = results.folder / "earlier" / f"{name}.json"
+        if path.is_file():
+            record = read_json(path)
+            way = " ".join(str(moment["k_max"]["paper"]["value"]) for moment in record["snapshots"])
+            filled = {row["k"]: f"{row['all_filled']['share']:.0%}" for row in record["result"]["rows"]}
+            seen = format_count(record["training"]["images_seen"])
+            rows.append((about, seen, way, *(filled[k] for k in ks)))
+    return or_not_run(rows)
 
 
 def zoo_speed(results: Any) -> Rows:
@@ -280,10 +346,12 @@ STUDY_TABLES: dict[str, Callable[[Any], Rows]] = {
     "study-at-zero": at_zero,
     "study-cells": every_cell,
     "study-ablations": ablations,
+    "study-extras": extras,
+    "study-patches": patches,
     "speed-log": speed_log,
     "sweep": sweep,
     "learning": learning,
-    "average-lengths": average_lengths,
+    "study-earlier": earlier,
     "repair": repair,
     "zoo-speed": zoo_speed,
 }
