@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from tessera.report.tables import TABLES, Results
+from tessera.study.cells import CELLS
+from tessera.study.records import k_max_filled
+from tessera.study.tables import pairs_within
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -63,7 +66,69 @@ def test_likeness_gives_r_and_r_squared_of_every_model(table):
     assert rows[1] == ("0.5", *["0.90 [0.80, 1.00], 0.90 [0.80, 1.00]"] * 4)
 
 
+def study_row(cell, shares, **more):
+    """A row of study.json whose shares at K = 1, 2, ... are pairs: all filled, all but two."""
+    by_k = {str(k): {"all_filled": {"share": a}, "near": {"share": b}} for k, (a, b) in enumerate(shares, 1)}
+    seen_max = CELLS[cell].seen_max
+    found = {"value": 1, "low": 0, "high": 2}
+    row = {"cell": cell, "run": True, "k_max": {"paper": found, "strict": found}, "shares": by_k}
+    return row | {"k_max_filled": k_max_filled(by_k, seen_max), "at_zero": [0, 3], "extras": [0, 2], **more}
+
+
+def test_k_max_without_extras_asks_only_whether_places_are_filled(table):
+    shares = [(0.9, 1), (0.9, 1), (0.88, 1), (0.3, 0.95), (0.2, 0.95)]
+    rows = [
+        study_row("exp2L-M3", shares),
+        study_row("exp2-M3", [(0.9, 1), (0.6, 1)]),
+        study_row("exp1-M3", shares),
+    ]
+    made = table("study-extras", study={"presets": {"small": rows}})
+    assert [row[0] for row in made[1:]] == ["exp2-M3", "exp2L-M3"]  # exp1 is told everything
+    assert [row[3] for row in made[1:]] == ["1", "4"]
+    assert made[2] == ("exp2L-M3", "9 +(0-2)", "1 [0, 2]", "4", "1 [0, 2]", "0-3", "0-2")
+
+
+def test_places_share_a_patch_when_one_lies_in_the_patch_of_the_other(table):
+    assert pairs_within([(0.01, 0.01), (0.2, 0.01), (0.2, 0.99)], 2) == 0  # cells 0 and 3
+    assert pairs_within([(0.01, 0.01), (0.2, 0.01), (0.2, 0.99)], 3) == 1
+    rows = table("study-patches", study={"presets": {"small": [study_row("exp2L-M3", [(0.5, 1)] * 10)]}})
+    told = {row[0]: row[1:] for row in rows}
+    assert told["exp2L-M3"] == ("50%",) * 7 and set(told["exp3L-M3"]) == {""}
+    assert told["pairs of places within 2 cells"][:3] == ("0", "0", "1")
+
+
+def test_length_generalisation_is_read_in_several_ways(table):
+    rank = {"value": 0.931, "interval": [0.8, 0.97], "interval_by_model": [0.7, 0.96]}
+    one = {"reading": "strict", "seen_max": 3, "points": 28, "models": 12, "spearman": rank}
+    rows = table(
+        "locality-scatter", scatter={"readings": [one, one | {"reading": "filled", "seen_max": None}]}
+    )
+    assert rows[1][1:] == ("on 1 to 3 things", "28", "12", "0.93 [0.80, 0.97]", "[0.70, 0.96]")
+    assert rows[2][0].startswith("share of asked places") and rows[2][1] == "all"
+
+
+def test_the_readme_tells_the_quickest_speed_run_that_arrived(table, tmp_path):
+    tries = [
+        {"reached": reached, "minutes": minutes}
+        for reached, minutes in ((True, 4.0), (False, None), (True, 2.43))
+    ]
+    told = {"target": 9, "first_step_seconds": 48, "provenance": {"device": "a GPU"}}
+    (tmp_path / "speedrun.jsonl").write_text("".join(json.dumps(one | told) + "\n" for one in tries))
+    row = next(row for row in table("overview") if row[0].startswith("speed-run"))
+    assert row[1:] == ("2.4 minutes, the compiler's 0.8 among them", "a GPU")
+
+
+def test_swing_by_is_told_with_what_chance_would_do(table):
+    rise = {"value": 0.05, "low": 0.01, "high": 0.09}
+    gap = {"gap": 0.2, "seeds": 5, "first": {"concept": None}, "error": [0.5, 0.1], "rise": rise}
+    rows = table("swingby", swingby={"gaps": [gap | {"rise_by_chance": 0.08, "p": 0.3, "swing_by": False}]})
+    assert rows[1] == ("0.200", "5", "neither", "0.100", "0.050 [0.010, 0.090]", "0.080", "0.300", "no")
+
+
 def test_the_shipped_records_fill_every_table():
     """What the documents show of the study comes from records that are there."""
-    for name in ("learning", "sweep", "study-earlier", "features", "theory-likeness", "locality-noise"):
+    for name in (
+        "learning", "sweep", "study-earlier", "study-cells", "study-extras", "study-patches", "locality-scatter",
+        "swingby", "features", "theory-likeness", "locality-noise",
+    ):  # fmt: skip
         assert "not run" not in str(TABLES[name](Results(RESULTS)))

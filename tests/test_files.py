@@ -1,0 +1,29 @@
+"""JSON as it is written: whatever fits on a line stands on one."""
+
+import json
+
+import pytest
+
+from tessera.files import LINE, laid_out, write_json
+
+
+def test_what_fits_on_a_line_stands_on_one(tmp_path):
+    row = {"k": 3, "share": 0.25, "range": [0.1, 0.4]}
+    content = {"rows": [row] * 20, "name": "exp1", "long": list(range(100)), "none": None}
+    write_json(tmp_path / "record.json", content)
+    text = (tmp_path / "record.json").read_text()
+    assert json.loads(text) == content and text.endswith("}\n")
+    assert text.count(json.dumps(row)) == 20
+    assert max(map(len, text.splitlines())) <= LINE + len('"long": ')
+    assert '\n "name": "exp1",\n' in text
+
+
+def test_names_that_are_numbers_and_tuples_are_written_as_json_has_them():
+    content = {3: ("a" * 100, "b" * 100)}
+    assert json.loads(laid_out(content)) == {"3": ["a" * 100, "b" * 100]}
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), [1.0, float("inf")]])
+def test_json_knows_no_infinity(wrong):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        laid_out(wrong)
