@@ -29,9 +29,9 @@ def test_a_course_of_training_is_told_with_what_was_lost(table):
     shares = [{"share": share} for share in (0.1, 0.69, 0.02)]
     cell = {"cell": "exp1-M3", "seed": 0, "k_max": [7, 9, 7], "all_filled": shares}
     lost = {"rise": 0.67, "rise_by_chance": 0.19, "p": 0.0005}
-    rows = table("learning", learning={"k": 8, "cells": [cell | lost]})
-    assert rows[0][2] == "pictures with all 8"
-    assert rows[1] == ("exp1-M3, seed 0", "7 9 7", "10% 69% 2%", "0.67", "0.19", "< 0.001")
+    rows = table("learning", **{f"learning_k{k}": {"k": k, "cells": [cell | lost]} for k in (4, 8)})
+    assert rows[2] == ("exp1-M3, seed 0", "7 9 7", "8", "10% 69% 2%", "0.67", "0.19", "< 0.001")
+    assert [row[2] for row in rows[1:]] == ["4", "8"]
 
 
 def test_locality_stands_beside_its_null(table):

@@ -47,6 +47,6 @@ def test_the_verb_reads_the_studys_records(reproduce, tmp_path, capsys):
     capsys.readouterr()
     dispatch(["reproduce", "learning", "--k", "2", "--preset", "tiny", "--results", str(results), "--json"])
     made = json.loads(capsys.readouterr().out)
-    assert made == json.loads((results / "learning.json").read_text())
+    assert made == json.loads((results / "learning-k2.json").read_text())
     assert made["cells"][0]["cell"] == "exp1-M1" and len(made["cells"][0]["images"]) == 4
-    assert (results / "figures" / "learning-tiny.png").stat().st_size > 5000
+    assert (results / "figures" / "learning-k2-tiny.png").stat().st_size > 5000

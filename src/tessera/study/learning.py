@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import torch
 from matplotlib.figure import Figure
@@ -20,6 +19,7 @@ from tessera import console
 from tessera.dynamics import analysis
 from tessera.errors import UserError
 from tessera.files import atomic, make_folder
+from tessera.locality.figures import condition_color
 from tessera.provenance import provenance
 from tessera.study.jobs import Places
 from tessera.study.records import Record, read_records
@@ -37,7 +37,7 @@ class ReproduceLearning:
     preset: str = "small"
     """Size of the trainings to look at."""
     results: Path = Path("results")
-    """Where the records of `tessera reproduce --snapshots N` lie; learning.json and its figure go there."""
+    """Where the records of `tessera reproduce --snapshots N` lie; learning-kK.json and its figure go there."""
     json: bool = False
     """Print one JSON object."""
 
@@ -55,10 +55,10 @@ class ReproduceLearning:
             "cells": rows,
             "provenance": provenance(torch.device("cpu")),
         }
-        figure = make_folder(self.results / "figures") / f"learning-{self.preset}.png"
+        figure = make_folder(self.results / "figures") / f"learning-k{self.k}-{self.preset}.png"
         with atomic(figure) as temporary:
             drawn(rows, self.k).savefig(temporary, format="png", dpi=150, bbox_inches="tight")
-        console.publish(made, self.json, self.results / "learning.json", table(rows))
+        console.publish(made, self.json, self.results / f"learning-k{self.k}.json", table(rows))
         console.say(f"{figure} is drawn.")
 
 
@@ -119,16 +119,17 @@ def drawn(rows: Sequence[Mapping[str, Any]], k: int) -> Figure:
     """K_max and the share of pictures with all K things, over images seen."""
     figure = Figure(figsize=(9.6, 3.6))
     left, right = figure.subplots(1, 2)
-    shades = matplotlib.colormaps["viridis"](np.linspace(0.05, 0.9, len(rows)))
-    for row, shade in zip(rows, shades):
+    for number, row in enumerate(rows):
+        shade = condition_color(number)
         images = np.array(row["images"]) / 2**20
         shares = row["all_filled"]
-        left.plot(images, row["k_max"], "o-", color=shade, ms=3, label=f"{row['cell']}, seed {row['seed']}")
-        right.plot(images, [share["share"] for share in shares], "o-", color=shade, ms=3)
+        name = f"{row['cell']}, seed {row['seed']}"
+        left.plot(images, row["k_max"], "o-", color=shade, ms=3)
+        right.plot(images, [share["share"] for share in shares], "o-", color=shade, ms=3, label=name)
         band = ([share[end] for share in shares] for end in ("low", "high"))
         right.fill_between(images, *band, color=shade, alpha=0.12, lw=0)
     left.set(xlabel="images seen (Mi)", ylabel="K_max, paper rule", ylim=(0, None))
     right.set(xlabel="images seen (Mi)", ylabel=f"pictures with all {k} things", ylim=(0, 1.02))
     left.yaxis.set_major_locator(MaxNLocator(integer=True))
-    left.legend(frameon=False, fontsize=7)
+    right.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.01, 0.5))
     return figure

@@ -267,20 +267,20 @@ def network_words(denoiser: Mapping[str, Any]) -> str:
 
 def learning(results: Any) -> Rows:
     """K_max at moments of training, and whether a number of things was lost again."""
-    record = results.one("learning")
-    if record is None:
-        return [("training", "K_max on the way"), (NOT_RUN, NOT_RUN)]
-    k = record["k"]
     rows: Rows = [
-        ("training", "K_max on the way", f"pictures with all {k}", "lost again", "chance alone, 95%", "p")
+        ("training", "K_max on the way", "K", "pictures with all K", "lost again", "chance alone, 95%", "p")
     ]
-    for cell in record["cells"]:
-        shares = " ".join(f"{share['share']:.0%}" for share in cell["all_filled"])
-        numbers = (f"{cell[name]:.2f}" for name in ("rise", "rise_by_chance"))
-        way = " ".join(map(str, cell["k_max"]))
-        p = "< 0.001" if cell["p"] < 0.001 else f"{cell['p']:.3f}"
-        rows.append((f"{cell['cell']}, seed {cell['seed']}", way, shares, *numbers, p))
-    return rows
+    for record in results.several("learning-k*"):
+        rows += [learning_row(cell, record["k"]) for cell in record["cells"]]
+    return or_not_run(rows)
+
+
+def learning_row(cell: Mapping[str, Any], k: int) -> Sequence[str]:
+    shares = " ".join(f"{share['share']:.0%}" for share in cell["all_filled"])
+    numbers = (f"{cell[name]:.2f}" for name in ("rise", "rise_by_chance"))
+    way = " ".join(map(str, cell["k_max"]))
+    p = "< 0.001" if cell["p"] < 0.001 else f"{cell['p']:.3f}"
+    return f"{cell['cell']}, seed {cell['seed']}", way, str(k), shares, *numbers, p
 
 
 EARLIER = {
