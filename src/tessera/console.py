@@ -1,6 +1,5 @@
 """Talking to a person (stderr) and to a program (stdout), never mixed."""
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tessera.files import make_folder, write_json
+from tessera.files import laid_out, make_folder, write_json
 
 stderr = Console(stderr=True)
 
@@ -22,7 +21,7 @@ def say(message: str) -> None:
 
 def print_json(record: dict[str, Any]) -> None:
     """Exactly one JSON object on stdout."""
-    sys.stdout.write(json.dumps(record, indent=1, allow_nan=False) + "\n")
+    sys.stdout.write(laid_out(record) + "\n")
 
 
 def publish(record: dict[str, Any], as_json: bool, out: Path | None, *tables: Any) -> None:

@@ -155,10 +155,9 @@ def patches(results: Any) -> Rows:
         pairs = (str(pairs_within(LOCATIONS[:k], radius)) for k in CROWDED)
         rows.append((f"pairs of places within {radius} cells", *pairs))
     for name in LOCAL:
-        shares = known[name]["shares"] if name in known else {}
-        rows.append(
-            (name, *(f"{shares[str(k)]['all_filled']['share']:.0%}" if shares else "" for k in CROWDED))
-        )
+        filled = known[name]["shares"] if name in known else {}
+        words = (f"{filled[str(k)]['all_filled']['share']:.0%}" if filled else NOT_RUN for k in CROWDED)
+        rows.append((name, *words))
     return rows
 
 
