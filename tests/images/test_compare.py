@@ -4,6 +4,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from tessera.cli import main
 from tessera.errors import UserError
@@ -258,6 +259,14 @@ def test_side_by_side_shows_theirs_then_ours_then_the_magnified_difference(tmp_p
     row, column = (sheet.shape[-2] - 4) // 3, width + 4
     corners = [[int(sheet[0, 6 + r * row, 6 + c * column]) for c in range(2)] for r in range(3)]
     assert corners == [[13, 120], [10, 20], [12, 255]]  # 4 x 3, and 4 x 100 cut off at white
+
+
+def test_a_name_that_ends_in_webp_gets_a_small_file(two_folders, tmp_path):
+    for name in ("sheet.png", "sheet.webp"):
+        with pytest.raises(SystemExit):
+            main(["compare-renders", *map(str, two_folders), "--side-by-side", str(tmp_path / name)])
+    with Image.open(tmp_path / "sheet.png") as exact, Image.open(tmp_path / "sheet.webp") as small:
+        assert (exact.format, small.format) == ("PNG", "WEBP") and exact.size == small.size
 
 
 def test_the_record_keeps_names_and_no_paths_of_this_machine(two_folders, tmp_path):
