@@ -33,6 +33,17 @@ def write_json(path: Path, content: Any) -> None:
         temporary.write_text(laid_out(content) + "\n")
 
 
+def rounded(content: Any, digits: int = 7) -> Any:
+    """Measured numbers to so many digits: what a float holds beyond them is chance, and takes room."""
+    if isinstance(content, float):
+        return float(f"{content:.{digits}g}")
+    if isinstance(content, dict):
+        return {name: rounded(value, digits) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [rounded(value, digits) for value in content]
+    return content
+
+
 def laid_out(content: Any, depth: int = 0) -> str:
     """JSON in which whatever fits on a line stands on one: smaller than one value per line, and easier to read."""
     line = json.dumps(content, allow_nan=False)

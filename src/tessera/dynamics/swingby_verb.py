@@ -104,7 +104,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def save_figure(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     figure = swingby_figure(rows)
     with atomic(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150, bbox_inches="tight")
+        figure.savefig(temporary, format="png", dpi=110, bbox_inches="tight")
 
 
 def swingby_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:

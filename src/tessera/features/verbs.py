@@ -29,7 +29,7 @@ from tessera.features.study import (
     feature_study,
     mean_over_places,
 )
-from tessera.files import make_folder
+from tessera.files import make_folder, rounded
 from tessera.locality.figures import save_figure
 from tessera.provenance import provenance
 from tessera.sampler.asking import parse_colors
@@ -102,7 +102,7 @@ class Features:
         record = {**self.head(model, plan), **study_record(study), "provenance": provenance(device)}
         if out:
             self.draw(study, plan, out)
-        publish(record, self.json, out / "features.json" if out else None, *level_tables(study))
+        publish(rounded(record), self.json, out / "features.json" if out else None, *level_tables(study))
         if out:
             say(f"Figures and features.json are in {out}.")
 

@@ -8,11 +8,11 @@ import tyro
 from rich.table import Table
 
 from tessera.conditioners import ColorCounts
-from tessera.console import print_json, progress, say, stderr
+from tessera.console import print_json, progress, publish, say
 from tessera.denoiser.folder import Model
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
-from tessera.files import make_folder, read_json, write_json
+from tessera.files import make_folder, read_json, rounded, write_json
 from tessera.locality.figures import (
     figure_conditions,
     figure_curves,
@@ -92,13 +92,9 @@ class Locate:
             for plan in plans:
                 studies.append(self.study(model, plan, out, device, advance))
         record = {**self.head(model), **studies[0], "studies": studies, "provenance": provenance(device)}
+        publish(rounded(record), self.json, out / "locate.json" if out else None, study_table(studies))
         if out:
-            write_json(out / "locate.json", record)
             say(f"Figures and locate.json are in {out}.")
-        if self.json:
-            print_json(record)
-        else:
-            stderr.print(study_table(studies))
 
     def plans(self, model: Model) -> list[Plan]:
         """A plan per K and source."""

@@ -57,7 +57,7 @@ class ReproduceLearning:
         }
         figure = make_folder(self.results / "figures") / f"learning-k{self.k}-{self.preset}.png"
         with atomic(figure) as temporary:
-            drawn(rows, self.k).savefig(temporary, format="png", dpi=150, bbox_inches="tight")
+            drawn(rows, self.k).savefig(temporary, format="png", dpi=110, bbox_inches="tight")
         console.publish(made, self.json, self.results / f"learning-k{self.k}.json", table(rows))
         console.say(f"{figure} is drawn.")
 

@@ -19,7 +19,7 @@ from tessera.denoiser.folder import Model
 from tessera.devices import taken_memory
 from tessera.errors import UserError
 from tessera.experiments import Settings, format_count
-from tessera.files import make_folder, read_json, write_json
+from tessera.files import make_folder, read_json, rounded, write_json
 from tessera.judge.kmax import Training
 from tessera.locality.study import Plan, conditional_locality_alone
 from tessera.provenance import provenance
@@ -219,7 +219,7 @@ class Study:
     def write(self, job: Job, record: dict[str, Any], answers: Answers) -> None:
         """The strip first: a record vouches for everything that belongs to it."""
         save_strip(make_folder(self.places.strips) / f"{job.name}{STRIP}", answers)
-        write_json(job.record_path(self.places), record)
+        write_json(job.record_path(self.places), rounded(record))
         write_study(self.places)
         if self.on_record:
             self.on_record(job, record)

@@ -53,7 +53,7 @@ class ReproduceScatter:
         }
         write_json(self.results / "scatter.json", made)
         figure = make_folder(places.figures) / f"scatter-{self.preset}.png"
-        save_figure(figure_scatter(points, made), figure)
+        save_figure(figure_scatter(points, made), figure, dpi=120)
         say(f"{figure} is drawn.")
         if self.json:
             print_json(made)
