@@ -3,7 +3,7 @@
 import pytest
 
 from tessera.report.contents import reach_words
-from tessera.report.subjects import Subject
+from tessera.report.subjects import Subject, take_marks
 from tessera.report.verdict import look_of, reach_of, verdict
 
 
@@ -62,6 +62,16 @@ def test_places_filled_with_too_many_others_are_not_called_a_failure_to_fill_the
     sentence = "Fills what is asked up to about 6, but adds more than training does; it looks locally."
     assert told.headline == sentence and told.tone == "unsure"
     assert verdict(found | {"label": "all"}, LOCAL).headline.startswith("Does not compose")
+
+
+def test_a_card_without_a_label_is_read_with_that_of_the_training():
+    found = marks(1, 0, 2)
+    found["k_max"]["strict"] = {**found["k_max"]["paper"], "value": 6, "low": 5, "high": 7}
+    subject = Subject(
+        "exp2L", settings={"tell": {"label": "one"}, "data": {"objects": [1, found["seen_max"]]}}
+    )
+    take_marks(subject, {name: value for name, value in found.items() if name != "seen_max"}, {})
+    assert verdict(subject.marks, LOCAL).headline.startswith("Fills what is asked up to about 6")
 
 
 def test_few_pictures_claim_nothing():

@@ -46,6 +46,11 @@ class Subject:
         return objects[1] if objects else (self.marks or {}).get("seen_max")
 
     @property
+    def label(self) -> str:
+        """Which of the things in a picture training told."""
+        return ((self.settings or {}).get("tell") or {}).get("label", "all")
+
+    @property
     def size(self) -> int | None:
         return self.facts.get("size")
 
@@ -187,7 +192,7 @@ def cell_of(settings: Record, named: str | None = None) -> Cell | None:
 
 
 def take_marks(subject: Subject, marks: Record, where: Record) -> None:
-    subject.marks = {"seen_max": subject.seen_max, **marks}
+    subject.marks = {"seen_max": subject.seen_max, "label": subject.label, **marks}
     subject.marks_from = {name: where.get(name) for name in ("found", "exam", "provenance", "folder")}
 
 
