@@ -12,6 +12,7 @@ from tessera.errors import UserError
 from tessera.locality.pixels import (
     How,
     Pixel,
+    Products,
     full_jacobian,
     jacobian,
     pixel_influence,
@@ -102,7 +103,7 @@ def test_finite_differences_agree_on_an_edm2(small_edm2):
 
 
 @pytest.mark.parametrize(
-    "how", [How("vmap"), How("rows"), How("loop"), How(memory=1 << 14), How(checkpoint=True)]
+    "how", [How("vmap"), How("rows"), How("loop"), How("vmap", memory=1 << 14), How("vmap", checkpoint=True)]
 )
 def test_every_way_and_every_budget_gives_the_same_numbers(small_edm2, how):
     x, cond = noise(3, 3, 8, 8, dtype=torch.float64), torch.rand(3, 5, generator=dice(3)).double()
@@ -142,9 +143,11 @@ def test_a_network_whose_backward_cannot_be_batched_is_asked_one_by_one():
         def backward(ctx, pull):
             return torch.from_numpy(2 * pull.detach().numpy())  # leaves torch, so vmap cannot follow
 
-    found = pixel_influence(
-        lambda x, sigma, cond=None: Stubborn.apply(x), noise(1, 1, 4, 4), 1.0, at=[(1, 2)]
-    )
+    x = noise(1, 1, 4, 4).requires_grad_()
+    product = Products(Stubborn.apply(x), x, "auto")
+    picks = torch.eye(16).reshape(16, 1, 1, 4, 4)
+    assert product.batched and torch.equal(product(picks), 2 * picks) and not product.batched
+    found = pixel_influence(lambda x, sigma, cond=None: Stubborn.apply(x), x.detach(), 1.0, at=[(1, 2)])
     assert found[0, 0, 1, 2] == 2 and found.sum() == 2
 
 

@@ -38,7 +38,8 @@ class How:
 
     `vmap` shares one forward pass among all probes and several probes per backward. `rows` gives every probe a
     picture of its own, which is best where an output pixel is cheap alone. `loop` is one call per probe and
-    channel, for networks whose backward pass cannot be batched. `auto` chooses.
+    channel, for networks whose backward pass cannot be batched. `auto` chooses: rows for patches, one call at a
+    time on a CPU (after one forward for all), otherwise vmap.
     """
 
     method: Method = "auto"
@@ -170,8 +171,10 @@ def one_graph(ask: Asked, how: How, keep: Keep, per_row: float) -> Tensor:
     probed = ask.clean(x)[:, :, ask.at[:, 0], ask.at[:, 1]]  # (n, C, P)
     channels, probes = probed.shape[1], probed.shape[2]
     number = torch.arange(probes * channels, device=x.device)
-    product = Products(probed, x, how.method)
-    at_once = 1 if how.method == "loop" else fitting(how.memory / 2, ALIVE * per_row * len(x))
+    # A CPU gains nothing from larger batches, and what one product touches stays in its cache.
+    alone = how.method == "loop" or (how.method == "auto" and x.device.type == "cpu")
+    product = Products(probed, x, "loop" if alone else how.method)
+    at_once = 1 if alone else fitting(how.memory / 2, ALIVE * per_row * len(x))
     found = []
     for some in number.split(at_once):
         channel = some % channels
