@@ -5,6 +5,7 @@ import torch
 
 from tessera.conditioners import ColorCounts, LocationGrid
 from tessera.denoiser.contract import Denoiser
+from tessera.denoiser.patchwise import Patchwise
 from tessera.errors import UserError
 from tessera.sampler import compose, euler, noise_levels, sample
 from tessera.sampler.compose import HOWS, nearest_regions, repair
@@ -147,3 +148,25 @@ def test_colours_can_be_summed():
     tell = ColorCounts()
     composed = compose.sum(lambda x, s, c: c.sum(1)[:, None, None, None] + 0 * x, tell)
     assert composed(torch.zeros(1, 3, 4, 4), 1.0, tell.at(["red", "blue"])).unique().tolist() == [2]
+
+
+def test_patches_are_told_apart_in_a_single_pass():
+    tell = LocationGrid(cells=8)
+    network = Patchwise(16, tell, 2, width=8, mult=(1,), blocks=1, attention=(), head_width=8).eval()
+    with torch.no_grad():
+        for name, gain in network.named_parameters():  # they begin at 0, and conditions would not count
+            if name.endswith("gain"):
+                gain.fill_(1.0)
+    x = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    wishes = [[], [(0.3, 0.3)], [(0.3, 0.3), (0.5, 0.4), (0.9, 0.9)]]
+    cond = torch.cat([tell.at(wish) for wish in wishes])
+    slow = compose.Project(network, tell, 2, regions=nearest_regions(8, 2))
+    quick = compose.Project(network, tell, 2)
+    with torch.no_grad():
+        torch.testing.assert_close(quick(x, 1.5, cond), slow(x, 1.5, cond))
+        plain = network(x, 1.5, cond)
+        assert torch.equal(quick(x, 1.5, cond)[:2], plain[:2])  # a single condition is told as ever
+        assert not torch.allclose(quick(x, 1.5, cond)[2], plain[2], atol=1e-3)  # two in one patch are not
+    assert quick.passes == 9 and slow.passes == 3 + 1 + 3
+    other = compose.Project(network, tell, 1)
+    assert not other.in_one_pass  # regions smaller than the patch leave near things told together

@@ -66,8 +66,11 @@ class Patchwise(nn.Module):
     def forward(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
         """The clean picture (B, C, H, W) for noisy x, noise level () or (B,) and condition (B, cond_dim)."""
         cond = check_input(x, cond, self.channels, self.size, self.cond_dim)
+        return self.denoised(x, sigma, self.told_everywhere(cond))
+
+    def denoised(self, x: Tensor, sigma: Tensor | float, told: Tensor) -> Tensor:
+        """The clean picture when the patch of every cell is told its own row of `told` (B * cells^2, patch_dim + 2)."""
         patches = self.unfold(x)  # (B * cells^2, C, side, side)
-        told = self.told_everywhere(cond)  # (B * cells^2, patch_dim + 2)
         sigmas = per_picture(sigma, x).repeat_interleave(self.cells**2)
         budget = self.pixels_at_once or PIXELS_AT_ONCE.get(x.device.type, PIXELS_AT_ONCE["cpu"])
         step = max(1, budget // self.side**2)

@@ -4,7 +4,7 @@ Nothing is trained. Every way is a denoiser again, and counts what it costs.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tessera.conditioners.cells import cell_of, every_cell
 from tessera.conditioners.contract import Conditioner, SpatialConditioner
 from tessera.denoiser.contract import Denoiser
+from tessera.denoiser.patchwise import Patchwise
 from tessera.denoiser.precondition import per_picture
 from tessera.errors import UserError
 
@@ -104,7 +105,10 @@ class Sum(Composed):
 
 
 class Project(Composed):
-    """Lemma 1 as a sampler: each region from a pass told only its own condition, the rest from one told nothing."""
+    """Lemma 1 as a sampler: each region from a pass told only its own condition, the rest from one told nothing.
+
+    Patches are told one by one, so that a patch network whose radius is that of the regions needs a single pass.
+    """
 
     def __init__(
         self,
@@ -115,11 +119,14 @@ class Project(Composed):
         batch: int | None = None,
     ):
         super().__init__(denoiser, tell, batch)
+        self.in_one_pass = regions is None and isinstance(denoiser, Patchwise) and denoiser.radius == radius
         if regions is None:
             regions = nearest_regions(spatial(tell).cells, radius)
         self.regions = regions
 
     def composed(self, x: Tensor, sigma: Tensor, cond: Tensor) -> Tensor:
+        if self.in_one_pass:
+            return self.by_patches(x, sigma, cond)
         singles = self.singles(cond)
         answers, which = self.ask_each(x, sigma, *self.told_alone(singles, cond))
         clean = answers[which[: len(x)]]
@@ -130,6 +137,22 @@ class Project(Composed):
             for mask, number in zip(masks, own[row].tolist()):
                 clean[row] = torch.where(mask, answers[number], clean[row])
         return clean
+
+    def by_patches(self, x: Tensor, sigma: Tensor, cond: Tensor) -> Tensor:
+        """Every patch is told the one condition whose region its cell belongs to, if any."""
+        network = cast(Patchwise, self.denoiser)
+        cells = every_cell(network.cells, x.device)
+        told = []
+        for wanted in self.tell.conditions(cond):
+            alone = [
+                self.tell.at((), device=x.device),
+                *(self.tell.at((one,), device=x.device) for one in wanted),
+            ]
+            owned = self.regions(wanted, network.cells).flatten(1).to(x.device)  # (K, cells^2)
+            owner = (owned * torch.arange(1, len(wanted) + 1, device=x.device)[:, None]).sum(0)  # 0: nobody's
+            told.append(network.told(torch.cat(alone).to(cond)[owner], cells))
+        self.calls, self.passes = self.calls + 1, self.passes + len(x)
+        return network.denoised(x, sigma, torch.cat(told))
 
 
 class Localize(Composed):
