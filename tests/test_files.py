@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tessera.files import LINE, laid_out, write_json
+from tessera.files import LINE, laid_out, rounded, write_json
 
 
 def test_what_fits_on_a_line_stands_on_one(tmp_path):
@@ -27,3 +27,15 @@ def test_names_that_are_numbers_and_tuples_are_written_as_json_has_them():
 def test_json_knows_no_infinity(wrong):
     with pytest.raises(ValueError, match="not JSON compliant"):
         laid_out(wrong)
+
+
+def test_rounding_keeps_digits_and_everything_else():
+    content = {
+        "share": 0.12345678912,
+        "small": (1.23456789e-12, 0.02),
+        "n": 123456789,
+        "ok": True,
+        "none": None,
+    }
+    kept = {"share": 0.1234568, "small": [1.234568e-12, 0.02], "n": 123456789, "ok": True, "none": None}
+    assert rounded(content) == kept

@@ -38,6 +38,8 @@ def test_what_makes_a_cell_cannot_be_changed_by_the_caller():
     settings = CELLS["exp2L-M3-k8"].settings("small", seed=2, changes=changes)
     assert settings.denoiser.radius == 8 and settings.denoiser.width == 24
     assert settings.data.objects == (1, 3) and (settings.data.seed, settings.training.seed) == (2, 2)
+    patches = {name: CELLS[name].settings("small").training.patches for name in ("exp2L-M3", "exp2L-M3-k8")}
+    assert patches == {"exp2L-M3": 8, "exp2L-M3-k8": 2}  # a whole picture is dear
     assert not CELLS["exp1-M3-plain"].settings("small", 0, changes).denoiser.coords
 
 

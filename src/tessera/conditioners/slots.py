@@ -73,9 +73,7 @@ class LocationList:
         if told.shape[1] > self.slots and (told.sum(-1) > self.slots).any():
             raise UserError(f"A scene has more things than the list's {self.slots} slots.")
         slot = self._turns(told, index, seed)  # (B, N)
-        entries = (
-            torch.cat([torch.ones_like(places[..., :1]), (places - MIDDLE) / UNIT], -1) * told[..., None]
-        )
+        entries = as_entries(places) * told[..., None]
         table = torch.zeros(len(scenes), self.slots + 1, 3, device=scenes.device)  # last: for the untold
         slot = torch.where(told, slot, self.slots)[..., None].expand(-1, -1, 3)
         return table.scatter(1, slot, entries)[:, : self.slots].flatten(1)
@@ -101,10 +99,7 @@ class LocationList:
         if not empty.any(-1).all():
             raise UserError(f"The list holds at most {self.slots} places.")
         first = empty.float().argmax(-1)
-        x, y = check_place(wanted)
-        entry = torch.tensor(
-            [1.0, (x - MIDDLE) / UNIT, (y - MIDDLE) / UNIT], device=cond.device, dtype=cond.dtype
-        )
+        entry = as_entries(torch.tensor(check_place(wanted), device=cond.device, dtype=cond.dtype))
         return table.index_put((torch.arange(len(cond), device=cond.device), first), entry).flatten(1)
 
     def conditions(self, cond: Tensor) -> list[list[Place]]:
@@ -178,3 +173,8 @@ class LocationList:
 
     def _table(self, cond: Tensor) -> Tensor:
         return cond.unflatten(-1, (self.slots, 3))
+
+
+def as_entries(places: Tensor) -> Tensor:
+    """(present, x, y) of places (..., 2) in [0, 1]."""
+    return torch.cat([torch.ones_like(places[..., :1]), (places - MIDDLE) / UNIT], -1)

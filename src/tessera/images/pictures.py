@@ -68,6 +68,9 @@ def save_png(path: Path, picture: Tensor) -> None:
     save_bytes(path, png_bytes(picture))
 
 
+COMPACT = ".webp"
+
+
 def save_compact(path: Path, picture: Tensor) -> None:
     """Write an 8-bit picture (3, H, W) as WebP: a twelfth of a PNG's size, with losses that no eye sees."""
     buffer = io.BytesIO()
@@ -77,7 +80,7 @@ def save_compact(path: Path, picture: Tensor) -> None:
 
 def save_picture(path: Path, picture: Tensor) -> None:
     """Write an 8-bit picture (3, H, W) in the format its name asks for: .webp, or PNG."""
-    (save_compact if path.suffix == ".webp" else save_png)(path, picture)
+    (save_compact if path.suffix == COMPACT else save_png)(path, picture)
 
 
 def save_mask(path: Path, mask: Tensor) -> None:

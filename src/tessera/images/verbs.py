@@ -20,7 +20,7 @@ from tessera.images.album import Album, picture_name
 from tessera.images.blender import SAMPLES, blender_python, checked_assets
 from tessera.images.compare import MEASURES, compare, folder_name, report, side_by_side
 from tessera.images.painters import BlenderPainter, Painter, TesseraPainter, aspect_of
-from tessera.images.pictures import RESIZE_FILTER, parse_size, save_picture, to_uint8, width_height
+from tessera.images.pictures import RESIZE_FILTER, parse_size, save_picture, save_png, to_uint8, width_height
 from tessera.images.render import Quality
 from tessera.images.shards import ShardFolder, pictures_per_shard, write_shards
 from tessera.images.sheet import contact_sheet
@@ -254,7 +254,7 @@ class Render:
         if not self.sheet:
             return []
         labels = [Path(name).stem.rpartition("_")[2] for name in source.names[: len(pictures)]]
-        save_picture(self.out / "sheet.png", contact_sheet(pictures, labels))
+        save_png(self.out / "sheet.png", contact_sheet(pictures, labels))
         return ["sheet.png"]
 
 

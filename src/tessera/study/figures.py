@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tessera.experiments import EXPERIMENTS, look_up
 from tessera.files import make_folder, read_json
-from tessera.images.pictures import save_compact
+from tessera.images.pictures import COMPACT, save_compact
 from tessera.images.sheet import as_image
 from tessera.judge.explain import BAD, GOOD, INK, ODD, PAPER
 from tessera.sampler.sheets import marked
@@ -56,7 +56,7 @@ def save_figure(name: str, places: Places, preset: str, seed: int = 0) -> Path |
     panels = [panel_for(CELLS[cell], places, preset, seed) for cell in figure.cells]
     if not any(panel.rows for panel in panels):
         return None
-    path = make_folder(places.figures) / f"{name}-{preset}{STRIP}"
+    path = make_folder(places.figures) / f"{name}-{preset}{COMPACT}"
     save_compact(path, drawn(figure, panels))
     return path
 

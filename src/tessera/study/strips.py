@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from tessera.errors import UserError
-from tessera.images.pictures import load_png, save_compact
+from tessera.images.pictures import COMPACT, load_png, save_compact
 from tessera.judge.kmax import Training
 from tessera.study.exam import Answers, succeeded
 
 COLUMNS = 8  # as many as the paper looked at
-STRIP = ".webp"
+STRIP = COMPACT
 
 
 class Shown(NamedTuple):
