@@ -8,8 +8,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from tessera.files import laid_out, make_folder, write_json
+from tessera.rows import Rows
 
 stderr = Console(stderr=True)
 
@@ -22,6 +24,15 @@ def say(message: str) -> None:
 def print_json(record: dict[str, Any]) -> None:
     """Exactly one JSON object on stdout."""
     sys.stdout.write(laid_out(record) + "\n")
+
+
+def table_of(rows: Rows) -> Table:
+    """Rows of text, the head first, for the terminal."""
+    head, *body = rows
+    table = Table(*head)
+    for row in body:
+        table.add_row(*row)
+    return table
 
 
 def publish(record: dict[str, Any], as_json: bool, out: Path | None, *tables: Any) -> None:

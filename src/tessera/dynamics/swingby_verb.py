@@ -12,7 +12,6 @@ import numpy as np
 import tyro
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rich.table import Table
 
 from tessera import console
 from tessera.devices import DeviceName, pick_device
@@ -73,7 +72,7 @@ class ReproduceSwingby:
         figure = self.out.with_suffix(".png")
         make_folder(self.out.parent)
         save_figure(rows, figure)
-        console.publish(record, self.json, self.out, table(rows))
+        console.publish(record, self.json, self.out, console.table_of(swingby_rows(rows)))
         console.say(f"{figure} is drawn.")
 
     def plan(self) -> Plan:
@@ -91,14 +90,6 @@ def parse_share(text: str) -> tuple[int, int]:
     if not match or int(match[1]) >= int(match[2]):
         raise UserError(f"`{text}` is no share of the runs; write for example 0/4.")
     return int(match[1]), int(match[2])
-
-
-def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    head, *body = swingby_rows(rows)
-    shown = Table(*head)
-    for row in body:
-        shown.add_row(*row)
-    return shown
 
 
 def save_figure(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

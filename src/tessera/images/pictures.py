@@ -72,7 +72,7 @@ COMPACT = ".webp"
 
 
 def save_compact(path: Path, picture: Tensor) -> None:
-    """Write an 8-bit picture (3, H, W) as WebP: a twelfth of a PNG's size, with losses that no eye sees."""
+    """Write an 8-bit picture (3, H, W) as WebP: far smaller than a PNG, with losses that hardly show."""
     buffer = io.BytesIO()
     Image.fromarray(picture.permute(1, 2, 0).cpu().contiguous().numpy()).save(buffer, "WEBP", quality=80)
     save_bytes(path, buffer.getvalue())

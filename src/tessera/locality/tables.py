@@ -53,6 +53,7 @@ def sides(low: float, high: float) -> tuple[str, str]:
     return f"{low:.1f} pixels", f"{high:.1f} pixels"
 
 
+RULES = ("paper", "strict")
 READING_WORDS = {
     "strict": "K_max by the strict rule, less M",
     "paper": "K_max by the paper rule, less M",
@@ -83,6 +84,9 @@ def scatter_headline(results: Any) -> Rows:
     rank, seen = record["spearman"], record["seen_max"]
     trained = "" if seen is None else f", trainings on 1 to {seen} things"
     told = f"Spearman {rank['value']:.2f} {range_words(rank['interval'])}"
+    for other in record["readings"]:
+        if other["reading"] != record["rule"] and other["reading"] in RULES and other["seen_max"] == seen:
+            told += f"; by the {other['reading']} rule {other['spearman']['value']:.2f}"
     what = f"conditional locality with K_max by the {record['rule']} rule{trained}"
     return [(what, told, f"{record['points']} snapshots of {record['models']} models")]
 

@@ -1,12 +1,10 @@
 """Can a model that fails be made to compose without training it again? K_max of each way to ask it, with its cost."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import tyro
-from rich.table import Table
 
 from tessera import console
 from tessera.denoiser.folder import Model
@@ -63,7 +61,7 @@ class ReproduceRepair:
             rows.append({"model": name, "way": way, **self.examined(examiner, model, way, exam)})
         settings = {"radius": self.radius, "exam": exam.plain()}
         record = {**settings, "rows": rows, "provenance": provenance(device)}
-        console.publish(record, self.json, self.out, table(rows))
+        console.publish(record, self.json, self.out, console.table_of(repair_rows(rows)))
 
     def jobs(self) -> list[tuple[str, str]]:
         """Model and way of every line of the table."""
@@ -91,11 +89,3 @@ def passes(composed: Any, answers: Answers, exam: Exam) -> float:
     """Pictures the network denoised for each picture it would denoise if asked plainly."""
     looks = 2 * exam.steps - 1  # Heun looks twice in every step but the last
     return composed.passes / (len(answers.asks) * looks)
-
-
-def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    head, *body = repair_rows(rows)
-    shown = Table(*head)
-    for row in body:
-        shown.add_row(*row)
-    return shown

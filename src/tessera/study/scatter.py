@@ -27,7 +27,7 @@ class ReproduceScatter:
     rule: Literal["strict", "paper"] = "strict"
     """Whose K_max is drawn; scatter.json has the coefficients of both."""
     seen_max: int | None = 3
-    """Draw trainings on at most this many things, as the paper does; K_max of others can grow less or more."""
+    """Draw trainings on 1 to this many things only (None: all); with more of them K_max has less room to grow."""
     results: Path = Path("results")
     """Where the records of `tessera reproduce --snapshots N` lie; scatter.json and its figure go there."""
     json: bool = False
