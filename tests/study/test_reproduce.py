@@ -50,6 +50,12 @@ def test_a_finished_cell_is_left_alone(reproduce, results, monkeypatch, judge):
     assert judge.exams == 1 and (results / "study" / "color-M5-tiny-seed0.json").read_bytes() == before
 
 
+def test_settings_are_recorded_to_the_last_digit_and_recognised(reproduce, judge):
+    rate = ("--training.lr", "0.01234567890123")
+    assert reproduce("fig5", *rate) == 0 and judge.exams == 1
+    assert reproduce("fig5", *rate) == 0 and judge.exams == 1
+
+
 def test_another_exam_needs_no_other_training(reproduce, results, monkeypatch, judge):
     assert reproduce("fig5") == 0
     monkeypatch.setattr("tessera.study.reproduce.train_run", no_training)

@@ -219,7 +219,8 @@ class Study:
     def write(self, job: Job, record: dict[str, Any], answers: Answers) -> None:
         """The strip first: a record vouches for everything that belongs to it."""
         save_strip(make_folder(self.places.strips) / f"{job.name}{STRIP}", answers)
-        write_json(job.record_path(self.places), rounded(record))
+        # Settings stay exact: by them the record is recognised.
+        write_json(job.record_path(self.places), {**rounded(record), "settings": record["settings"]})
         write_study(self.places)
         if self.on_record:
             self.on_record(job, record)
