@@ -127,6 +127,10 @@ def test_ranges_are_read():
         (lambda: settings_for("exp1", "tiny", {"training": {"ema": (0.5,)}}), "running average"),
         (lambda: settings_for("exp1", "tiny", {"training": {"batch": 0}}), "at least one"),
         (lambda: settings_for("exp2L", "tiny", {"training": {"patches": 3}}), "come in pairs"),
+        (
+            lambda: settings_for("exp2L", "tiny", {"training": {"loss_radius": -1}}),
+            "at least the centre cell",
+        ),
         (lambda: settings_for("color", "tiny", {"denoiser": {"kind": "patchwise"}}), "lie somewhere"),
         (lambda: settings_for("exp2L", "tiny", {"data": {"size": 40}}), "do not divide"),
         (lambda: parse_count("4Mb"), "no number of images"),

@@ -76,6 +76,9 @@ class TrainingSettings:
     total: Annotated[int, "images to train on, such as 4Mi", COUNT] = 4 * Mi
     batch: Annotated[int, "images per step, over all processes", COUNT] = 512
     patches: Annotated[int, "patches of each image that a network which sees no more learns from"] = 2
+    loss_radius: Annotated[
+        int, "cells around the centre of a patch that its loss counts, if not all of it"
+    ] = 16
     micro: Annotated[int, "images per forward pass and process; 0 takes the whole batch at once"] = 0
     lr: Annotated[float, "largest learning rate"] = 0.01
     decay: Annotated[float, "steps after which the rate falls as one over the square root; 0 keeps it"] = 2000
@@ -313,6 +316,8 @@ def checked(settings: Settings) -> Settings:
         raise UserError(
             "Patches come in pairs, one with a condition in it and one without: --training.patches 2."
         )
+    if training.loss_radius < 0:
+        raise UserError("The loss counts at least the centre cell of a patch: --training.loss-radius 0.")
     if training.micro < 0 or training.lr <= 0:
         raise UserError("The learning rate must be positive and --training.micro not negative.")
     if training.cooldown < 0 or denoiser.emb_mult < 0:

@@ -122,6 +122,18 @@ def test_training_may_take_more_patches_of_each_picture():
     assert sorted(views.index.tolist()) == list(range(6 * count))  # each has noise of its own
 
 
+def test_the_loss_may_count_the_middle_of_a_patch_alone():
+    denoiser, count = network(), 5
+    cond = GRID.at([(0.4, 0.4)]).repeat(count, 1)
+    x, index = pictures(count=count).float(), torch.arange(count)
+    whole = denoiser.training_patches(x, cond, index)
+    centre = denoiser.training_patches(x, cond, index, loss_radius=0)
+    assert torch.equal(whole.counted, whole.inside)
+    kept = denoiser.centre(centre.counted)  # the cell itself is always inside
+    assert (kept == (denoiser.patch / denoiser.cell) ** 2).all()
+    assert centre.counted.sum() == kept.sum()
+
+
 def test_a_training_patch_is_what_sampling_would_show():
     denoiser = network()
     x, cond, index = pictures(count=4).float(), GRID.at([(0.01, 0.99)]).repeat(4, 1), torch.arange(4)

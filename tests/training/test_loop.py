@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tessera.denoiser.build import build_denoiser
+from tessera.denoiser.views import training_views
 from tessera.errors import UserError
 from tessera.training.distributed import Group
 from tessera.training.loop import CompiledNormal, Learner, train
@@ -122,6 +123,20 @@ def test_a_step_on_patches_learns_from_as_many_of_each_picture_as_asked(minute, 
     monkeypatch.setattr(learner, "update", lambda: 0.0)
     learner.step(next(stream_for(settings).steps(0, 4)))
     assert seen == [6 * 4]
+
+
+def test_a_step_counts_the_loss_around_the_centre_of_a_patch_if_asked(minute):
+    settings = minute("exp2L")
+    learner, batch = learner_for(settings), next(stream_for(settings).steps(0, 4))
+    views = training_views(learner.denoiser, batch.images, batch.cond, batch.index, 0, 2, loss_radius=0)
+    chance = learner.chance(views)
+    of_centre = learner.loss_of(views.images, views.cond, *chance, views.inside, views.counted, 4)
+    of_all = learner.loss_of(views.images, views.cond, *chance, views.inside, views.inside, 4)
+    of_none = learner.loss_of(views.images, views.cond, *chance, views.inside, 0 * views.inside, 4)
+    assert of_none == 0 and of_centre != of_all
+    narrow, whole = (learner_for(settings, total=4, loss_radius=radius) for radius in (0, 16))
+    assert narrow.step(batch).loss * views.images.shape[1:].numel() == pytest.approx(of_centre.item() / 2)
+    assert whole.step(batch).loss != narrow.step(batch).loss
 
 
 def test_a_restarted_learner_trains_as_a_new_one_would(minute):

@@ -131,21 +131,41 @@ class Patchwise(nn.Module):
     # -- training ---------------------------------------------------------------------------------------
 
     def training_patches(
-        self, images: Tensor, cond: Tensor, index: Tensor, seed: int = 0, patches: int = 2
+        self,
+        images: Tensor,
+        cond: Tensor,
+        index: Tensor,
+        seed: int = 0,
+        patches: int = 2,
+        loss_radius: int = 16,
     ) -> Views:
-        """So many patches per picture, in turn with a condition in them and without (any, where there is none)."""
+        """So many patches per picture, in turn with a condition in them and without (any, where there is none).
+
+        The loss counts `loss_radius` cells around the centre: all of the patch in the paper, though sampling
+        keeps the centre alone.
+        """
         active = self.tell.active(cond, self.radius).flatten(1)  # (B, cells^2)
         chance = uniform(seed, index, "patch", patches).to(images.device)
         cells = [pick(~active if turn % 2 else active, chance[:, turn]) for turn in range(patches)]
-        views = [self.view(images, cond, number, patches * index + turn) for turn, number in enumerate(cells)]
+        near = self.around_centre(min(loss_radius, self.radius), images)
+        views = [
+            self.view(images, cond, number, patches * index + turn, near) for turn, number in enumerate(cells)
+        ]
         return Views(*(torch.cat([getattr(view, f.name) for view in views]) for f in fields(Views)))
 
-    def view(self, images: Tensor, cond: Tensor, number: Tensor, index: Tensor) -> Views:
-        """The patch around cell `number` (B,) of each picture."""
+    def view(self, images: Tensor, cond: Tensor, number: Tensor, index: Tensor, counted: Tensor) -> Views:
+        """The patch around cell `number` (B,) of each picture, of which (side, side) pixels are `counted`."""
         cell = torch.stack([number // self.cells, number % self.cells], dim=1)
         here = torch.ones_like(images[:, :1])
         both = self.cut_out(torch.cat([images, here], dim=1), cell)
-        return Views(both[:, :-1], self.told(cond, cell), index, both[:, -1:])
+        return Views(both[:, :-1], self.told(cond, cell), index, both[:, -1:], both[:, -1:] * counted)
+
+    def around_centre(self, radius: int, like: Tensor) -> Tensor:
+        """(side, side): so many cells around the centre; the fewer pixels, the more each of them counts."""
+        first, last = (self.radius - radius) * self.cell, (self.radius + radius + 1) * self.cell
+        near = like.new_zeros(self.side, self.side)
+        near[first:last, first:last] = (self.patch / (last - first)) ** 2
+        return near
 
     def cut_out(self, images: Tensor, cell: Tensor) -> Tensor:
         """Patch (B, C, side, side) around one cell (B, 2) of each picture."""

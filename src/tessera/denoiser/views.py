@@ -17,13 +17,14 @@ class Views:
     cond: Tensor  # (V, dim)
     index: Tensor  # (V,)
     inside: Tensor | None = None  # (V, 1, H, W): 1 where there is a picture, 0 beyond its border
+    counted: Tensor | None = None  # (V, 1, H, W): how much the loss counts there
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, rows: slice) -> "Views":
-        inside = None if self.inside is None else self.inside[rows]
-        return Views(self.images[rows], self.cond[rows], self.index[rows], inside)
+        inside, counted = (None if part is None else part[rows] for part in (self.inside, self.counted))
+        return Views(self.images[rows], self.cond[rows], self.index[rows], inside, counted)
 
 
 @runtime_checkable
@@ -34,7 +35,7 @@ class SeesPatches(Protocol):
     """
 
     def training_patches(
-        self, images: Tensor, cond: Tensor, index: Tensor, seed: int = 0, patches: int = 2
+        self, images: Tensor, cond: Tensor, index: Tensor, seed: int, patches: int, loss_radius: int
     ) -> Views: ...
 
 
@@ -51,11 +52,17 @@ def innermost(denoiser: nn.Module) -> nn.Module:
 
 
 def training_views(
-    denoiser: nn.Module, images: Tensor, cond: Tensor, index: Tensor, seed: int, patches: int = 2
+    denoiser: nn.Module,
+    images: Tensor,
+    cond: Tensor,
+    index: Tensor,
+    seed: int,
+    patches: int = 2,
+    loss_radius: int = 16,
 ) -> Views:
     """The pictures themselves, or `patches` of each for a network that sees no more."""
     if isinstance(denoiser, SeesPatches):
-        return denoiser.training_patches(images, cond, index, seed, patches)
+        return denoiser.training_patches(images, cond, index, seed, patches, loss_radius)
     return Views(images, cond, index)
 
 

@@ -79,10 +79,8 @@ class Learner:
         return Step(self.images_seen, loss, lr)
 
     def _gradients_of(self, batch: Batch) -> Tensor:
-        seed, patches = self.settings.seed, self.settings.patches
-        return self.gradients(
-            training_views(self.denoiser, batch.images, batch.cond, batch.index, seed, patches)
-        )
+        how = self.settings.seed, self.settings.patches, self.settings.loss_radius
+        return self.gradients(training_views(self.denoiser, batch.images, batch.cond, batch.index, *how))
 
     def gradients(self, views: Views) -> Tensor:
         """Fill `.grad` with the gradient of the whole step. Returns the mean loss per element, ()."""
@@ -92,7 +90,7 @@ class Learner:
         micro = self.settings.micro or len(views)
         for first in range(0, len(views), micro):
             part = views[first : first + micro]
-            loss = self.loss_of(part.images, part.cond, *self.chance(part), part.inside, count)
+            loss = self.loss_of(part.images, part.cond, *self.chance(part), part.inside, part.counted, count)
             loss.backward()
             losses.append(loss.detach())
         total = sum(losses[1:], start=losses[0])
@@ -108,13 +106,20 @@ class Learner:
         return sigma, self.normal(seed, views.index, "noise", shape[1:].numel()).reshape(shape)
 
     def _loss_of(
-        self, images: Tensor, cond: Tensor, sigma: Tensor, noise: Tensor, inside: Tensor | None, count: int
+        self,
+        images: Tensor,
+        cond: Tensor,
+        sigma: Tensor,
+        noise: Tensor,
+        inside: Tensor | None,
+        counted: Tensor | None,
+        count: int,
     ) -> Tensor:
         """The number to differentiate. Beyond a picture's border there is neither noise nor loss."""
         if inside is not None:
             noise = noise * inside
         loss = loss_at(self.network, images, cond, sigma, noise)
-        return objective(loss if inside is None else loss * inside, count)
+        return objective(loss if counted is None else loss * counted, count)
 
     def update(self) -> float:
         """Move the weights along the gradient and the averages after them. Returns the learning rate."""
