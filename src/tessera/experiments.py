@@ -270,14 +270,22 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
+# What an experiment needs beyond its size. Counting the loss in the centre of a patch alone, exp2L learns to let a
+# condition further off be; docs/study.md has both.
+NEEDS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
+    ("small", "exp2L"): {"training": {"total": 4 * Mi, "loss_radius": 0}},
+}
+
+
 def settings_for(
-    experiment: str, preset: str = "small", changes: Mapping[str, Any] | None = None
+    experiment: str, preset: str = "small", changes: Mapping[str, Any] | None = None, needs: bool = True
 ) -> Settings:
     """The settings of a row at a size, with `changes` such as {"denoiser": {"width": 96}} on top."""
     row = look_up(experiment, EXPERIMENTS, "experiment")
     size = look_up(preset, PRESETS, "preset")
+    own = NEEDS.get((preset, experiment), {}) if needs else {}
     settings = Settings(experiment=experiment, preset=preset)
-    for layer in (size, row, changes or {}):
+    for layer in (size, row, own, changes or {}):
         settings = changed(settings, layer)
     return checked(settings)
 

@@ -132,3 +132,17 @@ def test_a_number_of_threads_is_not_negative(told_places, capfd, tmp_path):
     with pytest.raises(SystemExit) as left:
         main(["sample", str(told_places), "--threads", "-1", "--out", str(tmp_path)])
     assert left.value.code == 2 and "not negative" in capfd.readouterr().err
+
+
+def test_fresh_noise_belongs_to_the_picture_and_not_to_its_batch():
+    def towards_zero(x, sigma, cond=None):
+        return x * 0.25 / (0.25 + sigma**2)
+
+    ways = {"size": 8, "cond": None, "sigmas": noise_levels(6)}
+    together = sample(towards_zero, seeds=[1, 2, 3], churn=20, **ways)
+    alone = sample(towards_zero, seeds=[3], churn=20, **ways)
+    calm = sample(towards_zero, seeds=[3], **ways)
+    assert torch.equal(together[2:], alone) and not torch.allclose(alone, calm, atol=0.1)
+    assert not torch.allclose(together[0], together[1], atol=0.1)
+    with pytest.raises(UserError, match="cannot be negative"):
+        sample(towards_zero, seeds=[1], churn=-1, **ways)

@@ -109,6 +109,23 @@ def test_full_states_go_and_averages_stay(reproduce, tmp_path):
     assert kept == {"ema-"}
 
 
+def test_patch_networks_are_examined_with_fresh_noise_and_without(reproduce, results, judge):
+    assert reproduce("fig4", "--only", "exp2L-M1") == 0
+    record = record_of(results, "exp2L-M1")
+    assert record["exam"]["churn"] > 0 and judge.exams == 2
+    assert record["still"]["k_max"]["paper"]["value"] == 2 and len(record["still"]["rows"]) == 4
+    assert reproduce("fig4", "--only", "exp2L-M1") == 0 and judge.exams == 2
+
+
+def test_exams_recorded_before_there_was_fresh_noise_still_count(reproduce, results, judge):
+    assert reproduce("fig5") == 0
+    path = results / "study" / "color-M5-tiny-seed0.json"
+    record = json.loads(path.read_text())
+    del record["exam"]["churn"]
+    path.write_text(json.dumps(record))
+    assert reproduce("fig5") == 0 and judge.exams == 1
+
+
 def test_moments_of_training_are_examined_too(reproduce, results, judge):
     assert reproduce("fig5", "--snapshots", "4") == 0
     moments = record_of(results)["snapshots"]

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from tessera.errors import UserError
-from tessera.scenes.random import dice
+from tessera.sampler.solvers import Churn
+from tessera.scenes.random import dice, normal
 
 
 def noise_levels(
@@ -27,3 +28,15 @@ def seeded_noise(seeds: Sequence[int] | Tensor, shape: Sequence[int], device=Non
     """Unit noise (len(seeds), *shape), a row per seed: the same on every device and in every batch."""
     rows = [torch.randn(*shape, generator=dice(int(seed))) for seed in seeds]
     return torch.stack(rows).to(device) if rows else torch.empty(0, *shape, device=device)
+
+
+def seeded_churn(amount: float, seeds: Sequence[int]) -> Churn:
+    """Fresh noise for sampling, a row per seed: the same on every device and in every batch."""
+    if amount < 0:
+        raise UserError(f"The amount of fresh noise cannot be negative, as {amount} is.")
+    index = torch.tensor([int(seed) for seed in seeds])
+
+    def draw(step: int, x: Tensor) -> Tensor:
+        return normal(0, index.to(x.device), "churn", x[0].numel(), step).reshape(x.shape).to(x)
+
+    return Churn(amount, draw=draw)

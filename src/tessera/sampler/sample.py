@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tessera.denoiser.contract import Denoiser
 from tessera.errors import UserError
-from tessera.sampler.noise import noise_levels, seeded_noise
+from tessera.sampler.noise import noise_levels, seeded_churn, seeded_noise
 from tessera.sampler.solvers import OnStep, heun
 
 
@@ -23,11 +23,13 @@ def sample(
     sigmas: Tensor | None = None,
     solver: Callable[..., Tensor] = heun,
     on_step: OnStep | None = None,
+    churn: float = 0.0,
     device=None,
 ) -> Tensor:
     """One picture per seed, (len(seeds), channels, size, size); picture i depends on seed i and cond i alone.
 
-    `cond` is (len(seeds), ...) or (1, ...), or None. `on_step` is called for every batch in turn.
+    `cond` is (len(seeds), ...) or (1, ...), or None. `on_step` is called for every batch in turn. `churn` is the
+    amount of fresh noise on the way (S_churn of Karras et al. 2022), 0 for none.
     """
     seeds = [int(seed) for seed in seeds]
     cond = matched(cond, len(seeds))
@@ -38,7 +40,8 @@ def sample(
         rows = slice(start, start + batch)
         told = None if cond is None else cond[rows].to(device)
         x = seeded_noise(seeds[rows], (channels, size, size), device) * sigmas[0].item()
-        pictures.append(solver(partial(denoise, cond=told), x, sigmas, on_step=on_step))
+        stirring = {"churn": seeded_churn(churn, seeds[rows])} if churn else {}
+        pictures.append(solver(partial(denoise, cond=told), x, sigmas, on_step=on_step, **stirring))
     return torch.cat(pictures) if pictures else torch.empty(0, channels, size, size, device=device)
 
 

@@ -45,6 +45,8 @@ class Sample:
     """Colours of your own instead, such as red,blue."""
     steps: int = 32
     """Noise levels on the way (each but the last takes two calls of the network)."""
+    churn: float = 0.0
+    """Fresh noise on the way (Karras et al.'s S_churn): patches that cannot see one another agree better with it."""
     seed: int = 0
     """Another seed gives other pictures."""
     repair: How = "plain"
@@ -74,7 +76,7 @@ class Sample:
         asks = self.asks(model.tell)
         denoise = as_asked(model, self.repair, self.radius, self.batch)
         out = make_folder(self.out)
-        pictures = make_pictures(model, asks, self.steps, self.batch, device, denoise)
+        pictures = make_pictures(model, asks, self.steps, self.batch, device, denoise, self.churn)
         record = {
             "model": self.model,
             "settings": model.config.get("settings"),
@@ -82,6 +84,7 @@ class Sample:
             "ema": model.config.get("ema"),
             "size": model.size,
             "steps": self.steps,
+            "churn": self.churn,
             "seed": self.seed,
             "repair": self.repair,
             "radius": None if self.repair in ("plain", "sum") else self.radius,
@@ -146,7 +149,13 @@ def as_asked(model: Model, how: str = "plain", radius: int = 2, batch: int = AT_
 
 
 def make_pictures(
-    model: Model, asks: list[Ask], steps: int, batch: int, device, denoise: Denoiser | None = None
+    model: Model,
+    asks: list[Ask],
+    steps: int,
+    batch: int,
+    device,
+    denoise: Denoiser | None = None,
+    churn: float = 0.0,
 ) -> Tensor:
     """All pictures asked for, (len(asks), 3, H, W) on the CPU; `denoise` may stand in for the model's network."""
     sigmas = noise_levels(steps)
@@ -157,7 +166,13 @@ def make_pictures(
             rows = slice(start, start + batch)
             seeds = [ask.seed for ask in asks[rows]]
             pictures = sample(
-                denoise or model.denoiser, cond[rows], model.size, seeds, sigmas=sigmas, device=device
+                denoise or model.denoiser,
+                cond[rows],
+                model.size,
+                seeds,
+                sigmas=sigmas,
+                churn=churn,
+                device=device,
             )
             made.append(pictures.cpu())
             advance(len(seeds))

@@ -48,6 +48,8 @@ class Cell:
     about: str = ""  # what the variant changes
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     asked: tuple[int, ...] | None = None  # the Ks to test, where all of them would take too long
+    churn: float = 0.0  # fresh noise while sampling; the record then has both exams
+    needs: bool = True  # trained with what its experiment needs beyond the preset
 
     @property
     def name(self) -> str:
@@ -67,12 +69,14 @@ class Cell:
         merged = {group: dict(values) for group, values in (changes or {}).items()}
         for group, values in own.items():
             merged[group] = {**merged.get(group, {}), **values}
-        return settings_for(self.experiment, preset, merged)
+        return settings_for(self.experiment, preset, merged, self.needs)
 
 
-def cells_of(experiment: str, by_seen_max: Mapping[int, Paper]) -> list[Cell]:
-    return [Cell(experiment, seen_max, paper) for seen_max, paper in by_seen_max.items()]
+def cells_of(experiment: str, by_seen_max: Mapping[int, Paper], **more: Any) -> list[Cell]:
+    return [Cell(experiment, seen_max, paper, **more) for seen_max, paper in by_seen_max.items()]
 
+
+CHURN = 20.0  # for patches, which agree only through the noise they share: as much as a step can have
 
 TABLES = [
     *cells_of("exp1", {
@@ -103,7 +107,7 @@ TABLES = [
         5: Paper(9, "0-1", "0-1"),
         6: Paper(10, "0-1", "0-1"),
     }),
-    *cells_of("exp2L", {1: Paper(6), 3: Paper(9, "0-2"), 5: Paper(10, "0-2")}),
+    *cells_of("exp2L", {1: Paper(6), 3: Paper(9, "0-2"), 5: Paper(10, "0-2")}, churn=CHURN),
     *cells_of("color", {1: Paper(1), 3: Paper(4), 5: Paper(7)}),
     *cells_of("exp3", {3: Paper(3, words="fails beyond 3")}),
     *cells_of("exp3L", {3: Paper(words="restored")}),
@@ -115,9 +119,10 @@ PAIR = {"training": {"patches": 2}}  # and per patch in training
 
 
 def radius_cell(radius: int, changes: Mapping[str, Mapping[str, Any]] | None = None, **more: Any) -> Cell:
+    """Trained and sampled as the paper's: the loss over all of a patch, no fresh noise."""
     about = f"patch radius {radius}" + (", the whole picture" if radius == FULL_PICTURE else "")
     changes = {"denoiser": {"radius": radius}, **(changes or {})}
-    return Cell("exp2L", 3, variant=f"k{radius}", about=about, changes=changes, **more)
+    return Cell("exp2L", 3, variant=f"k{radius}", about=about, changes=changes, needs=False, **more)
 
 
 def plain_cell(experiment: str) -> Cell:
@@ -127,6 +132,7 @@ def plain_cell(experiment: str) -> Cell:
 
 ABLATIONS = [
     radius_cell(1),
+    radius_cell(2, paper=Paper(9, "0-2")),
     radius_cell(3),
     radius_cell(FULL_PICTURE, PAIR, paper=Paper(words="fails, as exp2"), asked=FEW),
     plain_cell("exp1"),

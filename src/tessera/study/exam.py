@@ -42,6 +42,7 @@ class Exam:
     each: int = 64
     steps: int = 32
     seed: int = 0
+    churn: float = 0.0  # fresh noise while sampling
 
     def __post_init__(self):
         if self.each < 1 or self.steps < 1:
@@ -85,7 +86,7 @@ class Examiner:
         """All pictures of an exam, judged. The judge sees 8-bit pictures, as it would in files."""
         asks = exam.asks(model.tell)
         begun = time.perf_counter()
-        pictures = to_uint8(made(model, asks, exam.steps, self.device))
+        pictures = to_uint8(made(model, asks, exam.steps, self.device, exam.churn))
         synchronize(self.device)
         sampled = time.perf_counter()
         found, strangeness = self.judge.look(to_float(pictures))
@@ -116,7 +117,7 @@ class Examiner:
         return {**marks, "cell": CELL, "judge": judge}
 
 
-def made(model: Model, asks: Sequence[Ask], steps: int, device: torch.device) -> Tensor:
+def made(model: Model, asks: Sequence[Ask], steps: int, device: torch.device, churn: float = 0.0) -> Tensor:
     """Pictures (N, 3, H, W) for all asks. Batches are all of one size, so that one compiled network does."""
     pixels = PIXELS_AT_ONCE.get(device.type, PIXELS_AT_ONCE["cpu"])
     batch = even_batch(len(asks), max(1, pixels // model.size**2))
@@ -133,6 +134,7 @@ def made(model: Model, asks: Sequence[Ask], steps: int, device: torch.device) ->
             batch=batch,
             sigmas=noise_levels(steps),
             on_step=lambda step: advance(),
+            churn=churn,
             device=device,
         )
     return pictures[: len(asks)]

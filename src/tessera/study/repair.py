@@ -38,6 +38,8 @@ class ReproduceRepair:
     """Pictures for each K."""
     steps: int = 32
     """Noise levels on the way from noise to picture."""
+    churn: float = 0.0
+    """Fresh noise on the way, for all of them."""
     batch: int = 256
     """Pictures the network sees at once."""
     seed: int = 0
@@ -51,7 +53,7 @@ class ReproduceRepair:
 
     def run(self) -> None:
         device, jobs = pick_device(self.device), self.jobs()
-        exam = Exam(tuple(parse_ks(self.k)), self.each, self.steps, self.seed)
+        exam = Exam(tuple(parse_ks(self.k)), self.each, self.steps, self.seed, self.churn)
         examiner = Examiner(open_judge(device), load_calibration(), device)
         rows = []
         for name, way in jobs:
@@ -82,7 +84,7 @@ class ReproduceRepair:
         return {"k_max": marks["k_max"], "rows": kept, "passes": passes(composed, answers, exam)}
 
 
-KEPT = ("k", "n", "all_filled", "clean", "near", "found", "extra")
+KEPT = ("k", "n", "all_filled", "clean", "within", "near", "found", "extra")
 
 
 def passes(composed: Any, answers: Answers, exam: Exam) -> float:

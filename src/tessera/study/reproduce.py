@@ -150,8 +150,16 @@ class Study:
         answers = self.examiner.sit(model, exam)
         result = self.examiner.mark(model, answers)
         moments += [self.moment_of(model, end, result, answers)] if job.snapshots else []
-        self.write(job, self.record(job, model, answers, result, moments), answers)
+        record = self.record(job, model, answers, result, moments)
+        if exam.churn:
+            record["still"] = self.still(model, exam)
+        self.write(job, record, answers)
         tidy(RunFolder(folder), self.keep)
+
+    def still(self, model: Model, exam: Exam) -> dict[str, Any]:
+        """What the exam comes to without fresh noise."""
+        marks = self.examiner.mark(model, self.examiner.sit(model, replace(exam, churn=0.0)))
+        return {"k_max": marks["k_max"], "rows": moment_rows(marks)}
 
     def before_the_end(self, job: Job, end: int) -> list[int]:
         """The moments of training to look at besides the end."""
@@ -176,11 +184,10 @@ class Study:
         self, model: Model, images_seen: int, result: dict[str, Any], answers: Answers
     ) -> dict[str, Any]:
         """What is kept of an exam during training: K_max, the shares of every K, and conditional locality."""
-        rows = [{name: row[name] for name in MOMENT_ROW} for row in result["rows"]]
         return {
             "images_seen": images_seen,
             "k_max": result["k_max"],
-            "rows": rows,
+            "rows": moment_rows(result),
             "locality": locality_of(model, self.device),
             "examined": spent_on(answers),
         }
@@ -269,6 +276,10 @@ def training_seconds(run: RunFolder, end: int) -> tuple[float, dict[str, Any]]:
 
 
 MOMENT_ROW = ("k", "n", "all_filled", "clean", "within", "near", "found", "extra", "things")
+
+
+def moment_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{name: row[name] for name in MOMENT_ROW} for row in result["rows"]]
 
 
 def same_make(settings: Settings) -> Settings:

@@ -110,7 +110,7 @@ class Reproduce:
             every = max(1, settings.training.total // self.snapshots)
             changes["training"]["snapshot"] = every
             settings = cell.settings(self.preset, seed, changes)
-        exam = Exam(cell.ks, self.each, self.steps).plain()
+        exam = Exam(cell.ks, self.each, self.steps, churn=cell.churn).plain()
         return Job(cell, seed, settings, exam, self.snapshots)
 
     def work(self, places: Places, jobs: Sequence[Job]) -> tuple[bool, dict[str, str]]:
