@@ -1,6 +1,7 @@
 """Files appear whole or not at all: write beside the target, then rename over it."""
 
 import hashlib
+import io
 import json
 import os
 from collections.abc import Iterator
@@ -26,6 +27,17 @@ def atomic(path: Path) -> Iterator[Path]:
         raise UserError(f"Could not write {path}: {error.strerror or error}.") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def save_plot(figure: Any, path: Path, dpi: int = 110) -> None:
+    """A matplotlib drawing as a PNG of 256 colours: lines and letters need no more, and it is a third as large."""
+    from PIL import Image
+
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=dpi, bbox_inches="tight")
+    few = Image.open(drawn).convert("RGB").quantize(256, Image.Quantize.FASTOCTREE)
+    with atomic(path) as temporary:
+        few.save(temporary, "PNG", optimize=True)
 
 
 def write_json(path: Path, content: Any) -> None:

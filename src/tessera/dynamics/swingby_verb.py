@@ -19,7 +19,7 @@ from tessera.dynamics.figures import rings, sheet, star
 from tessera.dynamics.swingby import Plan, finished, jobs, summarise, train_all
 from tessera.dynamics.tables import swingby_rows
 from tessera.errors import UserError
-from tessera.files import atomic, make_folder
+from tessera.files import make_folder, save_plot
 from tessera.provenance import provenance
 
 
@@ -71,7 +71,7 @@ class ReproduceSwingby:
         record = {"plan": plan.plain(), "gaps": rows, "provenance": provenance(device)}
         figure = self.out.with_suffix(".png")
         make_folder(self.out.parent)
-        save_figure(rows, figure)
+        save_plot(swingby_figure(rows), figure)
         console.publish(record, self.json, self.out, console.table_of(swingby_rows(rows)))
         console.say(f"{figure} is drawn.")
 
@@ -90,12 +90,6 @@ def parse_share(text: str) -> tuple[int, int]:
     if not match or int(match[1]) >= int(match[2]):
         raise UserError(f"`{text}` is no share of the runs; write for example 0/4.")
     return int(match[1]), int(match[2])
-
-
-def save_figure(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    figure = swingby_figure(rows)
-    with atomic(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=110, bbox_inches="tight")
 
 
 def swingby_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:

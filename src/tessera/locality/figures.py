@@ -334,14 +334,14 @@ def figure_scatter(points: Sequence[Point], record: dict[str, Any]) -> Figure:
     figure = Figure(figsize=(5.6, 3.9))
     ax = figure.subplots()
     models = list(dict.fromkeys(point.model for point in points))
-    for number, model in enumerate(models):
+    for number, (model, color) in enumerate(zip(models, distinct_colors(len(models)))):
         own = sorted((p for p in points if p.model == model), key=lambda p: p.images_seen)
         shift = DODGE * (number - (len(models) - 1) / 2) / max(len(models), 1)
         spots = [(p.gained + shift, p.locality) for p in own]
-        ax.plot(*zip(*spots), color=condition_color(number), lw=0.9, alpha=0.45, zorder=2)
+        ax.plot(*zip(*spots), color=color, lw=0.9, alpha=0.45, zorder=2)
         for point in own:
-            draw_point(ax, point, shift, stage_of(point, own), condition_color(number))
-        ax.plot([], [], color=condition_color(number), marker="o", ls="", ms=5, label=model)
+            draw_point(ax, point, shift, stage_of(point, own), color)
+        ax.plot([], [], color=color, marker="o", ls="", ms=5, label=model)
     for stage, marker in STAGES:
         ax.plot([], [], color=QUIET, marker=marker, ls="", ms=5, mfc="none", label=stage)
     ax.axvline(0, color=QUIET, lw=0.8, zorder=1)
@@ -353,6 +353,13 @@ def figure_scatter(points: Sequence[Point], record: dict[str, Any]) -> Figure:
     ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=7)
     ax.set_title(correlation_words(record))
     return figure
+
+
+def distinct_colors(count: int) -> list[Any]:
+    """As many colours as there are models: ours while they last, else from a longer list."""
+    if count <= len(CONDITIONS):
+        return list(CONDITIONS[:count])
+    return [matplotlib.colormaps["tab20"](number % 20) for number in range(count)]
 
 
 def draw_point(ax: Axes, point: Point, shift: float, marker: str, color: str) -> None:

@@ -1,4 +1,4 @@
-"""Tables of locality for the docs, from results/locate-*.json, scatter.json and fig12.json."""
+"""Tables of locality for the docs, from results/locate-*.json, scatter.json, fig12.json and bench-locality-*.json."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -96,8 +96,31 @@ def range_words(interval: Sequence[float]) -> str:
     return f"[{low:.2f}, {high:.2f}]"
 
 
+def speed(results: Any) -> Rows:
+    """Many probes at once against one autograd call per probe and channel."""
+    heads = ("machine", "probes x levels x pictures", "one by one", "together", "ratio")
+    rows: Rows = [(*heads, "sharing forward passes", "largest difference", "memory taken of budget")]
+    for record in results.several("bench-locality*"):
+        seconds, taken = record["seconds"], record["peak_memory_bytes"]
+        budget = f"{record['memory_budget_bytes'] / 2**30:.1f} GiB"
+        rows.append(
+            (
+                record["provenance"]["device"],
+                " x ".join(str(record[name]) for name in ("probes", "levels", "pictures")),
+                f"{seconds['one_call_per_probe_and_channel']:.1f} s",
+                f"{seconds['batched']:.1f} s",
+                f"{record['ratio']:.1f}x",
+                f"{record['ratio_with_one_forward_for_all_probes']:.1f}x",
+                f"{record['largest_difference']:.0e}",
+                f"{taken / 2**30:.1f} of {budget}" if taken else f"not measured, of {budget}",
+            )
+        )
+    return or_not_run(rows)
+
+
 LOCALITY_TABLES: dict[str, Callable[[Any], Rows]] = {
     "locality-zoo": conditional,
     "locality-noise": by_noise,
     "locality-scatter": scatter,
+    "locality-speed": speed,
 }

@@ -38,7 +38,7 @@ FIGURES = {
     "fig1": Figure(("exp1-M3", "exp2-M3", "exp3-M3", "exp2L-M3"), (0, 1, 3, 6, 9), 4),
     "fig4": Figure(("exp1-M1", "exp2L-M1"), tuple(range(7)), 4),
     "fig5": Figure(("color-M5",), tuple(range(9)), 8),
-    "fig8": Figure(tuple(f"exp1-M{m}" for m in range(1, 7)), tuple(range(13)), 4),
+    "fig8": Figure(tuple(f"exp1-M{m}" for m in range(1, 7)), tuple(range(13)), 3),
 }
 
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from tessera import console
 from tessera.dynamics import analysis
 from tessera.errors import UserError
-from tessera.files import atomic, make_folder
+from tessera.files import make_folder, save_plot
 from tessera.locality.figures import condition_color
 from tessera.provenance import provenance
 from tessera.study.jobs import Places
@@ -56,8 +56,7 @@ class ReproduceLearning:
             "provenance": provenance(torch.device("cpu")),
         }
         figure = make_folder(self.results / "figures") / f"learning-k{self.k}-{self.preset}.png"
-        with atomic(figure) as temporary:
-            drawn(rows, self.k).savefig(temporary, format="png", dpi=110, bbox_inches="tight")
+        save_plot(drawn(rows, self.k), figure)
         console.publish(made, self.json, self.results / f"learning-k{self.k}.json", table(rows))
         console.say(f"{figure} is drawn.")
 

@@ -56,7 +56,7 @@ def row_of(cell: Cell, records: Sequence[Record], preset: str) -> Record:
     }
     if not records:
         return row
-    shares = shares_by_k(records)
+    shares = shares_by_k([record["result"] for record in records])
     return row | {
         "seeds": [record["seed"] for record in records],
         "k_max": {
@@ -66,6 +66,7 @@ def row_of(cell: Cell, records: Sequence[Record], preset: str) -> Record:
         "extras": spread_at(records, "extra", asked=True),
         "at_zero": spread_at(records, "things", asked=False),
         "shares": shares,
+        **without_churn(cell, [record["still"] for record in records if "still" in record]),
         "proper": pooled([record["quality"]["proper"] for record in records]),
         "images_seen": [record["training"]["images_seen"] for record in records],
         "training_seconds": [record["training"]["seconds"] for record in records],
@@ -103,11 +104,20 @@ def spread_at(records: Sequence[Record], what: str, asked: bool) -> list[int] | 
     return [min(low for low, _ in chosen), max(high for _, high in chosen)] if chosen else None
 
 
-def shares_by_k(records: Sequence[Record]) -> dict[str, dict[str, Record]]:
+def without_churn(cell: Cell, exams: Sequence[Record]) -> Record:
+    """The exams of the same models without fresh noise, where there were any."""
+    if not exams:
+        return {}
+    shares = shares_by_k(exams)
+    found = {rule: over_seeds([exam["k_max"][rule] for exam in exams]) for rule in RULES}
+    return {"still": {"k_max": found, "k_max_filled": k_max_filled(shares, cell.seen_max), "shares": shares}}
+
+
+def shares_by_k(exams: Sequence[Record]) -> dict[str, dict[str, Record]]:
     """Shares of every K over the pictures of all seeds."""
     by_k: dict[str, list[Record]] = {}
-    for record in records:
-        for row in record["result"]["rows"]:
+    for exam in exams:
+        for row in exam["rows"]:
             by_k.setdefault(str(row["k"]), []).append(row)
     return {k: {name: pooled([row[name] for row in rows]) for name in SHARES} for k, rows in by_k.items()}
 

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from tessera.console import print_json, say
 from tessera.errors import UserError
-from tessera.files import make_folder, write_json
-from tessera.locality.figures import figure_scatter, save_figure
+from tessera.files import make_folder, save_plot, write_json
+from tessera.locality.figures import figure_scatter
 from tessera.locality.scatter import FEWEST, Point, correlation, scatter_record
 from tessera.locality.verbs import coefficient_words
 from tessera.provenance import provenance
@@ -53,7 +53,7 @@ class ReproduceScatter:
         }
         write_json(self.results / "scatter.json", made)
         figure = make_folder(places.figures) / f"scatter-{self.preset}.png"
-        save_figure(figure_scatter(points, made), figure, dpi=120)
+        save_plot(figure_scatter(points, made), figure, dpi=120)
         say(f"{figure} is drawn.")
         if self.json:
             print_json(made)

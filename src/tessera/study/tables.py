@@ -115,7 +115,8 @@ def cell_row(cell: Cell, row: Record | None) -> Sequence[str]:
     )
 
 
-COMPARED = [("exp2L-M3", "patch radius 2"), *[(cell.name, cell.about) for cell in ABLATIONS]]
+OURS = ("exp2L-M3", "patch radius 2, loss in the centre, fresh noise")
+COMPARED = [OURS, *[(cell.name, cell.about) for cell in ABLATIONS]]
 ONE_THING = [("exp1-M1", "one thing, global network"), ("exp2L-M1", "one thing, local network")]
 WITH_COORDS = [("exp1-M3", "with coordinate channels"), ("exp2-M3", "with coordinate channels")]
 
@@ -140,10 +141,17 @@ def extras(results: Any) -> Rows:
         if label != "all" and row:
             numbers = (str(row["k_max_filled"]), ours(row, "strict"), span_words(row["at_zero"]))
             rows.append((cell.name, cell.paper.text, ours(row), *numbers, span_words(row["extras"])))
+            if still := row.get("still"):
+                numbers = (str(still["k_max_filled"]), ours(still, "strict"), "")
+                rows.append((without_churn(cell.name), cell.paper.text, ours(still), *numbers, ""))
     return or_not_run(rows)
 
 
-LOCAL = ("exp2L-M3-k1", "exp2L-M3", "exp2L-M3-k3", "exp2L-M1", "exp2L-M5", "exp3L-M3")
+def without_churn(name: str) -> str:
+    return f"{name}, no fresh noise"
+
+
+LOCAL = ("exp2L-M3-k1", "exp2L-M3-k2", "exp2L-M3-k3", "exp2L-M1", "exp2L-M3", "exp2L-M5", "exp3L-M3")
 CROWDED = tuple(range(4, 11))
 
 
@@ -155,10 +163,16 @@ def patches(results: Any) -> Rows:
         pairs = (str(pairs_within(LOCATIONS[:k], radius)) for k in CROWDED)
         rows.append((f"pairs of places within {radius} cells", *pairs))
     for name in LOCAL:
-        filled = known[name]["shares"] if name in known else {}
-        words = (f"{filled[str(k)]['all_filled']['share']:.0%}" if filled else NOT_RUN for k in CROWDED)
-        rows.append((name, *words))
+        row = known.get(name, {})
+        rows.append((name, *filled_words(row)))
+        if still := row.get("still"):
+            rows.append((without_churn(name), *filled_words(still)))
     return rows
+
+
+def filled_words(row: Mapping[str, Any]) -> list[str]:
+    filled = row.get("shares")
+    return [f"{filled[str(k)]['all_filled']['share']:.0%}" if filled else NOT_RUN for k in CROWDED]
 
 
 def pairs_within(places: Sequence[Place], radius: int, cells: int = 16) -> int:
@@ -167,7 +181,7 @@ def pairs_within(places: Sequence[Place], radius: int, cells: int = 16) -> int:
     return sum(max(abs(a[0] - b[0]), abs(a[1] - b[1])) <= radius for a, b in combinations(own, 2))
 
 
-HEADLINE = ("exp1-M3", "exp2-M3", "exp2L-M1", "exp3-M3", "exp3L-M3")
+HEADLINE = ("exp1-M3", "exp2-M3", "exp2L-M1", "exp2L-M3", "exp3-M3", "exp3L-M3")
 
 
 def headline(results: Any) -> Rows:
@@ -283,6 +297,9 @@ def learning_row(cell: Mapping[str, Any], k: int) -> Sequence[str]:
 
 
 EARLIER = {
+    "exp2L-M3-whole": "exp2L-M3, the loss counts all of a patch",
+    "exp2L-M3-ring": "exp2L-M3, the centre and the cells beside it",
+    "exp2L-M3-centre": "exp2L-M3, the centre alone",
     "exp1-M3-cooldown": "exp1-M3, the rate falls to 0 over the last third",
     "exp3-M3-anywhere": "exp3-M3, things in random slots of the list",
 }
@@ -327,8 +344,14 @@ def repair_row(line: Mapping[str, Any], ks: Sequence[int]) -> Sequence[str]:
 
 def repair(results: Any) -> Rows:
     """A failing model asked in other ways, and others beside it, perhaps from records of their own."""
-    rows = [row for record in results.several("repair*") for row in record["rows"]]
+    rows = [named(row, record["exam"]) for record in results.several("repair*") for row in record["rows"]]
     return repair_rows(rows) if rows else [("model", "K_max, paper rule"), (NOT_RUN, NOT_RUN)]
+
+
+def named(row: Record, exam: Mapping[str, Any]) -> Record:
+    """Run folders by their last part; and whether there was fresh noise."""
+    stirred = ", fresh noise" if exam.get("churn") else ""
+    return {**row, "model": row["model"].rsplit("/", 1)[-1] + stirred}
 
 
 STUDY_TABLES: dict[str, Callable[[Any], Rows]] = {
