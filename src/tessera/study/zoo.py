@@ -131,6 +131,8 @@ def brief(record: dict[str, Any]) -> dict[str, Any]:
         "paper": record["paper"],
         "at_zero": at_zero,
         "rows": rows,
+        "churn": record["exam"].get("churn", 0.0),
+        "still": record["still"]["k_max"] if "still" in record else None,
         "training_seconds": record["training"]["seconds"],
         "seed": record["seed"],
         "provenance": record["provenance"],
@@ -148,11 +150,20 @@ def card_lines(results: dict[str, Any] | None) -> list[str]:
     lines = ["## How far it length-generalises", "", "| rule | K_max, 95% interval |", "|---|---|"]
     lines += [f"| {rule} | {k_max_words(found)} |" for rule, found in results["k_max"].items()]
     lines += [f"| the paper's own model | {results['paper']['text'] or 'not tested'} |", ""]
-    lines += ["| K | pictures | all filled | K - 2 filled |", "|---|---|---|---|"]
     lines += [
-        f"| {row['k']} | {row['n']} | {percent(row['all_filled'])} | {percent(row['near'])} |"
+        "| K | pictures | all filled | and no more extras than in training | K - 2 filled |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['k']} | {row['n']} | {' | '.join(percent(row[name]) for name in ('all_filled', 'within', 'near'))} |"
         for row in results["rows"]
     ]
+    if still := results.get("still"):
+        found = ", ".join(f"{k_max_words(one)} by the {rule} rule" for rule, one in still.items())
+        lines += [
+            "",
+            f"Sampled with fresh noise (`--churn {results['churn']:g}`). Without it K_max is {found}.",
+        ]
     if results["at_zero"] is not None:
         lines += ["", f"Asked for nothing, it draws {span_words(results['at_zero'])} things."]
     where = results["provenance"]
