@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tessera.cli import VERBS, main
+from tessera.cli import VERBS, main, one_sentence
 
 
 def complaint(capsys, *words: str) -> str:
@@ -42,7 +42,8 @@ def test_every_verb_explains_itself(name, capsys):
     with pytest.raises(SystemExit) as leaving:
         main([*name.split(), "--help"])
     assert leaving.value.code == 0
-    assert f"usage: tessera {name}" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"usage: tessera {name}" in told and "{None" not in told and "default: None" not in told
 
 
 def test_a_misspelt_verb_is_told_the_near_one(capsys):
@@ -60,5 +61,31 @@ def test_a_wrong_value_names_its_option(capsys):
     assert "Expected one of" in complaint(capsys, "judge", "train", "--device", "cude")
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["dynamics", "run", "--dim", "1.5"], "--dim takes a whole number, not `1.5`."),  # int or None
+        (["dynamics", "run", "--omega", "much"], "--omega takes a number, not `much`."),
+        (["sample", "exp1", "--each", "few"], "--each takes a whole number, not `few`."),
+    ],
+)
+def test_a_value_that_is_no_number_is_told_in_words(words, sentence, capsys):
+    assert sentence in complaint(capsys, *words)
+
+
 def test_a_missing_option_is_named(capsys):
     assert "--out" in complaint(capsys, "render")
+
+
+def test_a_complaint_is_read_out_of_its_box():
+    box = "\n".join(
+        [
+            "╭─ Value error ──────────────────────────────────────────────────╮",
+            "│ Error parsing --omega: could not convert string to float: 'a'  │",
+            "│ ────────────────────────────────────────────────────────────── │",
+            "│ Argument helptext:                                             │",
+            "│     --omega FLOAT                                              │",
+            "╰────────────────────────────────────────────────────────────────╯",
+        ]
+    )
+    assert one_sentence(box) == "--omega takes a number, not `a`."

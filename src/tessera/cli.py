@@ -1,13 +1,16 @@
 """One verb per stage of the journey. A verb's module is imported only when the verb is called."""
 
 import contextlib
+import dataclasses
 import difflib
 import importlib
+import inspect
 import io
 import os
 import re
 import sys
-from typing import NamedTuple
+import types
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from tessera.errors import UserError
 from tessera.version import __version__
@@ -126,7 +129,7 @@ def parse(name: str, words: list[str]):
     import tyro
 
     module, attribute = VERBS[name].where.split(":")
-    options = getattr(importlib.import_module(module), attribute)
+    options = silent_about_none(getattr(importlib.import_module(module), attribute))
     asked_for_help = any(word in ("-h", "--help") for word in words)
     complaint = io.StringIO()
     with contextlib.nullcontext() if asked_for_help else contextlib.redirect_stderr(complaint):
@@ -144,11 +147,35 @@ def parse(name: str, words: list[str]):
     raise UserError(f"{one_sentence(complaint.getvalue())} See `tessera {name} --help`.")
 
 
+def silent_about_none(options: type) -> type:
+    """The same options, whose help does not speak of None: what leaving one out means is in its own words."""
+    import tyro
+
+    for option in dataclasses.fields(options):
+        owner = next(part for part in options.__mro__ if option.name in inspect.get_annotations(part))
+        kind = owner.__annotations__[option.name]
+        if get_origin(kind) in (Union, types.UnionType):
+            usual = "" if option.default is None else f"(default: {option.default})"
+            told = tyro.conf.arg(metavar=metavar(kind), help_behavior_hint=usual)
+            owner.__annotations__[option.name] = Annotated[kind, told]
+    return options
+
+
+def metavar(kind: Any) -> str:
+    """`INT` for int | None, `{all,one}` for a choice or None."""
+    (plain,) = (part for part in get_args(kind) if part is not type(None))
+    if get_origin(plain) is Literal:
+        return "{" + ",".join(map(str, get_args(plain))) + "}"
+    return plain.__name__.upper()
+
+
 def one_sentence(box: str) -> str:
     """What the parser complains of, without its boxes and its help texts, on one line."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
     rows = [re.sub(r"^│ ?|\s*│$", "", row) for row in plain.splitlines()]
     sections = re.split(r"\n{2,}", "\n".join(rule_off(row) for row in rows))
+    if "│" not in plain:  # where only ASCII can be shown, the box's title has a line of its own
+        sections = sections[1:]
     told = [
         section
         for section in sections
@@ -157,12 +184,32 @@ def one_sentence(box: str) -> str:
     shallow = [
         [row.strip() for row in section.splitlines() if not row.startswith(" " * 8)] for section in told
     ]
-    return ". ".join(" ".join(rows).rstrip(".") for rows in shallow if any(rows)).strip() + "."
+    return in_words(". ".join(" ".join(rows).rstrip(".") for rows in shallow if any(rows)).strip() + ".")
+
+
+KINDS = {"INT": "a whole number", "FLOAT": "a number"}
+COMPLAINTS = (
+    (
+        r"Error parsing (\S+): no type matching \{None\}\|(\w+) could be instantiated from \['(.*?)'\]\..*",
+        None,
+    ),
+    (r"Error parsing (\S+): (invalid literal for int\(\) with base 10): '(.*?)'\.", "INT"),
+    (r"Error parsing (\S+): (could not convert string to float): '(.*?)'\.", "FLOAT"),
+)
+
+
+def in_words(complaint: str) -> str:
+    """What Python says of a value that is no number, as a person would; other complaints as they are."""
+    for pattern, known in COMPLAINTS:
+        if found := re.fullmatch(pattern, complaint):
+            kind = known or found[2]
+            return f"{found[1]} takes {KINDS.get(kind, kind)}, not `{found[3]}`."
+    return complaint.replace("'None', ", "").replace(", 'None'", "")
 
 
 def rule_off(row: str) -> str:
     """Borders and rules of a box become empty rows, which part its sections."""
-    return "\n" if re.match(r"^[╭╰─]", row) else row
+    return "\n" if re.match(r"^[╭╰─]|^ *-{4,} *$", row) else row
 
 
 def overview(names: list[str] | None = None) -> str:

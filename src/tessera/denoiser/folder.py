@@ -93,7 +93,7 @@ def card(name: str, denoiser: nn.Module, record: Mapping[str, Any]) -> str:
             "---", "library_name: tessera", "tags: [diffusion, clevr]", "---", "",
             f"# {name}", "", "A conditional diffusion model of CLEVR-like scenes, trained by Tessera.", "",
             "| | |", "|---|---|", *rows, "",
-            "```python", "import tessera", f'model = tessera.load("{name}")', "```", "",
+            "```python", "import tessera", "", f'model = tessera.load("{name}")', "```", "",
             "Its pictures show rendered toy scenes; it knows nothing else.", "",
         ]
     )  # fmt: skip

@@ -47,7 +47,7 @@ class ReproduceSwingby:
     """Channels of the first level of the network."""
     share: Annotated[str, tyro.conf.arg(metavar="I/N")] = "0/1"
     """Train only every Nth run from the Ith on: for several processes on one folder."""
-    minutes: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
+    minutes: float | None = None
     """Begin no run after this many minutes; the same command carries on. 0 only sums up what is there."""
     root: Path = Path("runs/swingby")
     """Folder of the runs' records."""

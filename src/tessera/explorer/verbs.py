@@ -81,9 +81,9 @@ class ExploreProbe:
     """How the network is asked: about all conditions at once, or about few at a time."""
     radius: int = 2
     """Cells to each side that belong to a thing, for --repair project and localize."""
-    std: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
+    std: float | None = None
     """Length of the running average, for run folders (default: the shortest one kept)."""
-    images: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
+    images: int | None = None
     """Snapshot to take, in images seen, for run folders (default: the last)."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
     """Folder for probe.json, the picture and the heat-map (default: none are written)."""

@@ -78,9 +78,9 @@ class Features:
     """GiB of features held at a time; less means more passes."""
     seed: int = 0
     """Another seed looks at other pictures."""
-    std: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
+    std: float | None = None
     """Length of the running average, for run folders (default: the shortest one kept)."""
-    images: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
+    images: int | None = None
     """Snapshot to take, in images seen, for run folders (default: the last)."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Of the network; differences of features deserve float32."""

@@ -68,9 +68,9 @@ class Locate:
     """Pictures denoised together where no gradient is needed."""
     checkpoint: bool = False
     """Recompute the inside of the network's blocks to save memory."""
-    std: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
+    std: float | None = None
     """Length of the running average, for run folders (default: the shortest one kept)."""
-    images: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
+    images: int | None = None
     """Snapshot to take, in images seen, for run folders (default: the last)."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Of the network; gradients deserve float32."""

@@ -53,9 +53,9 @@ class Sample:
     """Ask the network about few conditions at a time and put its answers together; plain asks about all at once."""
     radius: int = 2
     """Cells to each side that belong to a thing, for --repair project and localize."""
-    std: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
+    std: float | None = None
     """Length of the running average, for run folders (default: the shortest one kept)."""
-    images: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
+    images: int | None = None
     """Snapshot to take, in images seen, for run folders (default: the last)."""
     batch: int = AT_ONCE
     """Pictures made together."""

@@ -105,7 +105,7 @@ class OnModel:
     """Folder for figures, arrays and the record (default: none are written)."""
     dry_run: bool = False
     """Say how many passes, bytes and minutes it would take, and do nothing. Needs no weights."""
-    tflops: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
+    tflops: float | None = None
     """Speed to compute minutes with, for --dry-run (default: measured here on one block of SDXL's size)."""
     device: DeviceName = "auto"
     """Where to compute."""

@@ -55,7 +55,7 @@ class Reproduce:
     """Where the runs lie, or will."""
     results: Path = Path("results")
     """Where records, study.json and figures go."""
-    minutes: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
+    minutes: float | None = None
     """Stop after this many minutes, ready to be carried on by the same command."""
     keep: Literal["everything", "averages", "last"] = "averages"
     """What stays of a run once its record is written: full states too, all averages, or the last ones."""

@@ -61,7 +61,7 @@ class Pack:
     """Size they were trained at."""
     seed: int = 0
     """Which training of each."""
-    std: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
+    std: float | None = None
     """Length of the running average (default: the one that was judged)."""
     only: Annotated[str | None, tyro.conf.arg(metavar="NAMES", help_behavior_hint="")] = None
     """Only these models, such as exp1,color (default: all that were run)."""

@@ -44,7 +44,7 @@ class Train:
     """Images to train on, such as 4Mi."""
     folder: Annotated[Path | None, tyro.conf.arg(name="run", metavar="DIR", help_behavior_hint="")] = None
     """Run folder (default: runs/EXPERIMENT-M-PRESET)."""
-    minutes: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
+    minutes: float | None = None
     """Pause after this many minutes, ready to be carried on."""
     device: DeviceName = "auto"
     """Where to compute."""
