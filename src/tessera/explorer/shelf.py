@@ -29,6 +29,11 @@ NO_MODELS = (
 )
 
 
+def both_rules(k_max: dict[str, Any]) -> str:
+    """Where extras decide, the rules are far apart."""
+    return f"{k_max_words(k_max['paper'])}, by the strict rule {k_max_words(k_max['strict'])}"
+
+
 @dataclass(frozen=True)
 class Exhibit:
     """A model on show."""
@@ -89,7 +94,7 @@ class Exhibit:
             "hows": list(self.hows),
             "seen_max": self.model.seen_max,
             "extras_allowed": self.training.extras_allowed,
-            "k_max": k_max_words(k_max["paper"]) if k_max else None,
+            "k_max": both_rules(k_max) if k_max else None,
             "images_seen": config.get("images_seen"),
             "weights": sum(p.numel() for p in self.model.denoiser.parameters()),
         }
