@@ -7,7 +7,7 @@ from scipy.stats import binom, hypergeom
 from tessera.errors import UserError
 from tessera.judge.error import JudgeError, confusion, missed_among_asked, unconfuse
 from tessera.judge.intervals import wilson
-from tessera.judge.kmax import Counts, Training, k_max, length_generalization, shares_of
+from tessera.judge.kmax import Counts, Training, exams_of, k_max, length_generalization, shares_of
 from tessera.judge.matching import Verdict
 
 
@@ -97,6 +97,15 @@ def test_the_interval_of_k_max_shows_a_verdict_on_the_edge():
     edge = pictures(2, (56, 2, 0), (8, 1, 0))  # exactly 7 of 8: half of all resamples fall below
     record = length_generalization([pictures(1, (64, 1, 0)), edge], 2)["k_max"]["paper"]
     assert (record["value"], record["low"], record["high"]) == (2, 1, 2)
+
+
+def test_exams_of_eight_pictures_pass_as_often_as_the_binomial_law_says():
+    tables = {1: pictures(1, (56, 1, 0), (8, 0, 0)).table(), 2: pictures(2, (60, 2, 0), (4, 1, 0)).table()}
+    found = exams_of(8, tables, Training(3), resamples=20_000)
+    first, second = (binom.sf(6, 8, right / 64) for right in (56, 60))
+    assert np.mean(found >= 1) == pytest.approx(first, abs=0.012)
+    assert np.mean(found >= 2) == pytest.approx(first * second, abs=0.012)
+    assert exams_of(8, {1: pictures(1, (64, 1, 0)).table()}, Training(3)).tolist() == [1] * 1000
 
 
 def test_asking_for_nothing_has_a_row_but_no_part_in_k_max():

@@ -88,6 +88,23 @@ def test_k_max_without_extras_asks_only_whether_places_are_filled(table):
     assert made[2] == ("exp2L-M3", "9 +(0-2)", "1 [0, 2]", "4", "1 [0, 2]", "0-3", "0-2")
 
 
+def test_exams_of_the_papers_size_stand_beside_the_papers(table):
+    exams = {"first": [9, 8], "any": {"median": 7, "low": 0, "high": 9}}
+    rows = [study_row("exp2L-M3", [], as_paper=exams), study_row("exp2L-M3-k1", [], as_paper=exams)]
+    made = table("study-eight", study={"presets": {"small": rows}})
+    assert made[1:] == [("exp2L-M3", "9 +(0-2)", "1 [0, 2]", "9, 8", "7 [0, 9]")]  # the paper has no k1
+
+
+def test_without_fresh_noise_a_cell_has_a_line_of_its_own(table):
+    still = study_row("exp2L-M3", [(1, 1)] * 10)
+    rows = [study_row("exp2L-M3", [(0.5, 1)] * 10, still=still)]
+    told = {row[0]: row[1:] for row in table("study-patches", study={"presets": {"small": rows}})}
+    assert told["exp2L-M3"] == ("50%",) * 7 and told["exp2L-M3, no fresh noise"] == ("100%",) * 7
+    extras = table("study-extras", study={"presets": {"small": rows}})
+    assert [row[0] for row in extras[1:]] == ["exp2L-M3", "exp2L-M3, no fresh noise"]
+    assert [row[3] for row in extras[1:]] == ["0", "10"]
+
+
 def test_places_share_a_patch_when_one_lies_in_the_patch_of_the_other(table):
     assert pairs_within([(0.01, 0.01), (0.2, 0.01), (0.2, 0.99)], 2) == 0  # cells 0 and 3
     assert pairs_within([(0.01, 0.01), (0.2, 0.01), (0.2, 0.99)], 3) == 1

@@ -180,6 +180,23 @@ def resampled_tables(counts: Counts, rng: np.random.Generator, resamples: int) -
     return rng.multinomial(counts.n, table.ravel() / counts.n, size=resamples).reshape(-1, *table.shape)
 
 
+def exams_of(
+    pictures: int,
+    tables: Mapping[int, np.ndarray],
+    training: Training,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> np.ndarray:
+    """K_max by the paper rule of many exams with so few pictures of each K, drawn from those counted: (R,)."""
+    passed = {}
+    for k, table in tables.items():
+        rng = np.random.default_rng([seed, k, 3])
+        drawn = rng.multinomial(pictures, table.ravel() / table.sum(), size=resamples)
+        shares = shares_of(drawn.reshape(-1, *table.shape), training)
+        passed[k] = paper_rule(k, shares, pictures, training)
+    return np.broadcast_to(k_max(passed), (resamples,))
+
+
 # --- the judge's own error ----------------------------------------------------------------------------------
 
 

@@ -5,14 +5,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tessera.errors import UserError
 from tessera.files import make_folder, read_json, write_json
 from tessera.judge.intervals import share_record
-from tessera.judge.kmax import Shares, Training, k_max, paper_rule
+from tessera.judge.kmax import Shares, Training, exams_of, k_max, paper_rule, shares_of
 from tessera.study.cells import CELLS, Cell
 from tessera.study.jobs import FORMAT, Places, job_name
 
 RULES = ("paper", "strict")
+PAPER_PICTURES = 8  # of each K, counted by hand
 SHARES = ("all_filled", "clean", "within", "near")
 NEEDED = (
     "format", "cell", "preset", "seed", "settings", "exam", "training", "result", "quality", "snapshots", "provenance",
@@ -63,6 +66,7 @@ def row_of(cell: Cell, records: Sequence[Record], preset: str) -> Record:
             rule: over_seeds([record["result"]["k_max"][rule] for record in records]) for rule in RULES
         },
         "k_max_filled": k_max_filled(shares, cell.seen_max),
+        "as_paper": paper_sized(records),
         "extras": spread_at(records, "extra", asked=True),
         "at_zero": spread_at(records, "things", asked=False),
         "shares": shares,
@@ -130,6 +134,47 @@ def k_max_filled(shares: Mapping[str, Mapping[str, Record]], seen_max: int) -> i
         filled, near = row["all_filled"]["share"], row["near"]["share"]
         verdicts[int(k)] = paper_rule(int(k), Shares(filled, filled, filled, near), 0, training)
     return k_max(verdicts)
+
+
+def paper_sized(records: Sequence[Record]) -> Record:
+    """K_max in exams of eight pictures for each K, as many as the paper's: the first eight, and any eight."""
+    result = records[0]["result"]
+    training = Training(result["seen_max"], result["label"])
+    kept = [{int(k): shown_table(int(k), rows) for k, rows in record["shown"].items()} for record in records]
+    exams = exams_of(PAPER_PICTURES, all_counts(records), training)
+    low, middle, high = np.quantile(exams, [0.05, 0.5, 0.95], method="inverted_cdf").tolist()
+    return {
+        "pictures": PAPER_PICTURES,
+        "first": [exam_of(tables, training) for tables in kept],
+        "any": {"median": middle, "low": low, "high": high, "share": 0.9},
+    }
+
+
+def exam_of(tables: Mapping[int, np.ndarray], training: Training) -> int:
+    """K_max by the paper rule of the pictures in these tables."""
+    return k_max({k: paper_rule(k, shares_of(table, training), 0, training) for k, table in tables.items()})
+
+
+def shown_table(k: int, rows: Sequence[Sequence[int]]) -> np.ndarray:
+    """Shown pictures by (filled, extra), as the exam counts them."""
+    table = np.zeros((k + 1, max(extra for _, extra, *_ in rows) + 2), dtype=int)
+    for filled, extra, *_ in rows:
+        table[filled, extra] += 1
+    return table
+
+
+def all_counts(records: Sequence[Record]) -> dict[int, np.ndarray]:
+    """Pictures of all seeds by (filled, extra), for every K."""
+    tables: dict[int, list[np.ndarray]] = {}
+    for row in (row for record in records for row in record["result"]["rows"]):
+        tables.setdefault(row["k"], []).append(np.array(row["counts"]))
+    return {k: added(each) for k, each in tables.items()}
+
+
+def added(tables: Sequence[np.ndarray]) -> np.ndarray:
+    """The sum of tables of which some have more columns."""
+    widest = max(table.shape[1] for table in tables)
+    return np.sum([np.pad(table, ((0, 0), (0, widest - table.shape[1]))) for table in tables], axis=0)
 
 
 def pooled(shares: Sequence[Mapping[str, Any]]) -> Record:

@@ -151,6 +151,19 @@ def without_churn(name: str) -> str:
     return f"{name}, no fresh noise"
 
 
+def paper_sized(results: Any) -> Rows:
+    """Exams of eight pictures for each K, as the paper's, beside ours of 64."""
+    known = study_rows(results)
+    rows: Rows = [("cell", "paper, 8 pictures", "ours, 64", "ours, the first 8", "any 8: median [5%, 95%]")]
+    for cell in CELLS.values():
+        row = known.get(cell.name)
+        if row and cell.paper.k_max is not None and not cell.variant:
+            first, some = row["as_paper"]["first"], row["as_paper"]["any"]
+            drawn = f"{some['median']} [{some['low']}, {some['high']}]"
+            rows.append((cell.name, cell.paper.text, ours(row), ", ".join(map(str, first)), drawn))
+    return or_not_run(rows)
+
+
 LOCAL = ("exp2L-M3-k1", "exp2L-M3-k2", "exp2L-M3-k3", "exp2L-M1", "exp2L-M3", "exp2L-M5", "exp3L-M3")
 CROWDED = tuple(range(4, 11))
 
@@ -370,6 +383,7 @@ STUDY_TABLES: dict[str, Callable[[Any], Rows]] = {
     "study-ablations": ablations,
     "study-extras": extras,
     "study-patches": patches,
+    "study-eight": paper_sized,
     "speed-log": speed_log,
     "sweep": sweep,
     "learning": learning,
