@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tessera.files import LINE, laid_out, rounded, write_json
+from tessera.errors import UserError
+from tessera.files import LINE, laid_out, rounded, save_plot, write_json
 
 
 def test_what_fits_on_a_line_stands_on_one(tmp_path):
@@ -39,3 +40,18 @@ def test_rounding_keeps_digits_and_everything_else():
     }
     kept = {"share": 0.1234568, "small": [1.234568e-12, 0.02], "n": 123456789, "ok": True, "none": None}
     assert rounded(content) == kept
+
+
+def test_a_plot_is_saved_with_few_colours_whole_or_not_at_all(tmp_path):
+    from matplotlib.figure import Figure
+    from PIL import Image
+
+    figure = Figure(figsize=(2, 1))
+    figure.subplots().plot([0, 1], color="red")
+    save_plot(figure, tmp_path / "plot.png")
+    made = Image.open(tmp_path / "plot.png")
+    assert made.mode == "P" and made.width > 100
+    colors = [color for _, color in made.convert("RGB").getcolors(1 << 16)]
+    assert any(red > 230 and max(green, blue) < 40 for red, green, blue in colors)
+    with pytest.raises(UserError, match="Could not write"):
+        save_plot(figure, tmp_path / "nowhere" / "plot.png")
