@@ -64,6 +64,15 @@ def test_places_filled_with_too_many_others_are_not_called_a_failure_to_fill_the
     assert verdict(found | {"label": "all"}, LOCAL).headline.startswith("Does not compose")
 
 
+def test_places_filled_with_perhaps_too_many_others_are_not_called_one_either():
+    found = marks(0, 0, 9)
+    found["k_max"]["strict"] = {**found["k_max"]["paper"], "value": 7, "low": 6, "high": 7}
+    told = verdict(found | {"label": "one"}, LOCAL)
+    sentence = "Fills what is asked up to about 7, and may add more than training does; it looks locally."
+    assert told.headline == sentence and told.tone == "unsure"
+    assert "May not compose" in verdict(found, LOCAL).headline  # told of everything, extras are mistakes
+
+
 def test_a_card_without_a_label_is_read_with_that_of_the_training():
     found = marks(1, 0, 2)
     found["k_max"]["strict"] = {**found["k_max"]["paper"], "value": 6, "low": 5, "high": 7}

@@ -108,11 +108,13 @@ def extras_words(marks: Record | None, reach: Reach | None) -> tuple[str, Tone] 
     if marks is None or reach is None or marks.get("label", "all") == "all" or reach.n < FEWEST:
         return None
     filled = reach_of(marks, "strict")
-    if filled is None or None in (filled.low, reach.high, reach.seen_max):
+    if filled is None or None in (filled.low, reach.value, reach.high, reach.seen_max):
         return None
-    if not reach.high <= reach.seen_max < filled.low:  # type: ignore[operator]
+    if not reach.value <= reach.seen_max < filled.low:  # type: ignore[operator]
         return None
-    return f"fills what is asked {up_to(filled)}, but adds more than training does", "unsure"
+    sure = reach.high <= reach.seen_max  # type: ignore[operator]
+    adds = "but adds more than training does" if sure else "and may add more than training does"
+    return f"fills what is asked {up_to(filled)}, {adds}", "unsure"
 
 
 def against_training(reach: Reach, value: int, seen_max: int) -> tuple[str, Tone]:
