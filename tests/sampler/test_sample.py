@@ -144,5 +144,7 @@ def test_fresh_noise_belongs_to_the_picture_and_not_to_its_batch():
     calm = sample(towards_zero, seeds=[3], **ways)
     assert torch.equal(together[2:], alone) and not torch.allclose(alone, calm, atol=0.1)
     assert not torch.allclose(together[0], together[1], atol=0.1)
+    far = [sample(towards_zero, seeds=[seed], churn=20, **ways) for seed in (2**70, 2**70 + 2**65, -1)]
+    assert len({picture.sum().item() for picture in far}) == 3  # any whole number is a seed
     with pytest.raises(UserError, match="cannot be negative"):
         sample(towards_zero, seeds=[1], churn=-1, **ways)

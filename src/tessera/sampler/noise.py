@@ -30,11 +30,16 @@ def seeded_noise(seeds: Sequence[int] | Tensor, shape: Sequence[int], device=Non
     return torch.stack(rows).to(device) if rows else torch.empty(0, *shape, device=device)
 
 
+def folded(seed: int) -> int:
+    """Any whole number as one that an index can hold, with its highest bits not forgotten."""
+    return (seed ^ seed >> 63) & 2**63 - 1
+
+
 def seeded_churn(amount: float, seeds: Sequence[int]) -> Churn:
     """Fresh noise for sampling, a row per seed: the same on every device and in every batch."""
     if amount < 0:
         raise UserError(f"The amount of fresh noise cannot be negative, as {amount} is.")
-    index = torch.tensor([int(seed) for seed in seeds])
+    index = torch.tensor([folded(int(seed)) for seed in seeds])
 
     def draw(step: int, x: Tensor) -> Tensor:
         return normal(0, index.to(x.device), "churn", x[0].numel(), step).reshape(x.shape).to(x)
