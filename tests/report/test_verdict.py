@@ -18,6 +18,14 @@ def marks(value, low, high, seen_max=3, n=64, most=12, strange=0, ks=None):
     return {"seen_max": seen_max, "k_max": {"paper": found, "strict": found}, "rows": rows}
 
 
+def marks_apart(paper, strict):
+    """Marks whose K_max, low and high are given for each rule."""
+    found = marks(*paper)
+    value, low, high = strict
+    found["k_max"]["strict"] = {**found["k_max"]["paper"], "value": value, "low": low, "high": high}
+    return found
+
+
 def located(value, low, high, k=4, p=0.001, pictures=16):
     found = {"value": value, "low": low, "high": high, "k": k, "no_locality": 1 / k, "pictures": pictures}
     return {"conditional_locality": {**found, "null": {"p_value": p}}}
@@ -56,8 +64,7 @@ def test_the_sentence_follows_from_the_numbers(found, where, sentence):
 
 
 def test_places_filled_with_too_many_others_are_not_called_a_failure_to_fill_them():
-    found = marks(1, 0, 2)
-    found["k_max"]["strict"] = {**found["k_max"]["paper"], "value": 6, "low": 5, "high": 7}
+    found = marks_apart((1, 0, 2), (6, 5, 7))
     told = verdict(found | {"label": "one"}, LOCAL)
     sentence = "Fills what is asked up to about 6, but adds more than training does; it looks locally."
     assert told.headline == sentence and told.tone == "unsure"
@@ -65,8 +72,7 @@ def test_places_filled_with_too_many_others_are_not_called_a_failure_to_fill_the
 
 
 def test_places_filled_with_perhaps_too_many_others_are_not_called_one_either():
-    found = marks(0, 0, 9)
-    found["k_max"]["strict"] = {**found["k_max"]["paper"], "value": 7, "low": 6, "high": 7}
+    found = marks_apart((0, 0, 9), (7, 6, 7))
     told = verdict(found | {"label": "one"}, LOCAL)
     sentence = "Fills what is asked up to about 7, and may add more than training does; it looks locally."
     assert told.headline == sentence and told.tone == "unsure"
@@ -74,8 +80,7 @@ def test_places_filled_with_perhaps_too_many_others_are_not_called_one_either():
 
 
 def test_a_card_without_a_label_is_read_with_that_of_the_training():
-    found = marks(1, 0, 2)
-    found["k_max"]["strict"] = {**found["k_max"]["paper"], "value": 6, "low": 5, "high": 7}
+    found = marks_apart((1, 0, 2), (6, 5, 7))
     subject = Subject(
         "exp2L", settings={"tell": {"label": "one"}, "data": {"objects": [1, found["seen_max"]]}}
     )

@@ -128,7 +128,8 @@ def test_a_step_on_patches_learns_from_as_many_of_each_picture_as_asked(minute, 
 def test_a_step_counts_the_loss_around_the_centre_of_a_patch_if_asked(minute):
     settings = minute("exp2L")
     learner, batch = learner_for(settings), next(stream_for(settings).steps(0, 4))
-    views = training_views(learner.denoiser, batch.images, batch.cond, batch.index, 0, 2, loss_radius=0)
+    centre = replace(learner.settings, loss_radius=0)
+    views = training_views(learner.denoiser, batch.images, batch.cond, batch.index, centre)
     chance = learner.chance(views)
     of_centre = learner.loss_of(views.images, views.cond, *chance, views.inside, views.counted, 4)
     of_all = learner.loss_of(views.images, views.cond, *chance, views.inside, views.inside, 4)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tessera.errors import UserError
+from tessera.experiments import TrainingSettings
 
 
 @dataclass(frozen=True)
@@ -52,17 +53,12 @@ def innermost(denoiser: nn.Module) -> nn.Module:
 
 
 def training_views(
-    denoiser: nn.Module,
-    images: Tensor,
-    cond: Tensor,
-    index: Tensor,
-    seed: int,
-    patches: int = 2,
-    loss_radius: int = 16,
+    denoiser: nn.Module, images: Tensor, cond: Tensor, index: Tensor, settings: TrainingSettings
 ) -> Views:
-    """The pictures themselves, or `patches` of each for a network that sees no more."""
+    """The pictures themselves, or patches of each for a network that sees no more."""
     if isinstance(denoiser, SeesPatches):
-        return denoiser.training_patches(images, cond, index, seed, patches, loss_radius)
+        how = settings.seed, settings.patches, settings.loss_radius
+        return denoiser.training_patches(images, cond, index, *how)
     return Views(images, cond, index)
 
 

@@ -143,11 +143,12 @@ def extras(results: Any) -> Rows:
             rows.append((cell.name, cell.paper.text, ours(row), *numbers, span_words(row["extras"])))
             if still := row.get("still"):
                 numbers = (str(still["k_max_filled"]), ours(still, "strict"), "")
-                rows.append((without_churn(cell.name), cell.paper.text, ours(still), *numbers, ""))
+                rows.append((still_name(cell.name), cell.paper.text, ours(still), *numbers, ""))
     return or_not_run(rows)
 
 
-def without_churn(name: str) -> str:
+def still_name(name: str) -> str:
+    """The line of a cell's exam without fresh noise."""
     return f"{name}, no fresh noise"
 
 
@@ -179,7 +180,7 @@ def patches(results: Any) -> Rows:
         row = known.get(name, {})
         rows.append((name, *filled_words(row)))
         if still := row.get("still"):
-            rows.append((without_churn(name), *filled_words(still)))
+            rows.append((still_name(name), *filled_words(still)))
     return rows
 
 

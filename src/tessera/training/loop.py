@@ -79,8 +79,8 @@ class Learner:
         return Step(self.images_seen, loss, lr)
 
     def _gradients_of(self, batch: Batch) -> Tensor:
-        how = self.settings.seed, self.settings.patches, self.settings.loss_radius
-        return self.gradients(training_views(self.denoiser, batch.images, batch.cond, batch.index, *how))
+        shown = batch.images, batch.cond, batch.index
+        return self.gradients(training_views(self.denoiser, *shown, self.settings))
 
     def gradients(self, views: Views) -> Tensor:
         """Fill `.grad` with the gradient of the whole step. Returns the mean loss per element, ()."""
