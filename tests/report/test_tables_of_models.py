@@ -105,6 +105,16 @@ def test_without_fresh_noise_a_cell_has_a_line_of_its_own(table):
     assert [row[3] for row in extras[1:]] == ["0", "10"]
 
 
+def test_many_probes_at_once_stand_beside_one_by_one(table):
+    seconds = {"batched": 1.7, "one_call_per_probe_and_channel": 28.0}
+    record = {"probes": 64, "levels": 12, "pictures": 8, "seconds": seconds, "ratio": 16.6}
+    record |= {"ratio_with_one_forward_for_all_probes": 11.6, "largest_difference": 2.1e-5}
+    record |= {"peak_memory_bytes": 2**31, "memory_budget_bytes": 2**32, "provenance": {"device": "a GPU"}}
+    rows = table("locality-speed", bench_locality_gpu=record)
+    told = ("28.0 s", "1.7 s", "16.6x", "11.6x", "2e-05", "2.0 of 4.0 GiB")
+    assert rows[1] == ("a GPU", "64 x 12 x 8", *told)
+
+
 def test_places_share_a_patch_when_one_lies_in_the_patch_of_the_other(table):
     assert pairs_within([(0.01, 0.01), (0.2, 0.01), (0.2, 0.99)], 2) == 0  # cells 0 and 3
     assert pairs_within([(0.01, 0.01), (0.2, 0.01), (0.2, 0.99)], 3) == 1

@@ -106,26 +106,48 @@ def told_places(tmp_path_factory):
     return save_model(tmp_path_factory.mktemp("models") / "exp1", network, tell_for(settings), config)
 
 
-@pytest.mark.parametrize("how", ["sum", "project", "localize"])
-def test_the_verb_repairs_as_the_library_does(told_places, how, tmp_path):
-    places = ((0.1, 0.1), (0.8, 0.7))
-    model = load_model(told_places)
+PLACES = ((0.1, 0.1), (0.8, 0.7))
 
-    def by_verb(*words):
+
+@pytest.fixture
+def by_verb(told_places, tmp_path):
+    """`by_verb("--churn", 20)`: the picture that `tessera sample` makes, and its record."""
+
+    def run(*words):
         given = ["--places", "0.1,0.1 0.8,0.7", "--each", "1", "--steps", "2", "--device", "cpu"]
         with pytest.raises(SystemExit) as left:
             main([str(word) for word in ("sample", told_places, *given, "--out", tmp_path, *words)])
         assert left.value.code == 0
         return load_png(tmp_path / "k02" / "0000.png"), read_json(tmp_path / "asked.json")
 
-    def by_hand(denoise, seed):
-        return to_uint8(sample(denoise, model.tell.at(places), 16, [seed], sigmas=noise_levels(2)))[0]
+    return run
 
+
+@pytest.fixture
+def by_hand(told_places):
+    """The same by the library; `denoise` may stand in for the model's network."""
+    model = load_model(told_places)
+
+    def run(seed, denoise=model.denoiser, **more):
+        return to_uint8(sample(denoise, model.tell.at(PLACES), 16, [seed], sigmas=noise_levels(2), **more))[0]
+
+    return run
+
+
+@pytest.mark.parametrize("how", ["sum", "project", "localize"])
+def test_the_verb_repairs_as_the_library_does(told_places, by_verb, by_hand, how):
+    model = load_model(told_places)
     (plain, _), (repaired, record) = by_verb(), by_verb("--repair", how, "--radius", "1")
     seed = record["pictures"][0]["seed"]
-    assert torch.equal(plain, by_hand(model.denoiser, seed))
-    assert torch.equal(repaired, by_hand(repair(model.denoiser, model.tell, how, radius=1), seed))
+    assert torch.equal(plain, by_hand(seed))
+    assert torch.equal(repaired, by_hand(seed, repair(model.denoiser, model.tell, how, radius=1)))
     assert not torch.equal(plain, repaired) and record["repair"] == how
+
+
+def test_the_verb_stirs_as_the_library_does(by_verb, by_hand):
+    (plain, _), (stirred, record) = by_verb(), by_verb("--churn", 20)
+    assert torch.equal(stirred, by_hand(record["pictures"][0]["seed"], churn=20))
+    assert not torch.equal(plain, stirred) and record["churn"] == 20
 
 
 def test_a_number_of_threads_is_not_negative(told_places, capfd, tmp_path):

@@ -23,9 +23,11 @@ class Knowing:
 
     def __init__(self, limit=2, each=2):
         self.limit, self.each, self.exams = limit, each, 0
+        self.seen = []
 
     def look(self, images):
         self.exams += 1
+        self.seen.append(images)
         numbers = [n // self.each for n in range(len(images))]
         found = [[thing(place) for place in LOCATIONS[:k]] if k <= self.limit else [] for k in numbers]
         return found, torch.zeros(len(images))

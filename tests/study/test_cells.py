@@ -43,6 +43,18 @@ def test_what_makes_a_cell_cannot_be_changed_by_the_caller():
     assert not CELLS["exp1-M3-plain"].settings("small", 0, changes).denoiser.coords
 
 
+def test_exp2l_has_what_it_needs_and_its_ablations_are_the_papers_way():
+    ours, theirs = (CELLS[name].settings("small").training for name in ("exp2L-M3", "exp2L-M3-k2"))
+    assert (
+        ours.loss_radius == 0
+        and ours.total > theirs.total == CELLS["exp1-M3"].settings("small").training.total
+    )
+    assert theirs.loss_radius >= CELLS["exp2L-M3-k8"].settings("small").denoiser.radius
+    assert CELLS["exp2L-M3"].churn > 0 and not any(cell.churn for cell in ABLATIONS)
+    assert CELLS["exp2L-M3"].settings("tiny").training.loss_radius > 0  # needed at `small` only
+    assert CELLS["exp2L-M3"].settings("small", 0, {"training": {"total": 512}}).training.total == 512
+
+
 def test_every_target_names_known_cells_and_all_names_each_of_them():
     assert {name for names in TARGETS.values() for name in names} == set(CELLS) == set(TARGETS["all"])
 

@@ -50,6 +50,22 @@ def test_every_way_has_its_k_max_and_its_cost(repaired, model):
     )
 
 
+def test_fresh_noise_reaches_every_way_and_the_table(repaired, model, judge, tmp_path):
+    pictures = {}
+    for churn in (0, 20):
+        _, out = repaired("--ways", "plain", "--beside", "none", "--churn", churn)
+        record = json.loads(out.read_text())
+        assert record["exam"]["churn"] == churn
+        pictures[churn] = judge.seen[-1]
+    assert (pictures[0] - pictures[20]).abs().mean() > 0.1
+
+    class Kept:
+        def several(self, pattern):
+            return [record]
+
+    assert STUDY_TABLES["repair"](Kept())[1][0] == "exp2, fresh noise"
+
+
 def test_unknown_ways_are_refused(repaired, capsys):
     code, _ = repaired("--ways", "plain,wish")
     assert code == 2 and "no way `wish`" in capsys.readouterr().err

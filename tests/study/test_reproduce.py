@@ -115,6 +115,8 @@ def test_patch_networks_are_examined_with_fresh_noise_and_without(reproduce, res
     record = record_of(results, "exp2L-M1")
     assert record["exam"]["churn"] > 0 and judge.exams == 2
     assert record["still"]["k_max"]["paper"]["value"] == 2 and len(record["still"]["rows"]) == 4
+    stirred, still = judge.seen
+    assert (stirred - still).abs().mean() > 0.1  # other pictures, not the same ones twice
     assert reproduce("fig4", "--only", "exp2L-M1") == 0 and judge.exams == 2
 
 
