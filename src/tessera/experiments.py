@@ -270,10 +270,15 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-# What an experiment needs beyond its size. Counting the loss in the centre of a patch alone, exp2L learns to let a
-# condition further off be; docs/study.md has both.
+# What an experiment needs beyond its size; docs/study.md has what it does without.
 NEEDS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
+    # Counting the loss in the centre of a patch alone, it learns to let a condition further off be.
     ("small", "exp2L"): {"training": {"total": 4 * Mi, "loss_radius": 0}},
+    # Nobody tells which thing has which colour: things must agree on it across the picture.
+    ("small", "color"): {
+        "denoiser": {"mult": (4, 4, 4), "blocks": 2, "attention": (32, 16), "emb_mult": 16},
+        "training": {"total": 3 * Mi, "cooldown": 1 * Mi},
+    },
 }
 
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from tessera.conditioners import LocationGrid, LocationList
-from tessera.denoiser.build import denoiser_config, denoiser_from
+from tessera.denoiser.build import build_denoiser, denoiser_config, denoiser_from
 from tessera.denoiser.patchwise import Patchwise
 from tessera.denoiser.views import SeesPatches, trained_network
 from tessera.errors import UserError
+from tessera.experiments import settings_for
 
 GRID = LocationGrid(cells=8)
 SMALL = {"width": 8, "blocks": 1, "head_width": 8, "attention": (), "mult": (1, 2)}
@@ -190,3 +191,17 @@ def test_training_takes_the_network_on_patches_in_every_python():
     for name in members:
         if not name.startswith("_"):
             inspect.getattr_static(denoiser, name)
+
+
+@pytest.mark.parametrize(
+    ("asked", "tile", "levels"),
+    [
+        ({}, 2, 2),
+        ({"radius": 3, "tile": 4, "mult": (6,)}, 4, 1),  # a single level need not be halved
+        ({"radius": 3, "tile": 4}, 1, 3),
+    ],
+)
+def test_tiles_and_levels_are_such_that_they_divide_a_patch(asked, tile, levels):
+    made = build_denoiser(settings_for("exp2L", "small", {"denoiser": asked}))
+    assert made.config["tile"] == tile and len(made.config["mult"]) == levels
+    assert made.side == made.patch  # nothing was padded

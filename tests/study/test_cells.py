@@ -55,6 +55,12 @@ def test_exp2l_has_what_it_needs_and_its_ablations_are_the_papers_way():
     assert CELLS["exp2L-M3"].settings("small", 0, {"training": {"total": 512}}).training.total == 512
 
 
+def test_colours_are_shared_out_by_a_network_of_their_own():
+    ours, others = (CELLS[name].settings("small") for name in ("color-M3", "exp1-M3"))
+    assert set(others.denoiser.attention) < set(ours.denoiser.attention)
+    assert ours.denoiser.blocks > others.denoiser.blocks and ours.training.total > others.training.total
+
+
 def test_every_target_names_known_cells_and_all_names_each_of_them():
     assert {name for names in TARGETS.values() for name in names} == set(CELLS) == set(TARGETS["all"])
 

@@ -61,7 +61,8 @@ def make_network(settings: Settings, tell: Conditioner) -> nn.Module:
 
 def dividing(side: int, wanted: DenoiserSettings) -> dict[str, Any]:
     """Tiles and levels that a patch can be divided into evenly: padding would cost more than they bring."""
-    tile = wanted.tile if side % (2 * wanted.tile) == 0 else 1
+    smallest = wanted.tile << min(1, len(wanted.mult) - 1)  # a U-Net of several levels halves at least once
+    tile = wanted.tile if side % smallest == 0 else 1
     levels = [mult for level, mult in enumerate(wanted.mult) if side % (tile << level) == 0]
     return {"tile": tile, "mult": tuple(levels)}
 

@@ -316,6 +316,8 @@ EARLIER = {
     "exp2L-M3-centre": "exp2L-M3, the centre alone",
     "exp1-M3-cooldown": "exp1-M3, the rate falls to 0 over the last third",
     "exp3-M3-anywhere": "exp3-M3, things in random slots of the list",
+    "color-M3-small": "color-M3, the network and the rate of the other cells",
+    "color-M3-attention": "color-M3, attention at two resolutions, the rate falls to 0 over the last third",
 }
 
 
