@@ -105,6 +105,19 @@ def test_a_term_signal_saves_and_stops(minute, tmp_path):
     assert RunFolder(tmp_path).states()[0].name == "state-000000000020.safetensors"
 
 
+def test_before_the_first_step_a_signal_does_not_wait(minute, tmp_path, monkeypatch):
+    def interrupted(learner, batch):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("the step went on")
+
+    monkeypatch.setattr(loop.Learner, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        quietly(minute(), tmp_path)
+    assert not RunFolder(tmp_path).states()
+    monkeypatch.undo()
+    assert quietly(minute(), tmp_path)[0].finished  # and the folder is free again
+
+
 @pytest.mark.parametrize("damage", ["truncated", "tampered"])
 def test_a_damaged_state_is_passed_over_with_a_word(minute, tmp_path, damage):
     quietly(minute(), tmp_path / "whole")

@@ -71,7 +71,7 @@ def train_cifar(
     run, training = RunFolder(folder), settings.training
     learner = Learner(build_denoiser(settings), training, device)
     run.prepare(settings)
-    with run.alone(), gentle_stop() as asked_to_stop:
+    with run.alone(), gentle_stop() as stop:
         run.resume(learner)
         run.trim_log(learner.images_seen)
         keeper = Keeper(run, learner)
@@ -79,8 +79,9 @@ def train_cifar(
         steps = shuffled_steps(
             len(pictures), training.batch, learner.images_seen // training.batch, training.seed
         )
-        while learner.images_seen < training.total and not asked_to_stop():
+        while learner.images_seen < training.total and not stop.asked:
             step = learner.step(cifar_batch(images, next(steps), learner.images_seen))
+            stop.patient = True
             keeper.after(step.loss, step.lr)
             on_step(step.images_seen)
         if not keeper.finish().finished:

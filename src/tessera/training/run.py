@@ -214,7 +214,7 @@ def train_run(
     if group.leads:
         run.prepare(settings)
     group.wait()
-    with run.alone() if group.leads else unlocked(), gentle_stop() as asked_to_stop:
+    with run.alone() if group.leads else unlocked(), gentle_stop() as stop:
         begun = run.resume(learner, tell_person if group.leads else silent)
         if begun and group.leads:
             tell_person(f"Carrying on from {begun.name} ({format_count(learner.images_seen)} images).")
@@ -224,12 +224,13 @@ def train_run(
         keeper = Keeper(run, learner, on_record, on_snapshot)
         deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
         for step in train(learner, stream_for(settings)):
+            stop.patient = True
             keeper.after(step.loss, step.lr)
             if on_step:
                 on_step(step.images_seen)
             # Asking all processes costs them a wait, so several ask each other only now and then.
             ask = group.world == 1 or step.images_seen // settings.training.batch % LOG_STEPS == 0
-            if ask and group.agree(asked_to_stop() or time.monotonic() > deadline):
+            if ask and group.agree(stop.asked or time.monotonic() > deadline):
                 break
         return keeper.finish()
 
@@ -317,22 +318,34 @@ def crossed(seen: int, batch: int, every: int) -> bool:
     return seen // every > (seen - batch) // every
 
 
+@dataclass
+class Stop:
+    """What Ctrl-C has come to: asked for, and whether there is a step worth waiting for."""
+
+    asked: bool = False
+    patient: bool = False
+
+
 @contextmanager
-def gentle_stop() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C or SIGTERM lets the step finish and the state be saved; a second one does not wait."""
-    asked: list[int] = []
+def gentle_stop() -> Iterator[Stop]:
+    """Ctrl-C or SIGTERM lets the step finish and the state be saved; a second one does not wait.
+
+    Nor does the first until training says it is `patient`: before its first step is done there is nothing to save,
+    and compiling that step may take minutes.
+    """
+    stop = Stop()
 
     def remember(number, frame):
-        if asked:
+        if stop.asked or not stop.patient:
             raise KeyboardInterrupt
-        asked.append(number)
+        stop.asked = True
 
     try:
         before = {kind: signal.signal(kind, remember) for kind in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:  # not the main thread: signals belong to someone else
         before = {}
     try:
-        yield lambda: bool(asked)
+        yield stop
     finally:
         for kind, handler in before.items():
             signal.signal(kind, handler)
