@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import tyro
-from rich.box import SIMPLE
 from rich.table import Column, Table
 
 from tessera import console
@@ -46,7 +45,7 @@ from tessera.judge.truth import ClevrTruth
 from tessera.provenance import provenance
 from tessera.sampler.asking import parse_colors, parse_ks, parse_places
 
-NARROW: dict[str, Any] = {"box": SIMPLE, "padding": 0, "show_edge": False}
+NARROWEST: dict[str, Any] = {**console.NARROW, "padding": 0}
 ENOUGH = 64  # pictures for each K, below which intervals of K_max are too narrow
 
 
@@ -250,7 +249,7 @@ def study_table(record: dict[str, Any]) -> Table:
     rules = list(record["k_max"])
     heads = ("K", "n", "all filled", "no extra", "K-2 filled", "found", "extra", "proper", *rules, "judge")
     title = f"{record['pictures']} pictures; shares in % with 95% intervals; judge: its exact counts"
-    table = Table(*heads, title=title, **NARROW)
+    table = Table(*heads, title=title, **NARROWEST)
     for row in record["rows"]:
         shares = [shown_share(row[name]) if row["k"] else "" for name in ("all_filled", "clean", "near")]
         table.add_row(
@@ -458,7 +457,9 @@ def error_table(title: str, found: dict[str, Any]) -> Table:
     looks = ("color", "shape", "size", "material")
     exact = Column("exact count", no_wrap=True)
     heads = ("K", "n", exact, "bias", "recall", "prec.", "centre", "color", "shape", "size", "mat.")
-    table = Table(*heads, title=f"{title}: shares in %, 99% of centre errors within so many cells", **NARROW)
+    table = Table(
+        *heads, title=f"{title}: shares in %, 99% of centre errors within so many cells", **NARROWEST
+    )
     for name, row in [*found["rows"].items(), *found["pooled"].items()]:
         shares = [row[key]["share"] for key in ("place_recall", "place_precision")]
         counted, q99 = row["exact_count"], row["center_error_cells"]["q99"]
@@ -476,7 +477,7 @@ def error_table(title: str, found: dict[str, Any]) -> Table:
 
 def nothing_table(size: str, kinds: dict[str, Any]) -> Table:
     heads = ("nothing to find", "n", "false things", "any", "warned", "any, not warned")
-    table = Table(*heads, title=f"pictures without things, {size} pixels: per picture, and in %", **NARROW)
+    table = Table(*heads, title=f"pictures without things, {size} pixels: per picture, and in %", **NARROWEST)
     for name, row in kinds.items():
         shares = [shown_share(row[key]) for key in ("any_thing", "strange", "things_without_warning")]
         table.add_row(name, str(row["pictures"]), f"{row['false_things']['mean']:.4f}", *shares)

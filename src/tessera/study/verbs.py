@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from rich.box import SIMPLE
 from rich.table import Column, Table
 
-from tessera.console import print_json, say, stderr
+from tessera.console import NARROW, print_json, say, stderr
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.experiments import PRESETS, format_count, look_up, parse_count
@@ -23,7 +22,6 @@ from tessera.study.records import read_records, rows_of
 from tessera.study.tables import NOT_RUN, k_max_words, span_words
 from tessera.training.options import flags_for, given
 
-NARROW: dict[str, Any] = {"box": SIMPLE, "padding": (0, 1, 0, 0), "show_edge": False}
 GROUPS = ("tell", "data", "denoiser", "training")
 TellFlags, DataFlags = flags_for("tell"), flags_for("data")
 DenoiserFlags, TrainingFlags = flags_for("denoiser"), flags_for("training")

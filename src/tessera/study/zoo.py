@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import tyro
 from rich.box import SIMPLE
-from rich.table import Table
+from rich.table import Column, Table
 
-from tessera.console import print_json, say, stderr
+from tessera.console import NARROW, print_json, say, stderr
 from tessera.denoiser.folder import (
     CARD,
     CONFIG,
@@ -217,13 +217,15 @@ def described(name: str) -> dict[str, Any]:
 
 
 def zoo_table(models: Sequence[dict[str, Any]]) -> Table:
-    table = Table("model", "told", "scenes", "pixels", "MB", "K_max, paper rule", "paper", box=SIMPLE)
+    heads = ("told", "scenes", "pixels", "MB", "paper", "ours, paper rule", "strict rule")
+    table = Table(Column("model", no_wrap=True), *heads, **NARROW)
     for model in models:
         low, high = model["objects"] or (None, None)
-        k_max = k_max_words(model["k_max"]["paper"]) if model["k_max"] else "not judged"
+        found = model["k_max"]
+        ours = [k_max_words(found[rule]) if found else "not judged" for rule in ("paper", "strict")]
         paper = model["paper"]["text"] if model["paper"] else ""
         size, megabytes = str(model["size"]), f"{model['bytes'] / 1e6:.1f}"
-        table.add_row(model["name"], model["about"], f"{low}-{high}", size, megabytes, k_max, paper)
+        table.add_row(model["name"], model["about"], f"{low}-{high}", size, megabytes, paper, *ours)
     return table
 
 
