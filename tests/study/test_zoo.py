@@ -57,6 +57,16 @@ def test_the_list_names_what_is_on_the_shelf_and_what_is_not(packed, call, monke
     assert call("zoo", "list") == 0 and "color" in capfd.readouterr().err
 
 
+def test_the_list_has_both_rules_beside_the_papers_number():
+    found = {"paper": {"value": 0, "low": 0, "high": 9}, "strict": {"value": 7, "low": 6, "high": 7}}
+    model = {"name": "exp2L", "about": "", "objects": [1, 3], "size": 64, "bytes": 1, "k_max": found}
+    table = zoo.zoo_table([{**model, "paper": {"text": "9 +(0-2)"}}, {**model, "k_max": None, "paper": None}])
+    columns = {column.header: list(column.cells) for column in table.columns}
+    assert columns["paper"] == ["9 +(0-2)", ""]
+    assert columns["ours, paper rule"] == ["0 [0, 9]", "not judged"]
+    assert columns["strict rule"] == ["7 [6, 7]", "not judged"]
+
+
 def test_the_bench_tells_seconds_per_picture(packed, call, capfd):
     words = ["--only", packed, "--each", "1", "--rounds", "2", "--steps", "1", "--device", "cpu", "--json"]
     assert call("bench", "zoo", *words) == 0
