@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pickle
+import signal
 import struct
 import tarfile
 
@@ -169,12 +170,33 @@ def test_every_pass_shows_every_picture_once_and_resuming_changes_nothing():
     assert torch.equal(next(resumed), seen[7])
 
 
-def test_figure_12_in_small(tmp_path, known):
+@pytest.fixture
+def archive(tmp_path, known):
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()
     for name, part in zip(NAMES, zip(*known)):
         (folder / f"{name}.bin").write_bytes(as_binary(*part))
-    options = {"preset": "tiny", "total": 16, "pictures": 1, "levels": 2, "steps": 2}
+    return tmp_path
+
+
+FEW = {"preset": "tiny", "pictures": 1, "levels": 2, "steps": 2}
+
+
+def test_an_interrupted_training_is_put_away_after_its_step(archive):
+    with pytest.raises(UserError, match="the same command carries on"):
+        fig12(
+            archive,
+            archive / "out",
+            **FEW,
+            total=48,
+            on_step=lambda seen: signal.raise_signal(signal.SIGTERM),
+        )
+    states = sorted(path.name for path in archive.rglob("state-*.safetensors"))
+    assert states == ["state-000000000016.safetensors"]
+
+
+def test_figure_12_in_small(tmp_path, archive):
+    options = {**FEW, "total": 16}
     record = fig12(tmp_path, tmp_path / "out", **options)
     assert (tmp_path / "out" / "fig12.png").stat().st_size > 10_000
     sigmas, ratio = [row["sigma"] for row in record["levels"]], record["growth"]["ratio"]

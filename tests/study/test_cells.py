@@ -59,6 +59,7 @@ def test_colours_are_shared_out_by_a_network_of_their_own():
     ours, others = (CELLS[name].settings("small") for name in ("color-M3", "exp1-M3"))
     assert set(others.denoiser.attention) < set(ours.denoiser.attention)
     assert ours.denoiser.blocks > others.denoiser.blocks and ours.training.total > others.training.total
+    assert 0 < ours.training.cooldown < ours.training.total and not others.training.cooldown
 
 
 def test_every_target_names_known_cells_and_all_names_each_of_them():

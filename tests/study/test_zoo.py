@@ -4,8 +4,11 @@ import pytest
 import torch
 
 import tessera
+from tessera.denoiser.folder import shipped
+from tessera.experiments import first_difference, settings_from
 from tessera.study import zoo
 from tessera.study.cells import CELLS
+from tessera.study.jobs import HARMLESS
 
 
 @pytest.fixture
@@ -98,3 +101,10 @@ def test_importing_the_package_does_not_import_torch():
     )
     with pytest.raises(AttributeError, match="no attribute 'lode'"):
         tessera.lode  # noqa: B018
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_model_was_trained_as_its_cell_says(name):
+    config = tessera.load(name).config
+    wanted = CELLS[config["cell"]].settings("small")
+    assert first_difference(settings_from(config["settings"]), wanted, HARMLESS) is None
