@@ -12,6 +12,9 @@ from tessera.errors import UserError
 from tessera.experiments import Settings, look_up, settings_for
 from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
 
+PICTURES = 64  # judged for each K
+MORE_PICTURES = 256  # where the share of right pictures lies so near the rule's that 64 would toss a coin
+
 
 @dataclass(frozen=True)
 class Paper:
@@ -49,6 +52,7 @@ class Cell:
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     asked: tuple[int, ...] | None = None  # the Ks to test, where all of them would take too long
     churn: float = 0.0  # fresh noise while sampling; the record then has both exams
+    each: int = PICTURES  # judged for each K
     needs: bool = True  # trained with what its experiment needs beyond the preset
 
     @property
@@ -107,7 +111,9 @@ TABLES = [
         5: Paper(9, "0-1", "0-1"),
         6: Paper(10, "0-1", "0-1"),
     }),
-    *cells_of("exp2L", {1: Paper(6), 3: Paper(9, "0-2"), 5: Paper(10, "0-2")}, churn=CHURN),
+    *cells_of(
+        "exp2L", {1: Paper(6), 3: Paper(9, "0-2"), 5: Paper(10, "0-2")}, churn=CHURN, each=MORE_PICTURES
+    ),
     *cells_of("color", {1: Paper(1), 3: Paper(4), 5: Paper(7)}),
     *cells_of("exp3", {3: Paper(3, words="fails beyond 3")}),
     *cells_of("exp3L", {3: Paper(words="restored")}),

@@ -23,6 +23,7 @@ from tessera.files import make_folder, read_json, rounded, write_json
 from tessera.judge.kmax import Training
 from tessera.locality.study import Plan, conditional_locality_alone
 from tessera.provenance import provenance
+from tessera.study.cells import PICTURES
 from tessera.study.exam import Answers, Exam, Examiner, quality
 from tessera.study.jobs import FORMAT, Job, Places, evenly
 from tessera.study.records import write_study
@@ -157,8 +158,9 @@ class Study:
         tidy(RunFolder(folder), self.keep)
 
     def still(self, model: Model, exam: Exam) -> dict[str, Any]:
-        """What the exam comes to without fresh noise."""
-        marks = self.examiner.mark(model, self.examiner.sit(model, replace(exam, churn=0.0)))
+        """What the exam comes to without fresh noise; for comparison, so of no more pictures than other cells'."""
+        calm = replace(exam, churn=0.0, each=min(exam.each, PICTURES))
+        marks = self.examiner.mark(model, self.examiner.sit(model, calm))
         return {"k_max": marks["k_max"], "rows": moment_rows(marks)}
 
     def before_the_end(self, job: Job, end: int) -> list[int]:

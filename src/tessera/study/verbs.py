@@ -39,8 +39,8 @@ class Reproduce:
     """Trainings of each cell, with seeds 0, 1, ..."""
     total: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="(from preset)")] = None
     """Images to train each cell on, such as 4Mi."""
-    each: int = 64
-    """Pictures judged for each K."""
+    each: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
+    """Pictures judged for each K (default: 64, and 256 for exp2L)."""
     k: Annotated[str | None, tyro.conf.arg(metavar="LIST", help_behavior_hint="")] = None
     """Ks to test, such as 0-12 (default: all that the study asks for)."""
     steps: int = 32
@@ -108,7 +108,8 @@ class Reproduce:
             every = max(1, settings.training.total // self.snapshots)
             changes["training"]["snapshot"] = every
             settings = cell.settings(self.preset, seed, changes)
-        exam = Exam(cell.ks, self.each, self.steps, churn=cell.churn).plain()
+        each = cell.each if self.each is None else self.each
+        exam = Exam(cell.ks, each, self.steps, churn=cell.churn).plain()
         return Job(cell, seed, settings, exam, self.snapshots)
 
     def work(self, places: Places, jobs: Sequence[Job]) -> tuple[bool, dict[str, str]]:
