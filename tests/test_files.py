@@ -38,7 +38,7 @@ def test_rounding_keeps_digits_and_everything_else():
         "ok": True,
         "none": None,
     }
-    kept = {"share": 0.1234568, "small": [1.234568e-12, 0.02], "n": 123456789, "ok": True, "none": None}
+    kept = {"share": 0.12346, "small": [1.2346e-12, 0.02], "n": 123456789, "ok": True, "none": None}
     assert rounded(content) == kept
 
 

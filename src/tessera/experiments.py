@@ -277,7 +277,7 @@ NEEDS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
     # Nobody tells which thing has which colour: things must agree on it across the picture.
     ("small", "color"): {
         "denoiser": {"mult": (4, 4, 4), "blocks": 2, "attention": (32, 16), "emb_mult": 16},
-        "training": {"total": 3 * Mi, "cooldown": 1 * Mi},
+        "training": {"total": 6 * Mi, "cooldown": 2 * Mi},
     },
 }
 

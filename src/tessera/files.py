@@ -45,7 +45,7 @@ def write_json(path: Path, content: Any) -> None:
         temporary.write_text(laid_out(content) + "\n")
 
 
-def rounded(content: Any, digits: int = 7) -> Any:
+def rounded(content: Any, digits: int = 5) -> Any:
     """Measured numbers to so many digits: what a float holds beyond them is chance, and takes room."""
     if isinstance(content, float):
         return float(f"{content:.{digits}g}")

@@ -277,7 +277,7 @@ def training_seconds(run: RunFolder, end: int) -> tuple[float, dict[str, Any]]:
     return seconds, last
 
 
-MOMENT_ROW = ("k", "n", "all_filled", "clean", "within", "near", "found", "extra", "things")
+MOMENT_ROW = ("k", "n", "all_filled", "clean", "within", "near", "found", "extra")
 
 
 def moment_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
