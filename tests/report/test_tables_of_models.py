@@ -89,10 +89,12 @@ def test_k_max_without_extras_asks_only_whether_places_are_filled(table):
 
 
 def test_exams_of_the_papers_size_stand_beside_the_papers(table):
-    exams = {"first": [9, 8], "any": {"median": 7, "low": 0, "high": 9}}
+    eight, more = {"median": 7, "low": 0, "high": 9}, {"median": 8, "low": 2, "high": 8}
+    exams = {"first": [9, 8], "any": eight, "any_64": more}
     rows = [study_row("exp2L-M3", [], as_paper=exams), study_row("exp2L-M3-k1", [], as_paper=exams)]
     made = table("study-eight", study={"presets": {"small": rows}})
-    assert made[1:] == [("exp2L-M3", "9 +(0-2)", "1 [0, 2]", "9, 8", "7 [0, 9]")]  # the paper has no k1
+    line = ("exp2L-M3", "9 +(0-2)", "1 [0, 2]", "9, 8", "7 [0, 9]", "8 [2, 8]")
+    assert made[1:] == [line]  # the paper has no k1
 
 
 def test_without_fresh_noise_a_cell_has_a_line_of_its_own(table):

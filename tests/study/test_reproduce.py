@@ -120,6 +120,24 @@ def test_patch_networks_are_examined_with_fresh_noise_and_without(reproduce, res
     assert reproduce("fig4", "--only", "exp2L-M1") == 0 and judge.exams == 2
 
 
+def test_the_exam_without_fresh_noise_has_no_more_pictures_than_other_cells(reproduce, judge, monkeypatch):
+    monkeypatch.setattr("tessera.study.reproduce.PICTURES", 1)
+    assert reproduce("fig4", "--only", "exp2L-M1") == 0
+    assert [len(seen) for seen in judge.seen] == [4 * 2, 4]
+
+
+def test_cells_at_the_edge_of_the_rule_are_judged_on_more_pictures(call, results, capfd):
+    def pictures(*more):
+        assert (
+            call("reproduce", "fig4", "--seeds", 1, "--dry-run", "--json", "--results", results, *more) == 0
+        )
+        return {job["job"]: job["pictures"] for job in json.loads(capfd.readouterr().out)["jobs"]}
+
+    one, patches = "exp1-M1-small-seed0", "exp2L-M1-small-seed0"
+    assert pictures() == {one: 13 * 64, patches: 13 * 256}
+    assert pictures("--each", 16) == {one: 13 * 16, patches: 13 * 16}
+
+
 def test_exams_recorded_before_there_was_fresh_noise_still_count(reproduce, results, judge):
     assert reproduce("fig5") == 0
     path = results / "study" / "color-M5-tiny-seed0.json"

@@ -11,7 +11,7 @@ from tessera.errors import UserError
 from tessera.files import make_folder, read_json, write_json
 from tessera.judge.intervals import share_record
 from tessera.judge.kmax import Shares, Training, exams_of, k_max, paper_rule, shares_of
-from tessera.study.cells import CELLS, Cell
+from tessera.study.cells import CELLS, PICTURES, Cell
 from tessera.study.jobs import FORMAT, Places, job_name
 
 RULES = ("paper", "strict")
@@ -137,17 +137,24 @@ def k_max_filled(shares: Mapping[str, Mapping[str, Record]], seen_max: int) -> i
 
 
 def paper_sized(records: Sequence[Record]) -> Record:
-    """K_max in exams of eight pictures for each K, as many as the paper's: the first eight, and any eight."""
+    """K_max in exams of eight pictures for each K, as many as the paper's: the first eight, any eight; and any 64."""
     result = records[0]["result"]
     training = Training(result["seen_max"], result["label"])
     kept = [{int(k): shown_table(int(k), rows) for k, rows in record["shown"].items()} for record in records]
-    exams = exams_of(PAPER_PICTURES, all_counts(records), training)
-    low, middle, high = np.quantile(exams, [0.05, 0.5, 0.95], method="inverted_cdf").tolist()
+    counts = all_counts(records)
     return {
         "pictures": PAPER_PICTURES,
         "first": [exam_of(tables, training) for tables in kept],
-        "any": {"median": middle, "low": low, "high": high, "share": 0.9},
+        "any": drawn_again(PAPER_PICTURES, counts, training),
+        "any_64": drawn_again(PICTURES, counts, training),
     }
+
+
+def drawn_again(pictures: int, counts: Mapping[int, np.ndarray], training: Training) -> Record:
+    """Where K_max lies in exams of so many of the counted pictures."""
+    exams = exams_of(pictures, counts, training)
+    low, middle, high = np.quantile(exams, [0.05, 0.5, 0.95], method="inverted_cdf").tolist()
+    return {"median": middle, "low": low, "high": high, "share": 0.9}
 
 
 def exam_of(tables: Mapping[int, np.ndarray], training: Training) -> int:
