@@ -6,6 +6,7 @@ from PIL import Image
 from tessera.experiments import settings_for
 from tessera.study.cells import CELLS
 from tessera.study.jobs import evenly
+from tessera.study.records import moments_of
 from tessera.study.reproduce import same_make
 from tessera.training.run import Keeper
 
@@ -149,10 +150,12 @@ def test_exams_recorded_before_there_was_fresh_noise_still_count(reproduce, resu
 
 def test_moments_of_training_are_examined_too(reproduce, results, judge):
     assert reproduce("fig5", "--snapshots", "4") == 0
-    moments = record_of(results)["snapshots"]
+    record = record_of(results)
+    moments = moments_of(record)
     assert [moment["images_seen"] for moment in moments] == [4, 8, 12, 16] and judge.exams == 4
     assert all(moment["k_max"]["paper"]["value"] == 0 for moment in moments)  # red things, but blue was asked
     assert len(moments[0]["rows"]) == 4
+    assert "rows" not in record["snapshots"][-1] and moments[-1]["rows"] == record["result"]["rows"]
 
 
 def test_moments_examined_before_an_interruption_are_not_examined_again(

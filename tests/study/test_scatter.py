@@ -33,7 +33,8 @@ def test_each_reading_has_its_own_measure_of_length():
     k_max = {rule: {"value": value, "at_least": False} for rule, value in (("paper", 1), ("strict", 7))}
     found = {"value": 0.9, "low": 0.8, "high": 1.0}
     moment = {"images_seen": 8, "k_max": k_max, "rows": rows, "locality": found}
-    record = {"cell": "exp1-M3", "seed": 0, "seen_max": 3, "snapshots": [moment, moment | {"locality": None}]}
+    record = {"cell": "exp1-M3", "seed": 0, "seen_max": 3, "snapshots": [moment, {"locality": None}]}
+    record["result"] = moment
     gained = {name: [p.gained for p in points_of([record], reading)] for name, reading in READINGS.items()}
     assert gained == {"paper": [-2], "strict": [4], "filled": [0.5]}
     few = record | {"snapshots": [moment | {"rows": rows[:5]}]}

@@ -14,7 +14,7 @@ from tessera import console
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.experiments import Label
-from tessera.files import atomic, make_folder, write_json
+from tessera.files import atomic, make_folder, rounded, write_json
 from tessera.images.pictures import parse_size, save_png, to_float, width_height
 from tessera.judge.calibrate import (
     HELD_OUT,
@@ -416,7 +416,7 @@ class Calibrate:
         if not record["sizes"] and not record["clevr"]:
             raise UserError("There is nothing to calibrate on: give --per-k or --clevr.")
         record |= {"seconds": time.perf_counter() - began, "provenance": provenance(device)}
-        console.publish(record, self.json, self.out, *calibration_tables(record))
+        console.publish(rounded(record), self.json, self.out, *calibration_tables(record))
 
     def rendered(self, judge: Finder, device) -> dict[str, Any]:
         ks, sizes = parse_ks(self.k), [parse_size(words) for words in self.size]

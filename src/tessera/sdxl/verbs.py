@@ -17,7 +17,7 @@ from tessera.console import print_json, progress, publish, say
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.features.statistics import known
-from tessera.files import atomic, make_folder
+from tessera.files import atomic, make_folder, rounded
 from tessera.images.pictures import save_png
 from tessera.locality.figures import save_figure
 from tessera.locality.pixels import How, Pairs
@@ -534,7 +534,7 @@ class SdxlFeatures(OnModel):
         record = (
             self.header(sdxl) | self.asked() | {"studies": studies, "provenance": provenance(sdxl.device)}
         )
-        publish(record, self.json, out and out / "features.json", *tables)
+        publish(rounded(record), self.json, out and out / "features.json", *tables)
 
     def sites(self) -> list[Site]:
         known: dict[str, Site] = {site: site for site in SITES}  # type: ignore[misc]

@@ -22,7 +22,7 @@ from tessera.files import make_folder, save_plot
 from tessera.locality.figures import condition_color
 from tessera.provenance import provenance
 from tessera.study.jobs import Places
-from tessera.study.records import Record, read_records
+from tessera.study.records import Record, moments_of, read_records
 
 FEWEST = 3  # moments, below which nothing can fall, rise and fall again
 RESAMPLES = 2000
@@ -62,7 +62,7 @@ class ReproduceLearning:
 
 
 def has_course(record: Record, k: int) -> bool:
-    moments = record["snapshots"]
+    moments = moments_of(record)
     return len(moments) >= FEWEST and all(row_at(moment, k) is not None for moment in moments)
 
 
@@ -72,7 +72,7 @@ def row_at(moment: Mapping[str, Any], k: int) -> Mapping[str, Any] | None:
 
 def learning(record: Record, k: int) -> dict[str, Any]:
     """One training's course: images, K_max by the paper rule, share of pictures that show all K, and its rise."""
-    moments = record["snapshots"]
+    moments = moments_of(record)
     shares = [row_at(moment, k)["all_filled"] for moment in moments]  # type: ignore[index]
     return {
         "cell": record["cell"],

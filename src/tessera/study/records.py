@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tessera.errors import UserError
-from tessera.files import make_folder, read_json, write_json
+from tessera.files import make_folder, read_json, rounded, write_json
 from tessera.judge.intervals import share_record
 from tessera.judge.kmax import Shares, Training, exams_of, k_max, paper_rule, shares_of
 from tessera.study.cells import CELLS, PICTURES, Cell
@@ -117,6 +117,15 @@ def without_churn(cell: Cell, exams: Sequence[Record]) -> Record:
     return {"still": {"k_max": found, "k_max_filled": k_max_filled(shares, cell.seen_max), "shares": shares}}
 
 
+def moments_of(record: Record) -> list[Record]:
+    """The exams along a training; the marks of the last, at its end, are those of the record."""
+    if not record["snapshots"]:
+        return []
+    *before, end = record["snapshots"]
+    marks = {name: record["result"][name] for name in ("k_max", "rows")}
+    return [*before, {**marks, **end}]
+
+
 def shares_by_k(exams: Sequence[Record]) -> dict[str, dict[str, Record]]:
     """Shares of every K over the pictures of all seeds."""
     by_k: dict[str, list[Record]] = {}
@@ -201,5 +210,5 @@ def write_study(places: Places) -> Record:
         "commits": sorted({record["provenance"]["commit"] or "unknown" for record in records}),
     }
     make_folder(places.results)
-    write_json(places.results / "study.json", content)
+    write_json(places.results / "study.json", rounded(content))
     return content

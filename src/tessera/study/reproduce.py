@@ -150,7 +150,7 @@ class Study:
         take_weights(model, folder, end)
         answers = self.examiner.sit(model, exam)
         result = self.examiner.mark(model, answers)
-        moments += [self.moment_of(model, end, result, answers)] if job.snapshots else []
+        moments += [self.state_at(model, end, answers)] if job.snapshots else []
         record = self.record(job, model, answers, result, moments)
         if exam.churn:
             record["still"] = self.still(model, exam)
@@ -186,10 +186,13 @@ class Study:
         self, model: Model, images_seen: int, result: dict[str, Any], answers: Answers
     ) -> dict[str, Any]:
         """What is kept of an exam during training: K_max, the shares of every K, and conditional locality."""
+        marks = {"k_max": result["k_max"], "rows": moment_rows(result)}
+        return {**self.state_at(model, images_seen, answers), **marks}
+
+    def state_at(self, model: Model, images_seen: int, answers: Answers) -> dict[str, Any]:
+        """A moment without its marks: those of the last one are the record's own."""
         return {
             "images_seen": images_seen,
-            "k_max": result["k_max"],
-            "rows": moment_rows(result),
             "locality": locality_of(model, self.device),
             "examined": spent_on(answers),
         }

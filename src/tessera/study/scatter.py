@@ -13,7 +13,7 @@ from tessera.locality.scatter import FEWEST, Point, correlation, scatter_record
 from tessera.locality.verbs import coefficient_words
 from tessera.provenance import provenance
 from tessera.study.jobs import Places
-from tessera.study.records import Record, read_records
+from tessera.study.records import Record, moments_of, read_records
 
 MOST_ASKED = 10  # beyond, the study's places crowd each other whatever the model
 
@@ -104,7 +104,7 @@ def points_of(records: Sequence[Record], reading: Reading) -> list[Point]:
     """One for each moment at which locality could be measured: conditions must have places, and count."""
     points = []
     for record in records:
-        for moment in record["snapshots"]:
+        for moment in moments_of(record):
             found, reached = moment.get("locality"), reading(record, moment)
             if found and reached:
                 points.append(

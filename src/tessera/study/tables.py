@@ -11,6 +11,7 @@ from tessera.files import read_json
 from tessera.rows import NOT_RUN, Rows, or_not_run
 from tessera.scenes.vocabulary import LOCATIONS
 from tessera.study.cells import ABLATIONS, CELLS, Cell
+from tessera.study.records import moments_of
 
 PUBLISHED = "small"  # the preset whose cells the documents show
 
@@ -333,7 +334,7 @@ def earlier(results: Any) -> Rows:
         path = results.folder / "earlier" / f"{name}.json"
         if path.is_file():
             record = read_json(path)
-            way = " ".join(str(moment["k_max"]["paper"]["value"]) for moment in record["snapshots"])
+            way = " ".join(str(moment["k_max"]["paper"]["value"]) for moment in moments_of(record))
             filled = {row["k"]: f"{row['all_filled']['share']:.0%}" for row in record["result"]["rows"]}
             seen = format_count(record["training"]["images_seen"])
             rows.append((about, seen, way, *(filled[k] for k in ks)))
