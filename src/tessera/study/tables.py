@@ -319,10 +319,12 @@ EARLIER = {
     "exp2L-M3-whole": "exp2L-M3, the loss counts all of a patch",
     "exp2L-M3-ring": "exp2L-M3, the centre and the cells beside it",
     "exp2L-M3-centre": "exp2L-M3, the centre alone",
+    "exp2L-M5-k3": "exp2L-M5, the centre alone of patches of 3 cells to each side (fresh noise)",
     "exp1-M3-cooldown": "exp1-M3, the rate falls to 0 over the last third",
     "exp3-M3-anywhere": "exp3-M3, things in random slots of the list",
     "color-M3-small": "color-M3, the network and the rate of the other cells",
     "color-M3-attention": "color-M3, attention at two resolutions, the rate falls to 0 over the last third",
+    "color-M3-blocks": "color-M3, two blocks at each level besides: the network of now",
 }
 
 
