@@ -26,6 +26,7 @@ from tessera.sampler.asking import Ask, study
 from tessera.sampler.noise import noise_levels
 from tessera.sampler.sample import sample
 from tessera.sampler.verbs import set_precision
+from tessera.study.cells import PICTURES
 
 PIXELS_AT_ONCE = {
     "cuda": 1 << 22,
@@ -39,7 +40,7 @@ class Exam:
     """What is asked: `each` pictures for every K; picture n of K has one seed, whichever model makes it."""
 
     ks: tuple[int, ...]
-    each: int = 64
+    each: int = PICTURES
     steps: int = 32
     seed: int = 0
     churn: float = 0.0  # fresh noise while sampling
