@@ -49,7 +49,8 @@ def test_features_prints_one_object_and_draws(capsys, color_model, tmp_path):
         assert len(place["raw"]["matrix"]) == len(place["centred"]["matrix"]) == 8
     beside = level["beside_untrained"]["off_diagonal"]
     values = [place["raw"]["off_diagonal"]["value"] for place in level["places"]]
-    assert sum(beside["places"].values()) == 11 and beside["mean"] == pytest.approx(sum(values) / 11, rel=1e-4)
+    assert sum(beside["places"].values()) == 11
+    assert beside["mean"] == pytest.approx(sum(values) / 11, rel=1e-4)
     assert beside["null"]["low"] <= beside["null"]["mean"] <= beside["null"]["high"]
     assert record["provenance"]["torch"] == torch.__version__
     for name in ("matrices-1", "encoder-1", "layers", "leakage"):
