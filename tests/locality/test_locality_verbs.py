@@ -116,5 +116,7 @@ def test_scatter_draws_points_and_refuses_half_a_pair(capsys, tmp_path):
     half.write_text(json.dumps({"conditional_locality": None}))
     code, _, said = run(capsys, "locate", "scatter", half)
     assert code == 2 and "lacks the judge's record" in said
-    code, _, said = run(capsys, "reproduce", "fig12", "--cifar", tmp_path / "none")
-    assert code == 2 and "no CIFAR-10" in said
+    code, _, said = run(
+        capsys, "reproduce", "fig12", "--cifar", tmp_path / "none", "--out", tmp_path / "fig12"
+    )
+    assert code == 2 and "no CIFAR-10" in said and not (tmp_path / "fig12").exists()

@@ -115,9 +115,10 @@ def fig12(
     `source` "truth" looks at noised test pictures, "generated" at the model's own way from noise to picture.
     """
     device = torch.device(device or "cpu")
+    known = load_cifar(path, "train")
     out = make_folder(Path(out))
     settings = cifar_settings(preset, total)
-    model = train_cifar(load_cifar(path, "train"), settings, out / "run", device, on_step)
+    model = train_cifar(known, settings, out / "run", device, on_step)
     seeds = [(seed << 32) + n for n in range(pictures)]
     if source == "truth":
         shown = load_cifar(path, "test")
