@@ -62,6 +62,31 @@ def test_a_list_told_patch_never_feels_places_beyond_its_edge():
     assert (told[3:6] == 0.0).all() and (told[:3] > 0).all() and (told[6:] > 0).all()
 
 
+def test_a_patch_may_see_further_than_it_hears():
+    denoiser = network(radius=2, hears=1)
+    pixels, told = influence(denoiser, 7, 9, torch.ones(1, 64))  # cell (3, 4)
+    assert (pixels[2:12, 4:14] > 0).all() and pixels.count_nonzero() == 10 * 10
+    near = GRID.near(torch.ones(1, 64), (3, 4), 1)[0] > 0
+    assert (told[~near] == 0.0).all() and (told[near] > 0).all()
+    again = denoiser_from(denoiser_config(denoiser))
+    assert (again.radius, again.hears) == (2, 1)
+
+
+def test_half_of_the_training_patches_hear_a_condition():
+    cond = GRID.at([(0.4, 0.4)]).repeat(50, 1)
+    x, index = pictures(count=50).float(), torch.arange(50)
+    heard = network(radius=2, hears=0).training_patches(x, cond, index).cond[:, :1]
+    assert heard[:50].all() and not heard[50:].any()
+
+
+def test_a_patch_hears_no_further_than_it_sees_and_of_itself_at_least():
+    assert network(radius=1, hears=5).hears == 1
+    with pytest.raises(UserError, match="its own cell at least"):
+        network(hears=-1)
+    told = [settings_for("exp2L", "tiny", {"denoiser": {"hears": n}}) for n in (0, 1, 2, 16)]
+    assert [build_denoiser(one).hears for one in told] == [0, 1, 2, 2]
+
+
 def test_the_full_radius_sees_everything_from_everywhere():
     pixels, told = influence(network(radius=7), 0, 0, torch.ones(1, 64))
     assert (pixels > 0).all() and (told > 0).all()

@@ -53,7 +53,7 @@ def make_network(settings: Settings, tell: Conditioner) -> nn.Module:
         options["emb_mult"] = wanted.emb_mult
     if wanted.kind == "patchwise":
         side = (2 * wanted.radius + 1) * (size // spatial(tell).cells)
-        return Patchwise(size, spatial(tell), wanted.radius, **options | dividing(side, wanted))
+        return Patchwise(size, spatial(tell), wanted.radius, wanted.hears, **options | dividing(side, wanted))
     if wanted.tile > 1:
         return Tiled(size, tell.dim, wanted.tile, **options)
     return EDM2(size, cond_dim=tell.dim, **options)

@@ -2,7 +2,8 @@
 
 The picture is a grid of cells. The patch around a cell, `radius` cells to each side, goes through one EDM2
 that is told the conditions inside the patch and where the cell lies; only the centre cell of the answer is
-kept (appendix E.3).
+kept (appendix E.3). The paper's definition has a neighbourhood of pixels and one of conditions (N and L);
+`hears` makes the second the smaller one.
 """
 
 from collections.abc import Sequence
@@ -38,6 +39,7 @@ class Patchwise(nn.Module):
         size: int,
         tell: SpatialConditioner,
         radius: int = 2,
+        hears: int | None = None,
         tile: int = 1,
         mult: Sequence[int] = (1, 2, 3, 4),
         attention: Sequence[int] = (16, 8),
@@ -50,6 +52,11 @@ class Patchwise(nn.Module):
         if not 0 <= radius < tell.cells:
             raise UserError(f"A patch reaches from 0 to {tell.cells - 1} cells to each side, not {radius}.")
         self.size, self.tell, self.radius, self.cells = size, tell, radius, tell.cells
+        self.hears = radius if hears is None else min(hears, radius)
+        if self.hears < 0:
+            raise UserError(
+                f"A patch hears of its own cell at least, that is 0 cells around it, not {hears}."
+            )
         self.cell = size // tell.cells  # pixels
         self.patch = (2 * radius + 1) * self.cell
         # Padded with zeros until the U-Net can halve it often enough.
@@ -57,11 +64,16 @@ class Patchwise(nn.Module):
         self.pixels_at_once = pixels_at_once
         self.cond_dim, self.channels = tell.dim, network.get("channels", 3)
         attended = [self.side >> level for level in range(len(mult)) if size >> level in attention]
-        options = {"cond_dim": tell.patch_dim(radius) + 2, "mult": mult, "attention": attended, **network}
+        options = {"cond_dim": tell.patch_dim(self.hears) + 2, "mult": mult, "attention": attended, **network}
         self.network = Tiled(self.side, tile=tile, **options) if tile > 1 else EDM2(self.side, **options)
         self.sigma_data = self.network.sigma_data
         self.config = {"size": size, "tell": tell.config, "radius": radius, "tile": tile, "mult": list(mult)}
-        self.config |= {"attention": list(attention), "pixels_at_once": pixels_at_once, **network}
+        self.config |= {
+            "hears": self.hears,
+            "attention": list(attention),
+            "pixels_at_once": pixels_at_once,
+            **network,
+        }
 
     def forward(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
         """The clean picture (B, C, H, W) for noisy x, noise level () or (B,) and condition (B, cond_dim)."""
@@ -120,9 +132,9 @@ class Patchwise(nn.Module):
     # -- what a patch is told ---------------------------------------------------------------------------
 
     def told(self, cond: Tensor, cell: Tensor) -> Tensor:
-        """Conditions within the patch of `cell` (B, 2), then the cell's row and column in [-1, 1]."""
+        """Conditions within `hears` of `cell` (B, 2), then the cell's row and column in [-1, 1]."""
         position = (2 * cell + 1) / self.cells - 1
-        return torch.cat([self.tell.in_patch(cond, cell, self.radius), position.to(cond)], dim=1)
+        return torch.cat([self.tell.in_patch(cond, cell, self.hears), position.to(cond)], dim=1)
 
     def told_everywhere(self, cond: Tensor) -> Tensor:
         cell = every_cell(self.cells, cond.device).repeat(len(cond), 1)
@@ -139,12 +151,12 @@ class Patchwise(nn.Module):
         patches: int = 2,
         loss_radius: int = 16,
     ) -> Views:
-        """So many patches per picture, in turn with a condition in them and without (any, where there is none).
+        """So many patches per picture, in turn with a condition that they hear and without (any, where there is none).
 
         The loss counts `loss_radius` cells around the centre: all of the patch in the paper, though sampling
         keeps the centre alone.
         """
-        active = self.tell.active(cond, self.radius).flatten(1)  # (B, cells^2)
+        active = self.tell.active(cond, self.hears).flatten(1)  # (B, cells^2)
         chance = uniform(seed, index, "patch", patches).to(images.device)
         cells = [pick(~active if turn % 2 else active, chance[:, turn]) for turn in range(patches)]
         near = self.around_centre(min(loss_radius, self.radius), images)

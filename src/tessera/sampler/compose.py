@@ -107,7 +107,7 @@ class Sum(Composed):
 class Project(Composed):
     """Lemma 1 as a sampler: each region from a pass told only its own condition, the rest from one told nothing.
 
-    Patches are told one by one, so that a patch network whose radius is that of the regions needs a single pass.
+    Patches are told one by one, so that a patch network which hears as far as the regions reach needs a single pass.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Project(Composed):
         batch: int | None = None,
     ):
         super().__init__(denoiser, tell, batch)
-        self.in_one_pass = regions is None and isinstance(denoiser, Patchwise) and denoiser.radius == radius
+        self.in_one_pass = regions is None and isinstance(denoiser, Patchwise) and denoiser.hears == radius
         if regions is None:
             regions = nearest_regions(spatial(tell).cells, radius)
         self.regions = regions
