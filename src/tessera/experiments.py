@@ -64,9 +64,7 @@ class DenoiserSettings:
     coords: Annotated[bool, "give the network the x and y of every pixel"] = True
     tile: Annotated[int, "pixels along a side that a network takes as one; 1 is the paper's"] = 1
     radius: Annotated[int, "cells a local network sees on each side of a cell"] = 2
-    hears: Annotated[int, "cells on each side of which a patch is told conditions, if fewer than it sees"] = (
-        16
-    )
+    hears: Annotated[int, "cells on each side whose conditions a patch is told, if not all it sees"] = 16
     depth: Annotated[int, "residual blocks of the local convolutional network"] = 6
     local_width: Annotated[int, "its channels, on tiles of the picture"] = 96
     dropout: Annotated[float, "share of activations dropped in training"] = 0.0

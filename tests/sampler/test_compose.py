@@ -150,9 +150,10 @@ def test_colours_can_be_summed():
     assert composed(torch.zeros(1, 3, 4, 4), 1.0, tell.at(["red", "blue"])).unique().tolist() == [2]
 
 
-def test_patches_are_told_apart_in_a_single_pass():
+@pytest.mark.parametrize("sees", [2, 3])  # and hears 2
+def test_patches_are_told_apart_in_a_single_pass(sees):
     tell = LocationGrid(cells=8)
-    network = Patchwise(16, tell, 2, width=8, mult=(1,), blocks=1, attention=(), head_width=8).eval()
+    network = Patchwise(16, tell, sees, 2, width=8, mult=(1,), blocks=1, attention=(), head_width=8).eval()
     with torch.no_grad():
         for name, gain in network.named_parameters():  # they begin at 0, and conditions would not count
             if name.endswith("gain"):

@@ -7,7 +7,13 @@ import pytest
 from tessera.cli import dispatch
 from tessera.errors import UserError
 from tessera.judge.intervals import share_record
-from tessera.study.learning import ReproduceLearning, has_course, learning, loss_of_what_was_learned
+from tessera.study.learning import (
+    ReproduceLearning,
+    drawn,
+    has_course,
+    learning,
+    loss_of_what_was_learned,
+)
 
 
 def moment(images, share, n=64, k=4):
@@ -52,3 +58,9 @@ def test_the_verb_reads_the_studys_records(reproduce, tmp_path, capsys):
     assert made == json.loads((results / "learning-k2.json").read_text())
     assert made["cells"][0]["cell"] == "exp1-M1" and len(made["cells"][0]["images"]) == 4
     assert (results / "figures" / "learning-k2-tiny.png").stat().st_size > 5000
+
+
+def test_every_training_has_a_colour_of_its_own():
+    courses = [learning({**record(0.1, 0.5, 0.9), "seed": seed}, 4) for seed in range(13)]
+    lines = drawn(courses, 4).axes[1].get_lines()
+    assert len({line.get_color() for line in lines}) == len(lines) == 13

@@ -331,9 +331,9 @@ STAGES = (("early", "o"), ("mid", "s"), ("late", "^"))
 @styled
 def figure_scatter(points: Sequence[Point], record: dict[str, Any]) -> Figure:
     """A colour per model, a shape per stage of its training, bars for the interval of locality."""
-    figure = Figure(figsize=(5.6, 3.9))
-    ax = figure.subplots()
     models = list(dict.fromkeys(point.model for point in points))
+    figure = Figure(figsize=(6.2, max(3.9, 0.21 * (len(models) + len(STAGES)))))  # as tall as its legend
+    ax = figure.subplots()
     for number, (model, color) in enumerate(zip(models, distinct_colors(len(models)))):
         own = sorted((p for p in points if p.model == model), key=lambda p: p.images_seen)
         shift = DODGE * (number - (len(models) - 1) / 2) / max(len(models), 1)

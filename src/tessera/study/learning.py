@@ -19,7 +19,7 @@ from tessera import console
 from tessera.dynamics import analysis
 from tessera.errors import UserError
 from tessera.files import make_folder, save_plot
-from tessera.locality.figures import condition_color
+from tessera.locality.figures import distinct_colors
 from tessera.provenance import provenance
 from tessera.study.jobs import Places
 from tessera.study.records import Record, moments_of, read_records
@@ -118,8 +118,7 @@ def drawn(rows: Sequence[Mapping[str, Any]], k: int) -> Figure:
     """K_max and the share of pictures with all K things, over images seen."""
     figure = Figure(figsize=(9.6, 3.6))
     left, right = figure.subplots(1, 2)
-    for number, row in enumerate(rows):
-        shade = condition_color(number)
+    for row, shade in zip(rows, distinct_colors(len(rows))):
         images = np.array(row["images"]) / 2**20
         shares = row["all_filled"]
         name = f"{row['cell']}, seed {row['seed']}"
