@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_hex
 from scipy import stats
 
 from tessera.conditioners import ColorCounts, LocationGrid, Nothing
 from tessera.errors import UserError
+from tessera.locality.figures import distinct_colors, figure_scatter
 from tessera.locality.residual import definition_residual
 from tessera.locality.scatter import Point, correlation, point_from, scatter_record
 from tessera.locality.study import (
@@ -231,3 +233,17 @@ def test_too_few_or_flat_points_are_told():
         "interval": None,
         "interval_by_model": None,
     }
+
+
+def test_trainings_of_one_kind_share_a_colour_and_a_line_of_the_legend():
+    models = [*(f"exp1-M3, seed {seed}" for seed in range(3)), "exp2-M3, seed 0", "a model of mine"]
+    points = [Point(model, 1, k, 3, 0.1 * k) for k, model in enumerate(models)]
+    legend = figure_scatter(points, scatter_record(points, 100)).axes[0].get_legend()
+    assert legend is not None
+    named = [text.get_text() for text in legend.get_texts()][:-3]  # the rest are the stages
+    assert named == ["exp1-M3, 3 trainings", "exp2-M3", "a model of mine"]
+
+
+@pytest.mark.parametrize("count", [2, 13, 41])
+def test_no_two_are_given_the_same_colour(count):
+    assert len({to_hex(color) for color in distinct_colors(count)}) == count

@@ -2,7 +2,7 @@ import pytest
 
 from tessera.errors import UserError
 from tessera.judge.kmax import Training
-from tessera.study.cells import ABLATIONS, CELLS, TABLES, TARGETS, cells_for
+from tessera.study.cells import ABLATIONS, CELLS, FAR, TABLES, TARGETS, cells_for
 
 
 def column(experiment):
@@ -50,9 +50,16 @@ def test_exp2l_has_what_it_needs_and_its_ablations_are_the_papers_way():
         and ours.total > theirs.total == CELLS["exp1-M3"].settings("small").training.total
     )
     assert theirs.loss_radius >= CELLS["exp2L-M3-k8"].settings("small").denoiser.radius
-    assert CELLS["exp2L-M3"].churn > 0 and not any(cell.churn for cell in ABLATIONS)
+    assert CELLS["exp2L-M3"].churn > 0 and [cell for cell in ABLATIONS if cell.churn] == [FAR]
     assert CELLS["exp2L-M3"].settings("tiny").training.loss_radius > 0  # needed at `small` only
     assert CELLS["exp2L-M3"].settings("small", 0, {"training": {"total": 512}}).training.total == 512
+
+
+def test_patches_that_see_further_are_told_as_much_as_the_cells_own_and_judged_as_it_is():
+    own, far = (cell.settings("small") for cell in (CELLS["exp2L-M5"], FAR))
+    assert far.denoiser.radius > own.denoiser.radius == far.denoiser.hears
+    assert far.training.loss_radius == own.training.loss_radius and far.training.total > own.training.total
+    assert all(getattr(FAR, name) == getattr(CELLS["exp2L-M5"], name) for name in ("churn", "each", "ks"))
 
 
 def test_colours_are_shared_out_by_a_network_of_their_own():

@@ -1,5 +1,6 @@
 """Figures in the manner of the paper's Figures 2, 10 and 12, from what `study` measured."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -330,18 +331,23 @@ STAGES = (("early", "o"), ("mid", "s"), ("late", "^"))
 
 @styled
 def figure_scatter(points: Sequence[Point], record: dict[str, Any]) -> Figure:
-    """A colour per model, a shape per stage of its training, bars for the interval of locality."""
+    """A colour per kind of model, a shape per stage of its training, bars for the interval of locality."""
     models = list(dict.fromkeys(point.model for point in points))
-    figure = Figure(figsize=(6.2, max(3.9, 0.21 * (len(models) + len(STAGES)))))  # as tall as its legend
+    kinds = Counter(kind_of(model) for model in models)
+    colors = dict(zip(kinds, distinct_colors(len(kinds))))
+    figure = Figure(figsize=(6.2, max(3.9, 0.21 * (len(kinds) + len(STAGES)))))  # as tall as its legend
     ax = figure.subplots()
-    for number, (model, color) in enumerate(zip(models, distinct_colors(len(models)))):
+    for number, model in enumerate(models):
+        color = colors[kind_of(model)]
         own = sorted((p for p in points if p.model == model), key=lambda p: p.images_seen)
         shift = DODGE * (number - (len(models) - 1) / 2) / max(len(models), 1)
         spots = [(p.gained + shift, p.locality) for p in own]
         ax.plot(*zip(*spots), color=color, lw=0.9, alpha=0.45, zorder=2)
         for point in own:
             draw_point(ax, point, shift, stage_of(point, own), color)
-        ax.plot([], [], color=color, marker="o", ls="", ms=5, label=model)
+    for kind, trainings in kinds.items():
+        label = kind if trainings == 1 else f"{kind}, {trainings} trainings"
+        ax.plot([], [], color=colors[kind], marker="o", ls="", ms=5, label=label)
     for stage, marker in STAGES:
         ax.plot([], [], color=QUIET, marker=marker, ls="", ms=5, mfc="none", label=stage)
     ax.axvline(0, color=QUIET, lw=0.8, zorder=1)
@@ -355,11 +361,17 @@ def figure_scatter(points: Sequence[Point], record: dict[str, Any]) -> Figure:
     return figure
 
 
+def kind_of(model: str) -> str:
+    """`exp1-M3` of `exp1-M3, seed 1`: trainings that differ by their seed alone are of one kind."""
+    return model.partition(", seed ")[0]
+
+
 def distinct_colors(count: int) -> list[Any]:
-    """As many colours as there are models: ours while they last, else from a longer list."""
+    """As many colours as are asked for: ours while they last, else from a longer list, or from a whole scale."""
     if count <= len(CONDITIONS):
         return list(CONDITIONS[:count])
-    return [matplotlib.colormaps["tab20"](number % 20) for number in range(count)]
+    scale, at = ("tab20", range(count)) if count <= 20 else ("turbo", np.linspace(0, 1, count))
+    return [matplotlib.colormaps[scale](place) for place in at]
 
 
 def draw_point(ax: Axes, point: Point, shift: float, marker: str, color: str) -> None:

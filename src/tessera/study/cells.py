@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tessera.errors import UserError
-from tessera.experiments import Settings, look_up, settings_for
+from tessera.experiments import Mi, Settings, look_up, settings_for
 from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
 
 PICTURES = 64  # judged for each K
@@ -136,6 +136,17 @@ def plain_cell(experiment: str) -> Cell:
     return Cell(experiment, 3, variant="plain", about=about, changes={"denoiser": {"coords": False}})
 
 
+FAR = Cell(
+    "exp2L",
+    5,
+    Paper(10, "0-2"),
+    variant="far",
+    about="sees 3 cells to each side, is told of 2; 6 Mi images",
+    changes={"denoiser": {"radius": 3, "hears": 2}, "training": {"total": 6 * Mi}},
+    churn=CHURN,
+    each=MORE_PICTURES,
+)
+
 ABLATIONS = [
     radius_cell(1),
     radius_cell(2, paper=Paper(9, "0-2")),
@@ -143,6 +154,7 @@ ABLATIONS = [
     radius_cell(FULL_PICTURE, PAIR, paper=Paper(words="fails, as exp2"), asked=FEW),
     plain_cell("exp1"),
     plain_cell("exp2"),
+    FAR,
 ]
 
 CELLS: dict[str, Cell] = {cell.name: cell for cell in [*TABLES, *ABLATIONS]}

@@ -219,7 +219,7 @@ class Study:
             "exam": dict(job.exam),
             "training": training_record(job, RunFolder(job.folder(self.places)), model, self.device),
             "ema": model.config["ema"],
-            "result": result,
+            "result": {**result, "rows": rows_kept(result)},
             "quality": quality(answers),
             "shown": shown_record(answers, Training(job.cell.seen_max, settings.tell.label)),
             "snapshots_asked": job.snapshots,
@@ -285,6 +285,11 @@ MOMENT_ROW = ("k", "n", "all_filled", "clean", "within", "near", "found", "extra
 
 def moment_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
     return [{name: row[name] for name in MOMENT_ROW} for row in result["rows"]]
+
+
+def rows_kept(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """All but the judge's own error, which is that of its calibration in every record."""
+    return [{name: value for name, value in row.items() if name != "judge"} for row in result["rows"]]
 
 
 def same_make(settings: Settings) -> Settings:

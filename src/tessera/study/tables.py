@@ -10,7 +10,7 @@ from tessera.experiments import EXPERIMENTS, format_count
 from tessera.files import read_json
 from tessera.rows import NOT_RUN, Rows, or_not_run
 from tessera.scenes.vocabulary import LOCATIONS
-from tessera.study.cells import ABLATIONS, CELLS, Cell
+from tessera.study.cells import ABLATIONS, CELLS, FAR, Cell
 from tessera.study.records import moments_of
 
 PUBLISHED = "small"  # the preset whose cells the documents show
@@ -170,7 +170,16 @@ def paper_sized(results: Any) -> Rows:
     return or_not_run(rows)
 
 
-LOCAL = ("exp2L-M3-k1", "exp2L-M3-k2", "exp2L-M3-k3", "exp2L-M1", "exp2L-M3", "exp2L-M5", "exp3L-M3")
+LOCAL = (
+    "exp2L-M3-k1",
+    "exp2L-M3-k2",
+    "exp2L-M3-k3",
+    "exp2L-M1",
+    "exp2L-M3",
+    "exp2L-M5",
+    FAR.name,
+    "exp3L-M3",
+)
 CROWDED = tuple(range(4, 11))
 
 
@@ -320,6 +329,7 @@ EARLIER = {
     "exp2L-M3-ring": "exp2L-M3, the centre and the cells beside it",
     "exp2L-M3-centre": "exp2L-M3, the centre alone",
     "exp2L-M5-k3": "exp2L-M5, the centre alone of patches of 3 cells to each side (fresh noise)",
+    "exp2L-M5-far": "exp2L-M5, the same, but told only what is within 2 cells (fresh noise)",
     "exp1-M3-cooldown": "exp1-M3, the rate falls to 0 over the last third",
     "exp3-M3-anywhere": "exp3-M3, things in random slots of the list",
     "color-M3-small": "color-M3, the network and the rate of the other cells",
