@@ -263,6 +263,17 @@ def test_another_training_in_the_same_folder_is_not_overwritten(reproduce, capfd
     assert "holds another run" in capfd.readouterr().err.replace("\n", " ")
 
 
+def test_a_dry_run_tells_that_another_training_is_in_the_way(reproduce, capfd):
+    assert reproduce("fig5") == 0
+    capfd.readouterr()
+    other = ("fig5", "--training.lr", "0.5", "--dry-run")
+    assert reproduce(*other, "--json") == 0
+    (job,) = json.loads(capfd.readouterr().out)["jobs"]
+    assert job["state"] == "another run" and job["images"] == job["pictures"] == 0
+    assert reproduce(*other) == 0
+    assert "1 cannot begin" in capfd.readouterr().err.replace("\n", " ")
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

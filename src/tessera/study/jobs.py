@@ -8,6 +8,7 @@ from typing import Any
 from tessera.experiments import Settings, first_difference, settings_from
 from tessera.files import read_json
 from tessera.study.cells import Cell
+from tessera.training.run import RunFolder
 
 FORMAT = 1
 BENCHES = "bench-train*.json"
@@ -135,12 +136,15 @@ def matters(name: str, plain: Mapping[str, Any]) -> bool:
     return not (name == "radius" and kind == "edm2") and not (name == "depth" and kind != "localconv")
 
 
+ANOTHER_RUN = "another run"  # lies in the job's folder: the job will fail, and say why
+
+
 @dataclass(frozen=True)
 class Estimate:
     """What is left to do for a job; minutes are None where no speed is known."""
 
     job: Job
-    state: str  # done, trained, half trained, or not begun
+    state: str  # done, trained, half trained, not begun, or ANOTHER_RUN
     images: int
     pictures: int
     training_minutes: float | None
@@ -165,11 +169,14 @@ class Estimate:
 
 def estimate(job: Job, places: Places, speeds: Speeds) -> Estimate:
     """What is left of a job, and how long that took before."""
+    folder = job.folder(places)
     done = job.record(places) is not None
-    total, seen = job.settings.training.total, images_seen(job.folder(places))
-    left = 0 if done else max(0, total - seen)
-    pictures = 0 if done else job.pictures * max(1, job.snapshots)
-    state = "done" if done else "trained" if not left else "half trained" if seen else "not begun"
+    blocked = not done and RunFolder(folder).difference(job.settings) is not None
+    total, seen = job.settings.training.total, images_seen(folder)
+    left = 0 if done or blocked else max(0, total - seen)
+    pictures = 0 if done or blocked else job.pictures * max(1, job.snapshots)
+    untrained = "half trained" if seen else "not begun"
+    state = "done" if done else ANOTHER_RUN if blocked else untrained if left else "trained"
     return Estimate(
         job,
         state,

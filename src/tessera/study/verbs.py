@@ -17,7 +17,7 @@ from tessera.sampler.asking import parse_ks
 from tessera.study.cells import CELLS, Cell, cells_for, with_ks
 from tessera.study.exam import Exam
 from tessera.study.figures import FIGURES, save_figure
-from tessera.study.jobs import Estimate, Job, Places, Speeds, estimate, images_seen, job_name
+from tessera.study.jobs import ANOTHER_RUN, Estimate, Job, Places, Speeds, estimate, images_seen, job_name
 from tessera.study.records import read_records, rows_of
 from tessera.study.tables import NOT_RUN, k_max_words, span_words
 from tessera.training.options import flags_for, given
@@ -208,6 +208,10 @@ def plan_words(plan: Sequence[Estimate]) -> list[str]:
     if any(one.pictures and one.exam_minutes is None for one in plan):
         lines.append(
             "Exams (sampling and judging) come on top where no earlier cell of the network tells their speed."
+        )
+    if blocked := sum(one.state == ANOTHER_RUN for one in plan):
+        lines.append(
+            f"{blocked} cannot begin: runs with other settings lie in their folders (--root elsewhere)."
         )
     return lines
 

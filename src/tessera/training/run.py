@@ -67,19 +67,21 @@ class RunFolder:
         """Make the folder, or check that the run in it is this one."""
         for path in (self.folder, self.snapshots, self.samples, self.results):
             make_folder(path)
-        if self.config.exists():
-            self.check(settings)
+        self.check(settings)
         write_json(self.config, {"tessera": __version__, **settings.plain()})
 
     def check(self, settings: Settings) -> None:
-        free = FREE - {TOTAL} if settings.training.cooldown else FREE
-        difference = first_difference(self.settings(), settings, free)
-        if difference:
+        if difference := self.difference(settings):
             name, was, now = difference
             raise UserError(
                 f"{self.folder} holds another run: its {name} is {shown(was)}, not {shown(now)}; "
-                "choose another --run folder or the same setting."
+                "choose another folder or the same setting."
             )
+
+    def difference(self, settings: Settings) -> tuple[str, Any, Any] | None:
+        """The first setting in which the run that lies here, if any, is another one; how it is, and should be."""
+        free = FREE - {TOTAL} if settings.training.cooldown else FREE
+        return first_difference(self.settings(), settings, free) if self.config.exists() else None
 
     def settings(self) -> Settings:
         record = read_json(self.config)
