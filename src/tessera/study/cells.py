@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tessera.errors import UserError
-from tessera.experiments import Mi, Settings, look_up, settings_for
+from tessera.experiments import Settings, changed, look_up, settings_for
 from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
 
 PICTURES = 64  # judged for each K
@@ -54,6 +54,7 @@ class Cell:
     churn: float = 0.0  # fresh noise while sampling; the record then has both exams
     each: int = PICTURES  # judged for each K
     needs: bool = True  # trained with what its experiment needs beyond the preset
+    longer: float = 1.0  # so many times the images of its experiment, unless the caller says how many
 
     @property
     def name(self) -> str:
@@ -73,7 +74,10 @@ class Cell:
         merged = {group: dict(values) for group, values in (changes or {}).items()}
         for group, values in own.items():
             merged[group] = {**merged.get(group, {}), **values}
-        return settings_for(self.experiment, preset, merged, self.needs)
+        settings = settings_for(self.experiment, preset, merged, self.needs)
+        if self.longer == 1.0 or "total" in merged["training"]:
+            return settings
+        return changed(settings, {"training": {"total": round(self.longer * settings.training.total)}})
 
 
 def cells_of(experiment: str, by_seen_max: Mapping[int, Paper], **more: Any) -> list[Cell]:
@@ -141,8 +145,9 @@ FAR = Cell(
     5,
     Paper(10, "0-2"),
     variant="far",
-    about="sees 3 cells to each side, is told of 2; 6 Mi images",
-    changes={"denoiser": {"radius": 3, "hears": 2}, "training": {"total": 6 * Mi}},
+    about="sees 3 cells to each side, is told of 2; half as many images again",
+    changes={"denoiser": {"radius": 3, "hears": 2}},
+    longer=1.5,
     churn=CHURN,
     each=MORE_PICTURES,
 )
