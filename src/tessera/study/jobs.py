@@ -1,7 +1,7 @@
 """A job is one cell with one training seed: where its files lie, what is finished of it, what is left to do."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +96,9 @@ class Speeds:
     def __init__(self, places: Places):
         benches = [read_json(path) for path in sorted(places.results.glob(BENCHES))]
         studied = [read_json(path) for path in sorted(places.records.glob("*.json"))]
-        self.training = [(r["settings"], r["images_per_second"]["mean"]) for r in in_lists(benches)]
-        self.training += [(r["settings"], r["training"]["images_per_second"]) for r in studied]
-        self.exams = [(r["settings"], r["examined"]["pictures"] / seconds_in(r["examined"])) for r in studied]
+        self.training = [(cost_in(r), r["images_per_second"]["mean"]) for r in in_lists(benches)]
+        self.training += [(cost_in(r), r["training"]["images_per_second"]) for r in studied]
+        self.exams = [(cost_in(r), r["examined"]["pictures"] / seconds_in(r["examined"])) for r in studied]
 
     def images_per_second(self, settings: Settings) -> float | None:
         """Of the latest record of the same network at the same size of picture and batch."""
@@ -118,21 +118,26 @@ def in_lists(records: Iterable[Any]) -> list[Any]:
     return [one for each in records for one in (each if isinstance(each, list) else [each])]
 
 
-def latest(known: Sequence[tuple[Mapping[str, Any], float | None]], settings: Settings) -> float | None:
-    like = cost_of(settings.plain())
-    found = [value for plain, value in known if value and cost_of(plain) == like]
+def latest(known: Sequence[tuple[tuple, float | None]], settings: Settings) -> float | None:
+    like = cost_of(settings)
+    found = [value for cost, value in known if value and cost == like]
     return found[-1] if found else None
 
 
-def cost_of(plain: Mapping[str, Any]) -> tuple:
+def cost_in(record: Mapping[str, Any]) -> tuple:
+    """Read as settings, so that a record from before one of them existed counts as having had its default."""
+    return cost_of(settings_from(record["settings"]))
+
+
+def cost_of(settings: Settings) -> tuple:
     """The settings that decide how fast a network is."""
-    denoiser = {name: value for name, value in plain["denoiser"].items() if matters(name, plain)}
-    return denoiser, plain["data"]["size"], plain["training"]["batch"], plain["tell"]["kind"]
+    kind = settings.denoiser.kind
+    denoiser = {name: value for name, value in asdict(settings.denoiser).items() if matters(name, kind)}
+    return denoiser, settings.data.size, settings.training.batch, settings.tell.kind
 
 
-def matters(name: str, plain: Mapping[str, Any]) -> bool:
+def matters(name: str, kind: str) -> bool:
     """A global network has no radius, and only the local convolutional one a depth."""
-    kind = plain["denoiser"]["kind"]
     return not (name == "radius" and kind == "edm2") and not (name == "depth" and kind != "localconv")
 
 
