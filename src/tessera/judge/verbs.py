@@ -138,9 +138,7 @@ class JudgePictures:
         for row in study["rows"]:
             group = groups[row["k"]]
             row["strange"] = share_record(sum(each.strangeness > 1 for each in group), len(group))
-            row["judge"] = (
-                trust["rows"].get(str(row["k"])) and brief(trust["rows"][str(row["k"])]) if trust else None
-            )
+            row["judge"] = judge_row(trust, row["k"])
         return {
             "folder": str(self.path),
             "about": pictures.about,
@@ -222,9 +220,11 @@ def trusted(calibration: dict[str, Any] | None, width: int, arrangement: str) ->
     return {"size": size, "arrangement": known, "rows": rows}
 
 
-def brief(row: dict[str, Any]) -> dict[str, Any]:
-    """The judge's own error for one number of things, beside the number it qualifies."""
-    return {name: row[name] for name in ("exact_count", "clean", "place_recall", "false_things")}
+def judge_row(trust: dict[str, Any] | None, k: int) -> dict[str, Any] | None:
+    """The judge's own error for one number of things, where it is known, beside the number it qualifies."""
+    row = trust["rows"].get(str(k)) if trust else None
+    names = ("exact_count", "clean", "place_recall", "false_things")
+    return {name: row[name] for name in names} if row else None
 
 
 def notes(study: dict[str, Any], trust: dict[str, Any] | None, width: int, seen_max: int | None) -> list[str]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from tessera.dynamics.figures import GRID, INK, QUIET, STYLE
 from tessera.files import atomic
 from tessera.images.pictures import to_uint8
-from tessera.locality.scatter import Point
+from tessera.locality.scatter import Point, kind_of
 from tessera.locality.study import Located, Probe
 
 # One colour per condition, apart from each other on white and on dark heat-maps.
@@ -359,11 +359,6 @@ def figure_scatter(points: Sequence[Point], record: dict[str, Any]) -> Figure:
     ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=7)
     ax.set_title(correlation_words(record))
     return figure
-
-
-def kind_of(model: str) -> str:
-    """`exp1-M3` of `exp1-M3, seed 1`: trainings that differ by their seed alone are of one kind."""
-    return model.partition(", seed ")[0]
 
 
 def distinct_colors(count: int) -> list[Any]:

@@ -35,6 +35,18 @@ class Point:
         return self.k_max - self.seen_max
 
 
+SEEDED = ", seed "  # a training's name is that of its kind, this and the seed
+
+
+def training_name(kind: str, seed: int) -> str:
+    return f"{kind}{SEEDED}{seed}"
+
+
+def kind_of(model: str) -> str:
+    """`exp1-M3` of `exp1-M3, seed 1`: trainings that differ by their seed alone are of one kind."""
+    return model.partition(SEEDED)[0]
+
+
 def point_from(located: dict[str, Any], judged: dict[str, Any], rule: str = "paper") -> Point:
     """A point from the records of `tessera locate --json` and `tessera judge --json` of one snapshot."""
     try:

@@ -21,7 +21,7 @@ from tessera.judge.finding import Finder
 from tessera.judge.intervals import share_record
 from tessera.judge.kmax import Counts, Training, length_generalization
 from tessera.judge.matching import CELL, Verdict, match, match_colors
-from tessera.judge.verbs import brief, trusted
+from tessera.judge.verbs import judge_row, trusted
 from tessera.sampler.asking import Ask, study
 from tessera.sampler.noise import noise_levels
 from tessera.sampler.sample import sample
@@ -152,11 +152,6 @@ def verdict_on(findings, ask: Ask, tell: Conditioner) -> Verdict:
 
 def label_of(model: Model) -> str:
     return model.config.get("settings", {}).get("tell", {}).get("label", "all")
-
-
-def judge_row(trust: dict[str, Any] | None, k: int) -> dict[str, Any] | None:
-    row = trust["rows"].get(str(k)) if trust else None
-    return brief(row) if row else None
 
 
 def quality(answers: Answers) -> dict[str, Any]:

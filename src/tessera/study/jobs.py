@@ -141,6 +141,7 @@ def matters(name: str, kind: str) -> bool:
     return not (name == "radius" and kind == "edm2") and not (name == "depth" and kind != "localconv")
 
 
+DONE = "done"
 ANOTHER_RUN = "another run"  # lies in the job's folder: the job will fail, and say why
 
 
@@ -149,7 +150,7 @@ class Estimate:
     """What is left to do for a job; minutes are None where no speed is known."""
 
     job: Job
-    state: str  # done, trained, half trained, not begun, or ANOTHER_RUN
+    state: str  # DONE, trained, half trained, not begun, or ANOTHER_RUN
     images: int
     pictures: int
     training_minutes: float | None
@@ -174,14 +175,10 @@ class Estimate:
 
 def estimate(job: Job, places: Places, speeds: Speeds) -> Estimate:
     """What is left of a job, and how long that took before."""
-    folder = job.folder(places)
-    done = job.record(places) is not None
-    blocked = not done and RunFolder(folder).difference(job.settings) is not None
-    total, seen = job.settings.training.total, images_seen(folder)
-    left = 0 if done or blocked else max(0, total - seen)
-    pictures = 0 if done or blocked else job.pictures * max(1, job.snapshots)
-    untrained = "half trained" if seen else "not begun"
-    state = "done" if done else ANOTHER_RUN if blocked else untrained if left else "trained"
+    state = state_of(job, places)
+    to_do = state not in (DONE, ANOTHER_RUN)
+    left = max(0, job.settings.training.total - images_seen(job.folder(places))) if to_do else 0
+    pictures = job.pictures * max(1, job.snapshots) if to_do else 0
     return Estimate(
         job,
         state,
@@ -190,6 +187,18 @@ def estimate(job: Job, places: Places, speeds: Speeds) -> Estimate:
         minutes_for(left, speeds.images_per_second(job.settings)),
         minutes_for(pictures, speeds.pictures_per_second(job.settings)),
     )
+
+
+def state_of(job: Job, places: Places) -> str:
+    if job.record(places) is not None:
+        return DONE
+    folder = job.folder(places)
+    if RunFolder(folder).difference(job.settings):
+        return ANOTHER_RUN
+    seen = images_seen(folder)
+    if seen >= job.settings.training.total:
+        return "trained"
+    return "half trained" if seen else "not begun"
 
 
 def images_seen(folder: Path) -> int:

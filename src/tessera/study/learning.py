@@ -20,6 +20,7 @@ from tessera.dynamics import analysis
 from tessera.errors import UserError
 from tessera.files import make_folder, save_plot
 from tessera.locality.figures import distinct_colors
+from tessera.locality.scatter import training_name
 from tessera.provenance import provenance
 from tessera.study.jobs import Places
 from tessera.study.records import Record, moments_of, read_records
@@ -121,7 +122,7 @@ def drawn(rows: Sequence[Mapping[str, Any]], k: int) -> Figure:
     for row, shade in zip(rows, distinct_colors(len(rows))):
         images = np.array(row["images"]) / 2**20
         shares = row["all_filled"]
-        name = f"{row['cell']}, seed {row['seed']}"
+        name = training_name(row["cell"], row["seed"])
         left.plot(images, row["k_max"], "o-", color=shade, ms=3)
         right.plot(images, [share["share"] for share in shares], "o-", color=shade, ms=3, label=name)
         band = ([share[end] for share in shares] for end in ("low", "high"))

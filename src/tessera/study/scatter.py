@@ -9,7 +9,7 @@ from tessera.console import print_json, say
 from tessera.errors import UserError
 from tessera.files import make_folder, save_plot, write_json
 from tessera.locality.figures import figure_scatter
-from tessera.locality.scatter import FEWEST, Point, correlation, scatter_record
+from tessera.locality.scatter import FEWEST, Point, correlation, scatter_record, training_name
 from tessera.locality.verbs import coefficient_words
 from tessera.provenance import provenance
 from tessera.study.jobs import Places
@@ -109,7 +109,7 @@ def points_of(records: Sequence[Record], reading: Reading) -> list[Point]:
             if found and reached:
                 points.append(
                     Point(
-                        model=f"{record['cell']}, seed {record['seed']}",
+                        model=training_name(record["cell"], record["seed"]),
                         images_seen=moment["images_seen"],
                         locality=found["value"],
                         low=found["low"],

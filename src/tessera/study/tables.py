@@ -8,6 +8,7 @@ from typing import Any
 from tessera.conditioners.contract import Place
 from tessera.experiments import EXPERIMENTS, format_count
 from tessera.files import read_json
+from tessera.locality.scatter import training_name
 from tessera.rows import NOT_RUN, Rows, or_not_run
 from tessera.scenes.vocabulary import LOCATIONS
 from tessera.study.cells import ABLATIONS, CELLS, FAR, Cell
@@ -321,7 +322,7 @@ def learning_row(cell: Mapping[str, Any], k: int) -> Sequence[str]:
     numbers = (f"{cell[name]:.2f}" for name in ("rise", "rise_by_chance"))
     way = " ".join(map(str, cell["k_max"]))
     p = "< 0.001" if cell["p"] < 0.001 else f"{cell['p']:.3f}"
-    return f"{cell['cell']}, seed {cell['seed']}", way, str(k), shares, *numbers, p
+    return training_name(cell["cell"], cell["seed"]), way, str(k), shares, *numbers, p
 
 
 EARLIER = {
