@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import random
 import signal
+import time
 
 import pytest
 import torch
@@ -15,10 +16,17 @@ from tessera.training import loop
 from tessera.training.ema import response
 from tessera.training.run import RunFolder, load_run, train_run
 
+PATIENCE = 120  # seconds for one step of a tiny network, on the busiest of machines
+STARTING = 0.1  # seconds in which a life that is to take no step is killed
+
 
 def state_of(folder):
     """The newest state, as tensors."""
     return read_sealed(RunFolder(folder).states()[0])[0]
+
+
+def moment(state):
+    return int(state.stem.removeprefix("state-"))
 
 
 def equal(one, other):
@@ -31,31 +39,38 @@ def quietly(settings, folder, **options):
     return outcome, said
 
 
-def start_and_kill(settings, folder, seconds):
-    """Train in a process of its own and kill it after a while. Returns whether it was still running."""
-    process = multiprocessing.get_context("fork").Process(target=quietly, args=(settings, folder))
+def start_and_kill(settings, folder, steps, share):
+    """Train in a process of its own and kill it a `share` of a step after so many steps.
+
+    Progress decides and not the clock, so that a quick machine is killed as often as a slow one.
+    """
+    context = multiprocessing.get_context("fork")
+    taken = context.Semaphore(0)
+    options = {"on_step": lambda images_seen: taken.release()}
+    process = context.Process(target=quietly, args=(settings, folder), kwargs=options)
     process.start()
-    process.join(seconds)
-    running = process.is_alive()
-    if running:
-        os.kill(process.pid, signal.SIGKILL)
+    began = time.perf_counter()
+    for _ in range(steps):
+        assert taken.acquire(timeout=PATIENCE), "the run hangs, or ended before its time"
+        began, pace = time.perf_counter(), time.perf_counter() - began
+    time.sleep(share * (pace if steps else STARTING))
+    assert process.is_alive()
+    os.kill(process.pid, signal.SIGKILL)
     process.join()
-    return running
 
 
-def kills(settings, folder, wanted, seconds, seed):
-    """Kill a run `wanted` times at random moments, or until it is done; then let it finish."""
-    chance, killed = random.Random(seed), 0
-    while killed < wanted and start_and_kill(settings, folder, chance.uniform(*seconds)):
-        killed += 1
-    outcome, _ = quietly(settings, folder)
-    assert outcome.finished
-    return killed
-
-
-def check_killed_run(settings, tmp_path, wanted, seconds, seed=0):
+def check_killed_run(settings, tmp_path, kills, steps, seed=0):
+    """Kill a run so many times, each at most `steps` steps on; it ends as if nothing had happened."""
     quietly(settings, tmp_path / "whole")
-    killed = kills(settings, tmp_path / "killed", wanted, seconds, seed)
+    chance = random.Random(seed)
+    lives = [chance.randint(0, steps) for _ in range(kills)]
+    for taken in lives:
+        start_and_kill(settings, tmp_path / "killed", taken, chance.random())
+    newest = RunFolder(tmp_path / "killed").states()[0]
+    # A state is written after every step here, so that a kill costs no step that was done.
+    assert sum(lives) * settings.training.batch <= moment(newest) < settings.training.total
+    outcome, _ = quietly(settings, tmp_path / "killed")
+    assert outcome.finished
     assert equal(state_of(tmp_path / "killed"), state_of(tmp_path / "whole"))
     records = [
         [(r["images_seen"], r["loss"]) for r in RunFolder(tmp_path / name).records()]
@@ -64,18 +79,16 @@ def check_killed_run(settings, tmp_path, wanted, seconds, seed=0):
     assert records[0] == records[1]
     for path in (tmp_path / "killed" / "snapshots").glob("*.safetensors"):
         read_sealed(path)
-    return killed
 
 
 def test_a_run_killed_twice_ends_bit_for_bit_like_an_uninterrupted_one(minute, tmp_path):
-    settings = minute(training={"checkpoint": 4, "total": 120})
-    assert check_killed_run(settings, tmp_path, 2, (0.3, 0.8)) >= 1
+    check_killed_run(minute(training={"checkpoint": 4, "total": 120}), tmp_path, kills=2, steps=8)
 
 
 @pytest.mark.slow
 def test_a_run_killed_twenty_times_ends_bit_for_bit_like_an_uninterrupted_one(minute, tmp_path):
     settings = minute(training={"checkpoint": 4, "total": 2400, "snapshot": 64})
-    assert check_killed_run(settings, tmp_path, 20, (0.2, 1.5), seed=1) == 20
+    check_killed_run(settings, tmp_path, kills=20, steps=24, seed=1)
 
 
 def test_a_paused_run_carries_on_and_the_total_may_grow(minute, tmp_path):
