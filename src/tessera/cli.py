@@ -66,6 +66,9 @@ VERBS = {
     "reproduce repair": Verb(
         "tessera.study.repair:ReproduceRepair", "make a failing model compose, untrained"
     ),
+    "reproduce crowding": Verb(
+        "tessera.study.crowding:ReproduceCrowding", "does a model fail at many things, or at close ones"
+    ),
     "reproduce swingby": Verb(
         "tessera.dynamics.swingby_verb:ReproduceSwingby", "swing-by in a diffusion model of circles"
     ),

@@ -19,7 +19,7 @@ from tessera.judge.clutter import KINDS, nothing_to_find
 from tessera.judge.error import JudgeError
 from tessera.judge.finding import Finder, Finding
 from tessera.judge.intervals import mean_record, share_record
-from tessera.judge.matching import CELL, Verdict, match, match_colors
+from tessera.judge.matching import CELL, Place, Verdict, match, match_colors
 from tessera.judge.truth import ClevrTruth, truths
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.camera import ASPECT
@@ -226,18 +226,25 @@ def arranged(arrangement: Arrangement, k: int, count: int, seed: int, start: int
 
 
 def at_study_places(k: int, count: int, seed: int, start: int, device=None) -> SceneBatch:
-    """Things at the study's first k places, all of them visible as the official rule demands.
+    """Things at the study's first k places, all of them visible as the official rule demands."""
+    if k > len(LOCATIONS):
+        raise UserError(f"The study has {len(LOCATIONS)} places, not {k}.")
+    return visible_at(LOCATIONS[:k], count, seed, start, device)
+
+
+def visible_at(
+    places: Sequence[Place], count: int, seed: int, start: int = 0, device: Any = None
+) -> SceneBatch:
+    """Things at these places, all of them visible as the official rule demands.
 
     Scene i takes the first of its own looks that hides nothing, whatever is drawn with it.
     """
-    if k > len(LOCATIONS):
-        raise UserError(f"The study has {len(LOCATIONS)} places, not {k}.")
 
     def look(turn: int) -> SceneBatch:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PlaceWarning)  # the study's places are crowded, as it should be
-            first, rules = start + turn * LOOKS_APART, Scenes(objects=k)
-            return place_at(LOCATIONS[:k], rules=rules, count=count, seed=seed, start=first, device=device)
+            first, rules = start + turn * LOOKS_APART, Scenes(objects=len(places))
+            return place_at(places, rules=rules, count=count, seed=seed, start=first, device=device)
 
     scenes = look(0)
     for turn in range(1, LOOKS):

@@ -84,10 +84,13 @@ class Examiner:
         return model.to(self.device)
 
     def sit(self, model: Model, exam: Exam) -> Answers:
-        """All pictures of an exam, judged. The judge sees 8-bit pictures, as it would in files."""
-        asks = exam.asks(model.tell)
+        """All pictures of an exam, judged."""
+        return self.answer(model, exam.asks(model.tell), exam.steps, exam.churn)
+
+    def answer(self, model: Model, asks: list[Ask], steps: int, churn: float = 0.0) -> Answers:
+        """A picture for each ask, judged. The judge sees 8-bit pictures, as it would in files."""
         begun = time.perf_counter()
-        pictures = to_uint8(made(model, asks, exam.steps, self.device, exam.churn))
+        pictures = to_uint8(made(model, asks, steps, self.device, churn))
         synchronize(self.device)
         sampled = time.perf_counter()
         found, strangeness = self.judge.look(to_float(pictures))

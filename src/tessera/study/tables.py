@@ -388,6 +388,65 @@ def named(row: Record, exam: Mapping[str, Any]) -> Record:
     return {**row, "model": row["model"].rsplit("/", 1)[-1] + stirred}
 
 
+# --- crowding -----------------------------------------------------------------------------------------------
+
+
+ARRANGED = ("study", "apart")
+CROWDING_HEAD = (
+    "model",
+    "K",
+    "the study's places all filled",
+    "in renders",
+    "nearest two, cells",
+    "far apart, all filled",
+    "in renders",
+    "nearest two, cells",
+)
+
+
+def crowding_rows(records: Sequence[Mapping[str, Any]]) -> Rows:
+    """All K places filled: the study's, and as many far apart, beside rendered scenes that have them all."""
+    rows: Rows = [CROWDING_HEAD]
+    for record in records:
+        for pair in zip(*(record[kind]["rows"] for kind in ARRANGED)):
+            rows.append(
+                (record["model"], str(pair[0]["k"]), *(word for row in pair for word in crowd_words(row)))
+            )
+        for rule in record["study"]["k_max"]:
+            found = (k_max_words(record[kind]["k_max"][rule]) for kind in ARRANGED)
+            rows.append((record["model"], f"K_max, {rule} rule", *(w for k in found for w in (k, "", ""))))
+    return rows
+
+
+def crowd_words(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    gap = row["nearest_cells"]
+    shares = (row["all_filled"]["share"], row["rendered"]["all_filled"]["share"])
+    drawn, seen = (f"{share:.0%}" for share in shares)
+    return drawn, seen, "" if gap is None else f"{gap:.1f}"
+
+
+def crowding_pair_rows(records: Sequence[Mapping[str, Any]]) -> Rows:
+    """Two of the study's places at a time, by how many cells lie between them."""
+    rows: Rows = [("model", "cells apart", "pairs", "both drawn", "the worst pair", "both found in renders")]
+    for record in records:
+        for cells in sorted({pair["cells"] for pair in record["pairs"]}):
+            group = [pair for pair in record["pairs"] if pair["cells"] == cells]
+            pictures = sum(pair["n"] for pair in group)
+            drawn, seen = (sum(pair[what] for pair in group) / pictures for what in ("both", "rendered"))
+            worst = min(pair["both"] / pair["n"] for pair in group)
+            shares = (f"{share:.0%}" for share in (drawn, worst, seen))
+            rows.append((record["model"], str(cells), str(len(group)), *shares))
+    return rows
+
+
+def crowding(results: Any) -> Rows:
+    return or_not_run(crowding_rows(results.several("crowding-*")))
+
+
+def crowding_pairs(results: Any) -> Rows:
+    return or_not_run(crowding_pair_rows(results.several("crowding-*")))
+
+
 STUDY_TABLES: dict[str, Callable[[Any], Rows]] = {
     "study-table1": by_training([("exp1", "exp1"), ("exp2", "exp2"), ("exp2L", "exp2L"), ("color", "color")]),
     "study-table2": by_training(
@@ -410,5 +469,7 @@ STUDY_TABLES: dict[str, Callable[[Any], Rows]] = {
     "learning": learning,
     "study-earlier": earlier,
     "repair": repair,
+    "crowding": crowding,
+    "crowding-pairs": crowding_pairs,
     "zoo-speed": zoo_speed,
 }
