@@ -1,0 +1,132 @@
+"""Many or close: places far apart, place-by-place counts, and what renders at the same places show."""
+
+import json
+import math
+from itertools import combinations
+
+import pytest
+import torch
+
+from tessera.conditioners import ColorCounts, LocationGrid
+from tessera.denoiser.build import build_denoiser
+from tessera.denoiser.folder import save_model
+from tessera.experiments import settings_for
+from tessera.judge.finding import Finding
+from tessera.judge.judge import load_judge
+from tessera.judge.matching import match
+from tessera.sampler.asking import heard, wish
+from tessera.scenes.placement import reachable
+from tessera.scenes.vocabulary import LOCATIONS
+from tessera.study.crowding import far_apart, filled_at, rendered, smallest_gap
+from tessera.study.exam import Examiner
+from tessera.study.tables import STUDY_TABLES, crowding_pair_rows, crowding_rows
+
+TINY = {"width": 8, "mult": (1,), "blocks": 1, "head_width": 8, "tile": 1}
+LAST = LOCATIONS[2]  # the place this judge never sees filled in what a model drew
+
+
+def thing(place):
+    return Finding(place, "red", "cube", "large", "metal", 0.9, 0.9)
+
+
+class SeesAllButOne:
+    """Sees every place of the study but one in what a model drew, and every one in renders, which come later."""
+
+    def __init__(self):
+        self.looks = 0
+
+    def look(self, images):
+        self.looks += 1
+        seen = [place for place in LOCATIONS if self.looks > 1 or place != LAST]
+        return [[thing(place) for place in seen]] * len(images), torch.zeros(len(images))
+
+
+def saved(folder, experiment, tell):
+    settings = settings_for(experiment, "tiny", {"data": {"size": 8}, "denoiser": TINY})
+    torch.manual_seed(0)
+    return save_model(folder, build_denoiser(settings), tell, {"settings": settings.plain()})
+
+
+@pytest.fixture
+def crowded(call, tmp_path, monkeypatch):
+    monkeypatch.setattr("tessera.study.crowding.open_judge", lambda device: SeesAllButOne())
+    model = saved(tmp_path / "mine", "exp1", LocationGrid(16, "all"))
+
+    def run(*more):
+        words = ["--k", "0-4", "--each", "2", "--pairs", "3", "--steps", "2", "--device", "cpu"]
+        code = call("reproduce", "crowding", model, *words, "--results", tmp_path, *more)
+        return code, tmp_path / "crowding-mine.json"
+
+    return run
+
+
+def test_places_are_counted_one_by_one_and_two_by_two(crowded, tmp_path):
+    code, out = crowded()
+    record = json.loads(out.read_text())
+    assert code == 0 and (tmp_path / "figures" / "crowding-mine.png").is_file()
+    rows = record["study"]["rows"]
+    assert [row["k"] for row in rows] == [1, 2, 3, 4]
+    assert rows[3]["filled_at"] == [2, 2, 0, 2] and rows[3]["rendered"]["filled_at"] == [2, 2, 2, 2]
+    assert [row["all_filled"]["share"] for row in rows] == [1, 1, 0, 0]
+    assert {row["rendered"]["all_filled"]["share"] for row in rows} == {1}
+    together = {tuple(pair["pair"]): (pair["both"], pair["rendered"]) for pair in record["pairs"]}
+    assert list(together) == list(combinations(range(4), 2))
+    assert all(found == ((0 if 2 in pair else 3), 3) for pair, found in together.items())
+
+
+def test_distances_are_those_of_the_told_cells(crowded):
+    _, out = crowded("--k", "1-11")
+    record = json.loads(out.read_text())
+    cells = {tuple(pair["pair"]): pair["cells"] for pair in record["pairs"]}
+    assert cells[0, 1] == 6  # (0.65, 0.65) and (0.65, 0.25): rows 10 and 4
+    assert cells[7, 10] == 1  # (0.25, 0.45) and (0.35, 0.55): cells that touch at a corner
+    nearest = [row["nearest_cells"] for row in record["study"]["rows"]]
+    assert nearest[0] is None and nearest[10] == pytest.approx(math.sqrt(2))
+
+
+def test_the_tables_have_a_row_for_each_k_and_each_distance(crowded):
+    _, out = crowded()
+    record = json.loads(out.read_text())
+    rows, pairs = crowding_rows([record]), crowding_pair_rows([record])
+    assert len({len(row) for row in rows}) == 1 and len(rows) == 1 + 4 + 2
+    assert rows[3][:5] == ("mine", "3", "0%", "100%", "6.0")
+    assert [row[1] for row in rows[5:]] == ["K_max, paper rule", "K_max, strict rule"]
+    assert sum(int(row[2]) for row in pairs[1:]) == len(record["pairs"]) == 6
+
+    class Nothing:
+        def several(self, pattern):
+            return []
+
+    assert STUDY_TABLES["crowding"](Nothing())[1][0] == "not run"
+
+
+def test_places_far_apart_can_all_be_filled_and_are_further_than_the_study_tells_its_own():
+    tell = LocationGrid(16, "all")
+    for k in (2, 6, 9, 12):
+        places = far_apart(k)
+        assert len(set(places)) == k and places == far_apart(k)
+        assert reachable(places, "large").all() and reachable(places, "small").all()
+        assert smallest_gap(places) > smallest_gap([heard(tell, place) for place in LOCATIONS[:k]])
+    assert len(far_apart(1)) == 1
+
+
+def test_the_judge_finds_what_is_rendered_far_apart():
+    examiner = Examiner(load_judge(None, torch.device("cpu")), None, torch.device("cpu"))
+    asks = wish(LocationGrid(16, "all"), far_apart(6), 8, 0)
+    verdicts = rendered(examiner, asks, 64, 0)
+    assert len(verdicts) == 8 and sum(verdict.missing for verdict in verdicts) <= 1
+
+
+def test_a_place_is_filled_in_the_pictures_that_pair_it():
+    wanted = [(0.2, 0.5), (0.5, 0.5), (0.8, 0.5)]
+    verdicts = [match([thing(wanted[n]) for n in found], wanted) for found in ((0, 2), (2,), ())]
+    assert filled_at(verdicts) == [1, 0, 2]
+
+
+def test_what_cannot_be_asked_is_told_in_one_sentence(call, tmp_path, crowded, capsys):
+    model = saved(tmp_path / "colored", "color", ColorCounts())
+    assert call("reproduce", "crowding", model, "--results", tmp_path) == 2
+    assert "not told places" in capsys.readouterr().err
+    assert crowded("--k", "13")[0] == 2 and "at most 12" in capsys.readouterr().err
+    assert crowded("--pairs", "0")[0] == 2 and "at least one picture" in capsys.readouterr().err
+    assert not (tmp_path / "crowding-mine.json").exists()
