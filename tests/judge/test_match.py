@@ -7,7 +7,7 @@ import pytest
 
 from tessera.errors import UserError
 from tessera.judge.finding import Finding
-from tessera.judge.matching import CELL, match, match_colors
+from tessera.judge.matching import CELL, filled_at, match, match_colors
 
 
 def thing(x, y, color="red", confidence=0.9, proper=0.9):
@@ -118,3 +118,11 @@ def test_unknown_colours_and_places_that_are_no_pairs_are_refused():
 def test_the_public_name_is_the_function_whatever_was_imported_before():
     code = "import tessera.judge.judge; from tessera.judge import match; assert match([], []).ok"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_wish_is_filled_in_the_pictures_that_pair_it():
+    wanted = [(0.2, 0.5), (0.5, 0.5), (0.8, 0.5)]
+    verdicts = [match([thing(*wanted[n]) for n in found], wanted) for found in ((0, 2), (2,), ())]
+    assert filled_at(verdicts) == [1, 0, 2]
+    colors = [match_colors([thing(0.1, 0.1, "blue")], ["red", "blue"])]
+    assert filled_at(colors) == [0, 1]

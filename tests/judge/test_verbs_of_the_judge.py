@@ -95,6 +95,34 @@ def test_the_table_names_k_max_and_what_is_not_known(tmp_path, judged_by, capsys
     assert "--seen-max" in err and "no calibration" in err
 
 
+def test_what_is_missed_most_often_is_named_at_the_first_k_that_lacks_something(
+    tmp_path, judged_by, capsys, monkeypatch
+):
+    monkeypatch.setattr("tessera.console.stderr.width", 200, raising=False)
+    drawn = [*[all_of(1)] * 2, all_of(3), [all_of(3)[0], all_of(3)[2]]]
+    judged_by(drawn)
+    folder = sampled(tmp_path, (1, 3))
+    _, _, err = run(capsys, "judge", folder)
+    x, y = LOCATIONS[1]
+    assert f"At K = 3, a thing at ({x:.2f}, {y:.2f}) is missed most often: 1 of 2 pictures show it." in err
+    judged_by(drawn)
+    _, record, _ = run(capsys, "judge", folder, "--json")
+    assert [row["filled_at"] for row in record["rows"]] == [[2], [2, 1, 2]]
+    assert record["rows"][0]["wishes"] == [list(LOCATIONS[0])]
+
+
+def test_pictures_that_were_asked_for_different_places_are_not_told_apart_by_place(
+    tmp_path, judged_by, capsys
+):
+    folder = sampled(tmp_path, (1,))
+    asked = json.loads((folder / "asked.json").read_text())
+    asked["pictures"][1]["places"] = [[0.5, 0.5]]
+    write_json(folder / "asked.json", asked)
+    judged_by([all_of(1), []])
+    code, record, _ = run(capsys, "judge", folder, "--json")
+    assert code == 0 and "filled_at" not in record["rows"][0]
+
+
 def test_what_the_folder_does_not_say_can_be_said(tmp_path, judged_by, capsys):
     judged_by([all_of(2)] * 2)
     folder = sampled(tmp_path, (2,), settings=False)
@@ -108,6 +136,7 @@ def test_colours_are_judged_by_colour(tmp_path, judged_by, capsys):
     folder = sampled(tmp_path, (2,), colors=["blue", "brown", "cyan"])
     _, record, _ = run(capsys, "judge", folder, "--json")
     assert record["rows"][0]["clean"]["share"] == 0.5
+    assert record["rows"][0]["wishes"] == ["blue", "brown"] and record["rows"][0]["filled_at"] == [2, 1]
 
 
 def test_half_drawn_things_lower_the_quality_and_may_be_refused(tmp_path, judged_by, capsys):

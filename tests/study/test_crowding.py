@@ -13,11 +13,10 @@ from tessera.denoiser.folder import save_model
 from tessera.experiments import settings_for
 from tessera.judge.finding import Finding
 from tessera.judge.judge import load_judge
-from tessera.judge.matching import match
 from tessera.sampler.asking import heard, wish
 from tessera.scenes.placement import reachable
 from tessera.scenes.vocabulary import LOCATIONS
-from tessera.study.crowding import far_apart, filled_at, rendered, smallest_gap
+from tessera.study.crowding import far_apart, rendered, smallest_gap
 from tessera.study.exam import Examiner
 from tessera.study.tables import STUDY_TABLES, crowding_pair_rows, crowding_rows
 
@@ -115,12 +114,6 @@ def test_the_judge_finds_what_is_rendered_far_apart():
     asks = wish(LocationGrid(16, "all"), far_apart(6), 8, 0)
     verdicts = rendered(examiner, asks, 64, 0)
     assert len(verdicts) == 8 and sum(verdict.missing for verdict in verdicts) <= 1
-
-
-def test_a_place_is_filled_in_the_pictures_that_pair_it():
-    wanted = [(0.2, 0.5), (0.5, 0.5), (0.8, 0.5)]
-    verdicts = [match([thing(wanted[n]) for n in found], wanted) for found in ((0, 2), (2,), ())]
-    assert filled_at(verdicts) == [1, 0, 2]
 
 
 def test_what_cannot_be_asked_is_told_in_one_sentence(call, tmp_path, crowded, capsys):

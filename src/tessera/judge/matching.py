@@ -76,6 +76,12 @@ def sum_up(
     return Verdict(ok, wanted, len(kept), missing, extra, improper, reason, kept, len(findings))
 
 
+def filled_at(verdicts: Sequence[Verdict]) -> list[int]:
+    """Pictures that fill each of the places (or show each of the colours) that all of them were asked for."""
+    filled = [{wish for wish, _ in verdict.pairs} for verdict in verdicts]
+    return [sum(wish in each for each in filled) for wish in range(verdicts[0].wanted)]
+
+
 def best_pairs(
     findings: Sequence[Finding], wanted: Sequence[Place], cell: float, prefer_proper: bool = False
 ) -> list[tuple[int, int]]:

@@ -31,7 +31,7 @@ from tessera.judge.explain import draw_explanation
 from tessera.judge.finding import Finder, Finding
 from tessera.judge.intervals import RESAMPLES, share_record
 from tessera.judge.kmax import Counts, length_generalization
-from tessera.judge.matching import CELL, Verdict, match, match_colors
+from tessera.judge.matching import CELL, Verdict, filled_at, match, match_colors
 from tessera.judge.pictures_in import (
     MOST_NAMED,
     Asked,
@@ -139,6 +139,7 @@ class JudgePictures:
             group = groups[row["k"]]
             row["strange"] = share_record(sum(each.strangeness > 1 for each in group), len(group))
             row["judge"] = judge_row(trust, row["k"])
+            row.update(wish_by_wish(group))
         return {
             "folder": str(self.path),
             "about": pictures.about,
@@ -178,6 +179,14 @@ class Judged:
         asked = {"file": str(self.asked.file), "places": self.asked.places, "colors": self.asked.colors}
         found = {"findings": [finding._asdict() for finding in self.findings]}
         return {**asked, **asdict(self.verdict), "strangeness": self.strangeness, **found}
+
+
+def wish_by_wish(group: Sequence[Judged]) -> dict[str, Any]:
+    """How often each place (or colour) is filled, where all these pictures were asked for the same."""
+    wishes = {each.asked.places or each.asked.colors for each in group}
+    if len(wishes) > 1:
+        return {}
+    return {"wishes": list(wishes.pop()), "filled_at": filled_at([each.verdict for each in group])}
 
 
 def look_at(judge: Finder, reading: Reading, require_proper: bool) -> list[Judged]:
@@ -300,7 +309,18 @@ def conclusions(record: dict[str, Any]) -> list[str]:
     for row in record["rows"]:
         if row["k"] == 0:
             lines.append(f"With nothing asked, {spoken_range(row['things']['typical'])} things appear.")
-    return lines + record["notes"]
+    return lines + what_is_missed(record["rows"]) + record["notes"]
+
+
+def what_is_missed(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """What is missing most often, at the first K that fails for want of something."""
+    for row in rows:
+        fewest = min(row.get("filled_at", []), default=row["n"])
+        if row["succeeds"]["strict"] is False and fewest < row["n"]:
+            wish = row["wishes"][row["filled_at"].index(fewest)]
+            what = f"{wish} is" if isinstance(wish, str) else f"a thing at ({wish[0]:.2f}, {wish[1]:.2f}) is"
+            return [f"At K = {row['k']}, {what} missed most often: {fewest} of {row['n']} pictures show it."]
+    return []
 
 
 # --- judge explain ------------------------------------------------------------------------------------------

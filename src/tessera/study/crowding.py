@@ -29,7 +29,7 @@ from tessera.images.render import render
 from tessera.judge.calibrate import visible_at
 from tessera.judge.intervals import share_record
 from tessera.judge.kmax import Counts, length_generalization
-from tessera.judge.matching import CELL, Verdict, match
+from tessera.judge.matching import CELL, Verdict, filled_at, match
 from tessera.provenance import provenance
 from tessera.sampler.asking import Ask, check_number, parse_ks, wish
 from tessera.sampler.verbs import open_model
@@ -211,12 +211,6 @@ def pair_record(reply: Reply) -> dict[str, Any]:
         "rendered": all_filled(reply.rendered)["count"],
         "n": len(reply.drawn),
     }
-
-
-def filled_at(verdicts: Sequence[Verdict]) -> list[int]:
-    """Pictures in which each asked place is filled, in the order asked for."""
-    filled = [{wish for wish, _ in verdict.pairs} for verdict in verdicts]
-    return [sum(place in each for each in filled) for place in range(verdicts[0].wanted)]
 
 
 def all_filled(verdicts: Sequence[Verdict]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from tessera.judge.calibrate import judge_error
 from tessera.judge.finding import Finder
 from tessera.judge.intervals import share_record
 from tessera.judge.kmax import Counts, Training, length_generalization
-from tessera.judge.matching import CELL, Verdict, match, match_colors
+from tessera.judge.matching import CELL, Verdict, filled_at, match, match_colors
 from tessera.judge.verbs import judge_row, trusted
 from tessera.sampler.asking import Ask, study
 from tessera.sampler.noise import noise_levels
@@ -116,6 +116,7 @@ class Examiner:
             numbers = groups[row["k"]]
             row["strange"] = share_record(sum(answers.strange[n] for n in numbers), len(numbers))
             row["counts"] = counts[row["k"]].table().tolist()  # pictures by (filled, extra)
+            row["filled_at"] = filled_at([answers.verdicts[n] for n in numbers])
             row["judge"] = judge_row(trust, row["k"])
         judge = {"size": trust["size"], "arrangement": trust["arrangement"]} if trust else None
         return {**marks, "cell": CELL, "judge": judge}
