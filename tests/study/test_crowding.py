@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 import torch
 
-from tessera.conditioners import ColorCounts, LocationGrid
+from tessera.conditioners import ColorCounts, LocationGrid, LocationList
 from tessera.denoiser.build import build_denoiser
 from tessera.denoiser.folder import save_model
 from tessera.experiments import settings_for
@@ -83,6 +83,27 @@ def test_distances_are_those_of_the_told_cells(crowded):
     assert nearest[0] is None and nearest[10] == pytest.approx(math.sqrt(2))
 
 
+def test_places_told_as_a_list_are_aimed_at_as_they_are(crowded, call, tmp_path):
+    model = saved(tmp_path / "listed", "exp3", LocationList(12, "all"))
+    words = [
+        "--k",
+        "2",
+        "--each",
+        "1",
+        "--pairs",
+        "1",
+        "--steps",
+        "1",
+        "--results",
+        tmp_path,
+        "--device",
+        "cpu",
+    ]
+    assert call("reproduce", "crowding", model, *words) == 0
+    (row,) = json.loads((tmp_path / "crowding-listed.json").read_text())["study"]["rows"]
+    assert row["nearest_cells"] == pytest.approx(0.4 * 16) and row["filled_at"] == [1, 1]
+
+
 def test_the_tables_have_a_row_for_each_k_and_each_distance(crowded):
     _, out = crowded()
     record = json.loads(out.read_text())
@@ -121,5 +142,6 @@ def test_what_cannot_be_asked_is_told_in_one_sentence(call, tmp_path, crowded, c
     assert call("reproduce", "crowding", model, "--results", tmp_path) == 2
     assert "not told places" in capsys.readouterr().err
     assert crowded("--k", "13")[0] == 2 and "at most 12" in capsys.readouterr().err
+    assert crowded("--k", "0")[0] == 2 and "above 0" in capsys.readouterr().err
     assert crowded("--pairs", "0")[0] == 2 and "at least one picture" in capsys.readouterr().err
     assert not (tmp_path / "crowding-mine.json").exists()

@@ -35,6 +35,7 @@ def test_a_cell_leaves_a_whole_record_a_strip_and_a_figure(reproduce, results):
     assert (k_max["value"], k_max["tested_to"]) == (2, 3) and k_max["low"] <= 2 <= k_max["high"]
     row = record["result"]["rows"][2]
     assert row["counts"][2][0] == 2 and row["all_filled"]["count"] == row["all_filled"]["n"] == 2
+    assert row["filled_at"] == [2, 2] and record["result"]["rows"][3]["filled_at"] == [0, 0, 0]
     assert row["all_filled"]["low"] < 1 and "judge" not in row  # the calibration has it
     assert record["result"]["judge"]["arrangement"] == "study"
     assert record["shown"]["3"] == [[0, 0, 0, 0]] * 2 and record["shown"]["2"] == [[2, 0, 1, 0]] * 2

@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tessera import console
-from tessera.conditioners import SpatialConditioner
+from tessera.conditioners import ColorCounts
 from tessera.conditioners.contract import Place
 from tessera.denoiser.folder import Model
 from tessera.devices import DeviceName, pick_device
@@ -93,14 +93,16 @@ class ReproduceCrowding:
 
     def questions(self, model: Model) -> "list[Question]":
         """Everything to ask, or why it cannot be asked."""
-        if not isinstance(model.tell, SpatialConditioner):
+        if isinstance(model.tell, ColorCounts):
             raise UserError(f"{self.model} is not told places, so there is nothing to crowd.")
         if min(self.each, self.pairs, self.steps) < 1:
             raise UserError("Every question needs at least one picture, and at least one step.")
         ks = [k for k in parse_ks(self.k) if k]
         for k in ks:
             check_number(model.tell, k, len(LOCATIONS))
-        pairs = combinations(LOCATIONS[: max(ks, default=0)], 2)
+        if not ks:
+            raise UserError("Nothing asked for is never crowded: --k needs a number above 0.")
+        pairs = combinations(LOCATIONS[: max(ks)], 2)
         return [
             *(Question("study", LOCATIONS[:k], self.each) for k in ks),
             *(Question("apart", far_apart(k), self.each) for k in ks),
