@@ -245,7 +245,8 @@ def draw_places(ax: Axes, rows: Sequence[dict[str, Any]]) -> None:
     ax.imshow(shares, cmap="RdYlGn", vmin=0, vmax=1, aspect="auto")
     for (place, column), share in np.ndenumerate(shares):
         if not np.isnan(share):
-            ax.text(column, place, f"{100 * share:.0f}", ha="center", va="center", fontsize=7)
+            shade = "white" if abs(share - 0.5) > 0.4 else "black"  # the ends of the colour map are dark
+            ax.text(column, place, f"{100 * share:.0f}", ha="center", va="center", fontsize=7, color=shade)
     ax.set(xlabel="K, places asked for", title="pictures with this place filled, %")
     ax.set_xticks(range(len(rows)), [str(row["k"]) for row in rows])
     ax.set_yticks(range(most), [f"{x:.2f}, {y:.2f}" for x, y in LOCATIONS[:most]], fontsize=7)
