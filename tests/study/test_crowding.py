@@ -32,10 +32,11 @@ class SeesAllButOne:
     """Sees every place of the study but one in what a model drew, and every one in renders, which come later."""
 
     def __init__(self):
-        self.looks = 0
+        self.looks, self.first = 0, None
 
     def look(self, images):
         self.looks += 1
+        self.first = images if self.first is None else self.first
         seen = [place for place in LOCATIONS if self.looks > 1 or place != LAST]
         return [[thing(place) for place in seen]] * len(images), torch.zeros(len(images))
 
@@ -47,8 +48,20 @@ def saved(folder, experiment, tell):
 
 
 @pytest.fixture
-def crowded(call, tmp_path, monkeypatch):
-    monkeypatch.setattr("tessera.study.crowding.open_judge", lambda device: SeesAllButOne())
+def judges(monkeypatch):
+    """The judges of the runs of a test, in order."""
+    opened = []
+
+    def open_another(device):
+        opened.append(SeesAllButOne())
+        return opened[-1]
+
+    monkeypatch.setattr("tessera.study.crowding.open_judge", open_another)
+    return opened
+
+
+@pytest.fixture
+def crowded(call, judges, tmp_path):
     model = saved(tmp_path / "mine", "exp1", LocationGrid(16, "all"))
 
     def run(*more):
@@ -71,6 +84,20 @@ def test_places_are_counted_one_by_one_and_two_by_two(crowded, tmp_path):
     together = {tuple(pair["pair"]): (pair["both"], pair["rendered"]) for pair in record["pairs"]}
     assert list(together) == list(combinations(range(4), 2))
     assert all(found == ((0 if 2 in pair else 3), 3) for pair, found in together.items())
+
+
+def test_as_many_are_asked_for_far_apart(crowded, judges):
+    _, out = crowded()
+    row = json.loads(out.read_text())["apart"]["rows"][3]
+    assert row["places"] == [list(place) for place in far_apart(4)]
+    assert sum(row["filled_at"]) < 8  # this judge sees things at the study's places, not there
+    assert len(judges[0].first) == 4 * 2 + 4 * 2 + 6 * 3  # the study's, far apart, pairs
+
+
+def test_fresh_noise_reaches_the_pictures(crowded, judges):
+    crowded()
+    crowded("--churn", "20")
+    assert (judges[0].first - judges[1].first).abs().mean() > 0.1
 
 
 def test_distances_are_those_of_the_told_cells(crowded):

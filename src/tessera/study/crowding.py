@@ -80,8 +80,8 @@ class ReproduceCrowding:
             "model": name,
             "seen_max": model.seen_max,
             "exam": {**asked, "seed": self.seed},
-            "study": several(model, [reply for reply in replies if reply.question.kind == "study"]),
-            "apart": several(model, [reply for reply in replies if reply.question.kind == "apart"]),
+            "study": marked(model, [reply for reply in replies if reply.question.kind == "study"]),
+            "apart": marked(model, [reply for reply in replies if reply.question.kind == "apart"]),
             "pairs": [pair_record(reply) for reply in replies if reply.question.kind == "pair"],
             "provenance": provenance(device),
         }
@@ -184,7 +184,7 @@ def rendered(examiner: Examiner, asks: Sequence[Ask], size: int, seed: int) -> l
 # --- records ------------------------------------------------------------------------------------------------
 
 
-def several(model: Model, replies: Sequence[Reply]) -> dict[str, Any]:
+def marked(model: Model, replies: Sequence[Reply]) -> dict[str, Any]:
     """K_max and the shares of every K, place by place."""
     counts = [Counts.of(len(reply.aims), reply.drawn) for reply in replies]
     marks = length_generalization(counts, model.seen_max, label_of(model))
