@@ -72,6 +72,7 @@ class ReproduceCrowding:
         device = pick_device(self.device)
         model = open_model(self.model, None, None, device)
         questions = self.questions(model)
+        figures = make_folder(self.results / "figures")  # before the work, lest it be lost
         examiner = Examiner(open_judge(device), None, device)
         replies = answered(examiner, examiner.ready(model), questions, self)
         name = Path(self.model).name
@@ -85,7 +86,7 @@ class ReproduceCrowding:
             "pairs": [pair_record(reply) for reply in replies if reply.question.kind == "pair"],
             "provenance": provenance(device),
         }
-        figure = make_folder(self.results / "figures") / f"crowding-{name}.png"
+        figure = figures / f"crowding-{name}.png"
         save_plot(drawn(made), figure)
         tables = (console.table_of(rows) for rows in (crowding_rows([made]), crowding_pair_rows([made])))
         console.publish(made, self.json, self.results / f"crowding-{name}.json", *tables)
