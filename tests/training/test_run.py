@@ -18,6 +18,7 @@ from tessera.training.run import RunFolder, load_run, train_run
 
 PATIENCE = 120  # seconds for one step of a tiny network, on the busiest of machines
 STARTING = 0.1  # seconds in which a life that is to take no step is killed
+SLACK = 2  # steps that a life may take beyond those it is killed after
 
 
 def state_of(folder):
@@ -42,12 +43,16 @@ def quietly(settings, folder, **options):
 def start_and_kill(settings, folder, steps, share):
     """Train in a process of its own and kill it a `share` of a step after so many steps.
 
-    Progress decides and not the clock, so that a quick machine is killed as often as a slow one.
+    It is held back soon after them, so that it cannot get away, however quick it is and late the kill.
     """
     context = multiprocessing.get_context("fork")
-    taken = context.Semaphore(0)
-    options = {"on_step": lambda images_seen: taken.release()}
-    process = context.Process(target=quietly, args=(settings, folder), kwargs=options)
+    taken, allowed = context.Semaphore(0), context.Semaphore(steps + SLACK)
+
+    def count(images_seen):
+        taken.release()
+        allowed.acquire()
+
+    process = context.Process(target=quietly, args=(settings, folder), kwargs={"on_step": count})
     process.start()
     began = time.perf_counter()
     for _ in range(steps):
