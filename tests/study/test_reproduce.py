@@ -2,12 +2,14 @@ import json
 
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from tessera.experiments import settings_for
 from tessera.study.cells import CELLS
 from tessera.study.jobs import evenly
 from tessera.study.records import moments_of
 from tessera.study.reproduce import same_make
+from tessera.study.verbs import status_table
 from tessera.training.run import Keeper
 
 
@@ -257,6 +259,25 @@ def test_status_names_every_cell_run_or_not(reproduce, call, tmp_path, results, 
     assert [row["cell"] for row in status["cells"] if "k_max" in row] == ["color-M5"]
     assert call("reproduce", "status", *words) == 0
     assert "not run" in capfd.readouterr().err
+
+
+def test_80_columns_break_no_interval():
+    k_max = {"value": 10, "low": 10, "high": 11, "values": [10, 11, 10]}
+    rows = [
+        {
+            "cell": name,
+            "paper": cell.paper.plain(),
+            "run": True,
+            "k_max": {"paper": k_max, "strict": k_max},
+            "at_zero": [0, 12],
+            "images_seen": [5 << 18],
+        }
+        for name, cell in CELLS.items()
+    ]
+    screen = Console(width=80)
+    with screen.capture() as shown:
+        screen.print(status_table(rows))
+    assert shown.get().count("10 [10, 11]") == shown.get().count("(10, 11, 10)") == 2 * len(CELLS)
 
 
 def test_another_training_in_the_same_folder_is_not_overwritten(reproduce, capfd):

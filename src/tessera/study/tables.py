@@ -31,6 +31,11 @@ def k_max_words(found: Mapping[str, Any]) -> str:
     return f"{interval} ({', '.join(map(str, values))})" if len(values) > 1 else interval
 
 
+def k_max_lines(found: Mapping[str, Any]) -> str:
+    """The same for narrow columns: single trainings on a line of their own."""
+    return k_max_words(found).replace(" (", "\n(")
+
+
 def span_words(span: Sequence[int] | None) -> str:
     if span is None:
         return ""

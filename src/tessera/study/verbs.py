@@ -19,7 +19,7 @@ from tessera.study.exam import Exam
 from tessera.study.figures import FIGURES, save_figure
 from tessera.study.jobs import ANOTHER_RUN, Estimate, Job, Places, Speeds, estimate, images_seen, job_name
 from tessera.study.records import read_records, rows_of
-from tessera.study.tables import NOT_RUN, k_max_words, span_words
+from tessera.study.tables import NOT_RUN, k_max_lines, k_max_words, span_words
 from tessera.training.options import flags_for, given
 
 GROUPS = ("tell", "data", "denoiser", "training")
@@ -255,9 +255,9 @@ def progress_of(row: dict[str, Any], places: Places) -> int | None:
 
 
 def status_table(rows: Sequence[dict[str, Any]]) -> Table:
-    name = Column("cell", no_wrap=True)
-    heads = ("paper", "ours, paper rule", "strict rule", "K=0 paper", "ours", "images")
-    table = Table(name, *heads, **NARROW)
+    whole = [Column(head, no_wrap=True) for head in ("ours,\npaper rule", "ours,\nstrict rule")]
+    at_zero = ("K = 0,\npaper", "K = 0,\nours")
+    table = Table(Column("cell", no_wrap=True), "paper", *whole, *at_zero, "images", **NARROW)
     for row in rows:
         table.add_row(*status_cells(row))
     return table
@@ -270,5 +270,5 @@ def status_cells(row: dict[str, Any]) -> list[str]:
         seen = row.get("images_trained")
         return [*known, NOT_RUN, "", at_zero, "", f"{format_count(seen)} so far" if seen else ""]
     k_max = row["k_max"]
-    ours = [k_max_words(k_max[rule]) for rule in ("paper", "strict")]
+    ours = [k_max_lines(k_max[rule]) for rule in ("paper", "strict")]
     return [*known, *ours, at_zero, span_words(row["at_zero"]), format_count(max(row["images_seen"]))]
