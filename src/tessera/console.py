@@ -33,7 +33,7 @@ def print_json(record: dict[str, Any]) -> None:
 def table_of(rows: Rows) -> Table:
     """Rows of text, the head first, for the terminal."""
     head, *body = rows
-    table = Table(*head)
+    table = Table(*head, **NARROW)
     for row in body:
         table.add_row(*row)
     return table

@@ -10,3 +10,8 @@ def or_not_run(rows: Rows) -> Rows:
     """The table, with one row that says so if there is nothing in it."""
     head = rows[0]
     return rows if len(rows) > 1 else [head, (NOT_RUN, *[""] * (len(head) - 1))]
+
+
+def turned(rows: Rows) -> Rows:
+    """Columns as rows, for a terminal that has more lines than columns."""
+    return list(zip(*rows, strict=True))

@@ -66,6 +66,13 @@ def test_fresh_noise_reaches_every_way_and_the_table(repaired, model, judge, tmp
     assert STUDY_TABLES["repair"](Kept())[1][0] == "exp2, fresh noise"
 
 
+def test_the_terminal_has_a_column_for_each_way(repaired, capsys):
+    repaired("--beside", "none")
+    lines = [line.split() for line in capsys.readouterr().err.splitlines()]
+    assert ["asked", "plain", "sum", "project", "localize"] in lines
+    assert ["K", "=", "3", "0%", "0%", "0%", "0%"] in lines  # this judge sees two things at most
+
+
 def test_unknown_ways_are_refused(repaired, capsys):
     code, _ = repaired("--ways", "plain,wish")
     assert code == 2 and "no way `wish`" in capsys.readouterr().err

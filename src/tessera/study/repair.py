@@ -12,6 +12,7 @@ from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.judge.calibrate import load_calibration
 from tessera.provenance import provenance
+from tessera.rows import turned
 from tessera.sampler.asking import parse_ks
 from tessera.sampler.compose import HOWS, repair
 from tessera.sampler.verbs import open_model, set_precision
@@ -63,7 +64,7 @@ class ReproduceRepair:
             rows.append({"model": name, "way": way, **self.examined(examiner, model, way, exam)})
         settings = {"radius": self.radius, "exam": exam.plain()}
         record = {**settings, "rows": rows, "provenance": provenance(device)}
-        console.publish(record, self.json, self.out, console.table_of(repair_rows(rows)))
+        console.publish(record, self.json, self.out, console.table_of(turned(repair_rows(rows))))
 
     def jobs(self) -> list[tuple[str, str]]:
         """Model and way of every line of the table."""
