@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -273,3 +274,8 @@ def test_a_file_that_is_no_calibration_is_refused(tmp_path):
     write_json(tmp_path / "c.json", {"rows": []})
     with pytest.raises(UserError, match="judge calibrate"):
         load_calibration(tmp_path / "c.json")
+
+
+def test_the_published_calibration_is_the_one_verdicts_go_by():
+    published = Path(__file__).parents[2] / "results" / "judge-calibration.json"
+    assert json.loads(published.read_text()) == load_calibration()
