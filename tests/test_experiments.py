@@ -164,3 +164,16 @@ def test_the_width_of_the_embedding_and_of_the_local_network_reach_the_network()
     assert network.cond.weight.shape[0] == 5 * 8
     local = build_denoiser(settings_for("exp1C", "tiny", changes))
     assert local.config["width"] == 24
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"training": {"ema": ()}}, "At least one"),
+        ({"training": {"ema": (0.1, 0.1)}}, "one is enough"),
+        ({"denoiser": {"dropout": 1.0}}, "between 0 and 1"),
+    ],
+)
+def test_settings_that_could_not_be_trained_are_refused(change, why):
+    with pytest.raises(UserError, match=why):
+        settings_for("exp1", "tiny", change)

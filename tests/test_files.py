@@ -1,11 +1,12 @@
 """JSON as it is written: whatever fits on a line stands on one."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tessera.errors import UserError
-from tessera.files import LINE, laid_out, rounded, save_plot, write_json
+from tessera.files import LINE, laid_out, read_lines, rounded, save_plot, write_json
 
 
 def test_what_fits_on_a_line_stands_on_one(tmp_path):
@@ -22,6 +23,24 @@ def test_what_fits_on_a_line_stands_on_one(tmp_path):
 def test_names_that_are_numbers_and_tuples_are_written_as_json_has_them():
     content = {3: ("a" * 100, "b" * 100)}
     assert json.loads(laid_out(content)) == {"3": ["a" * 100, "b" * 100]}
+
+
+def test_names_are_spelt_alike_on_one_line_and_on_many():
+    for name in (None, True, 2, 0.5, "a"):
+        short, long = laid_out({name: 1}), laid_out({name: "b" * 2 * LINE})
+        assert list(json.loads(short)) == list(json.loads(long))
+
+
+def test_lines_cut_short_are_no_lines(tmp_path):
+    (tmp_path / "log.jsonl").write_text('{"a": 1}\n\n{"a": 2}\n{"a": ')
+    assert read_lines(tmp_path / "log.jsonl") == [{"a": 1}, {"a": 2}]
+
+
+def test_threads_may_write_the_same_file_at_once(tmp_path):
+    path = tmp_path / "same.json"
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda n: write_json(path, {"n": n}), range(200)))
+    assert json.loads(path.read_text())["n"] in range(200) and len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), [1.0, float("inf")]])

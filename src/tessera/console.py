@@ -22,7 +22,7 @@ stderr = Console(stderr=True)
 
 def say(message: str) -> None:
     """A line for the person watching."""
-    stderr.print(message, highlight=False)
+    stderr.print(message, highlight=False, markup=False)  # a path may hold [brackets]
 
 
 def print_json(record: dict[str, Any]) -> None:

@@ -50,6 +50,7 @@ SCENE_SIZES = (64, 128)
 SHEET_COLUMNS = 8
 PLACED_KS, PLACED_SIZE = (1, 3, 6, 9), 64
 SAMPLED_KS, SAMPLE_STEPS = (1, 2, 3), 18  # the little network saw up to three things
+OF_TRAINING = ("train_minutes", "experiment", "count", "each")  # options that shipped models have no use for
 STAGE_INK = (30, 30, 30)  # of the empty stage in a drawn mask
 
 
@@ -64,13 +65,13 @@ class Demo:
     train: bool = False
     """Train a tiny network even where models are shipped."""
     train_minutes: float = 2.0
-    """Train a tiny network for so long; 0 leaves training out."""
+    """With --train: train a tiny network for so long; 0 leaves training out."""
     experiment: str = "exp1C"
-    """Which experiment to train; the local convolutional ones learn to place things soonest."""
+    """With --train: which experiment; the local convolutional ones learn to place things soonest."""
     count: int = 16
-    """Scenes on each contact sheet."""
+    """With --train: scenes on each contact sheet."""
     each: int = 16
-    """Pictures for each K."""
+    """With --train: pictures for each K."""
     seed: int = 0
     """Stream of scenes and of samples."""
     device: DeviceName = "auto"
@@ -84,9 +85,15 @@ class Demo:
         torch.set_num_threads(free_threads(torch.get_num_threads(), os.getloadavg()[0]))
         names = models_to_show()
         if names and not self.train:
+            self.check_only_of_shipped()
             self.show_shipped(names)
         else:
             self.train_a_little(settings)
+
+    def check_only_of_shipped(self) -> None:
+        for name in OF_TRAINING:
+            if getattr(self, name) != getattr(Demo, name):
+                raise UserError(f"--{name.replace('_', '-')} is for training a tiny network: add --train.")
 
     def show_shipped(self, names: Sequence[str]) -> None:
         """The models that come with Tessera, within minutes."""

@@ -14,9 +14,16 @@ def pick_device(name: str = "auto"):
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         name = next(kind for kind, here in available.items() if here)
-    if not available[name]:
+    if not available.get(name.split(":")[0]):  # cuda:1 is one of several
         raise UserError(f"This machine has no {name} device; try --device cpu.")
     return torch.device(name)
+
+
+def precision_on(device, name: str = "auto") -> str:
+    """The precision called `name`; `auto` is bfloat16 on CUDA and float32 elsewhere."""
+    if name != "auto":
+        return name
+    return "bfloat16" if device.type == "cuda" else "float32"
 
 
 def synchronize(device) -> None:

@@ -342,8 +342,12 @@ def checked(settings: Settings) -> Settings:
         )
     if denoiser.kind == "patchwise" and data.size % tell.cells:
         raise UserError(f"{tell.cells} cells do not divide a picture of {data.size} pixels.")
-    if not all(0 < std < 0.288 for std in training.ema):
-        raise UserError("The length of a running average must lie between 0 and 0.288.")
+    if not training.ema or not all(0 < std < 0.288 for std in training.ema):
+        raise UserError("At least one running average is kept, each of a length between 0 and 0.288.")
+    if len(set(training.ema)) < len(training.ema):
+        raise UserError("Of running averages of the same length one is enough.")
+    if not 0 <= denoiser.dropout < 1:
+        raise UserError(f"A share of activations to drop lies between 0 and 1, not at {denoiser.dropout}.")
     return settings
 
 

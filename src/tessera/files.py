@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ LINE = 160  # characters
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it becomes `path`, on failure it is removed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
         yield temporary
         with open(temporary, "rb+") as file:
@@ -62,14 +63,17 @@ def laid_out(content: Any, depth: int = 0) -> str:
     if not isinstance(content, dict | list | tuple) or depth + len(line) <= LINE:
         return line
     if isinstance(content, dict):
-        entries = [
-            f"{json.dumps(str(name))}: {laid_out(value, depth + 1)}" for name, value in content.items()
-        ]
+        entries = [f"{key(name)}: {laid_out(value, depth + 1)}" for name, value in content.items()]
     else:
         entries = [laid_out(value, depth + 1) for value in content]
     opening, closing = "{}" if isinstance(content, dict) else "[]"
     margin = " " * (depth + 1)
     return opening + "\n" + ",\n".join(margin + entry for entry in entries) + f"\n{margin[1:]}{closing}"
+
+
+def key(name: Any) -> str:
+    """The name of an entry as JSON spells it: None is "null", 1 is "1"."""
+    return json.dumps({name: 0}).removeprefix("{").removesuffix(": 0}")
 
 
 def read_json(path: Path) -> Any:
@@ -80,6 +84,17 @@ def read_json(path: Path) -> Any:
         raise UserError(f"Could not read {path}: {error.strerror or error}.") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid JSON: {error}.") from error
+
+
+def read_lines(path: Path) -> list[Any]:
+    """The entries of a file with one JSON value per line; a line cut short by a kill is none."""
+    found = []
+    for line in path.read_text().splitlines():
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return found
 
 
 def make_folder(path: Path) -> Path:

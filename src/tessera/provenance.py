@@ -25,6 +25,7 @@ def commit() -> str | None:
         ).stdout.strip()
 
     try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)  # else the checkout is of some other project
         return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.SubprocessError):
         return None

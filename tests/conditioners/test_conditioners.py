@@ -1,5 +1,6 @@
 """Conditioners: what they tell, what they hide, and that removing and adding undo each other."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -91,6 +92,28 @@ def test_a_patch_is_told_exactly_the_conditions_near_it(tell, wanted, row, colum
     inside = [max(abs(min(15, int(y * 16)) - row), abs(min(15, int(x * 16)) - column)) <= radius
               for x, y in tell.conditions(cond)[0]]  # fmt: skip
     assert len(tell.conditions(near)[0]) == sum(inside)
+
+
+@pytest.mark.parametrize("tell", [*SPATIAL, ColorCounts()], ids=str)
+@pytest.mark.parametrize("kind", [np.int64, torch.tensor], ids=["numpy", "torch"])
+def test_a_condition_may_be_counted_by_any_whole_number(tell, kind):
+    cond = tell.at(["red", "blue"] if tell.dim == 8 else LOCATIONS[:2])
+    assert torch.equal(tell.without(cond, kind(1)), tell.without(cond, 1))
+    with pytest.raises(UserError):
+        tell.without(cond, kind(2))
+
+
+@pytest.mark.parametrize("tell", SPATIAL, ids=str)
+def test_no_rows_have_no_conditions_anywhere(tell):
+    none = torch.zeros(0, tell.dim)
+    assert tell.near_every_cell(none, 1).shape == (0, tell.cells**2, tell.dim)
+    assert tell.active(none, 1).shape == (0, tell.cells, tell.cells)
+
+
+@pytest.mark.parametrize("tell", [LocationGrid, LocationList])
+def test_a_picture_has_at_least_one_cell(tell):
+    with pytest.raises(UserError, match="at least one cell, not 0"):
+        tell(cells=0)
 
 
 def test_the_sub_grid_of_a_patch_is_cut_out_of_the_grid():

@@ -17,6 +17,7 @@ from tessera.denoiser.contract import (
     cosine_alphas,
     linear_alphas,
 )
+from tessera.denoiser.precondition import per_picture
 from tessera.errors import UserError
 from tessera.sampler import noise_levels, sample
 
@@ -124,10 +125,17 @@ def test_adapters_are_denoisers_and_refuse_nonsense():
     assert isinstance(FromNoise(lambda x, time, cond: x, linear_alphas()), Denoiser)
     with pytest.raises(UserError, match="falling"):
         FromNoise(lambda x, time, cond: x, linear_alphas().flip(0))
+    with pytest.raises(UserError, match="two or more"):
+        FromNoise(lambda x, time, cond: x, linear_alphas(1))
     with pytest.raises(UserError, match="positive scale"):
         FromPathEnd(lambda x, time, cond: x, scale=0)
     with pytest.raises(UserError, match="time 0 or 1"):
         FromVelocity(lambda x, time, cond: x, data_at=2)
+
+
+def test_a_plain_number_is_as_exact_a_noise_level_as_the_picture():
+    assert per_picture(0.1, torch.zeros(2, 1, 1, 1).double()).tolist() == [0.1, 0.1]
+    assert per_picture(0.1, torch.zeros(2, 1, 1, 1).half()).dtype == torch.float32
 
 
 # -- two outside models ----------------------------------------------------------------------------------------

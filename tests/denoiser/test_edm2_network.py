@@ -189,6 +189,9 @@ def test_coordinates_tell_left_from_right():
         ({"size": 0}, "multiple of 2"),
         ({"mult": ()}, "some levels"),
         ({"width": 0}, "positive"),
+        ({"head_width": 0}, "at least one channel, not 0"),
+        ({"head_width": 12}, "Heads of 12 channels do not divide the 16"),
+        ({"attention": (), "head_width": 12}, "Heads of 12 channels do not divide the 16"),
     ],
 )
 def test_impossible_sizes_are_refused(changes, sentence):
@@ -202,6 +205,8 @@ def test_wrong_inputs_are_refused():
         net(x[..., :12], sigma, cond)
     with pytest.raises(UserError, match=r"takes conditions \(3, 4\)"):
         net(x, sigma, cond[:, :2])
+    deaf = tiny(cond_dim=0)
+    assert torch.equal(deaf(x, sigma, cond), deaf(x, sigma))  # as the weaker one of a guided pair
     with pytest.raises(UserError, match="no precision"):
         net.precision = "float8"
 

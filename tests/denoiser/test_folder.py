@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import sys
 import types
 
@@ -56,6 +57,16 @@ def test_the_card_says_what_it_is(saved):
     card = (saved / "README.md").read_text()
     weights = sum(p.numel() for p in load_model(saved).denoiser.parameters())
     assert f"{weights:,} weights" in card and "images seen | 7" in card
+
+
+def test_the_card_says_how_to_load_it_from_where_it_stands(saved, monkeypatch):
+    def said(folder):
+        return re.search(r'tessera\.load\("(.*)"\)', (folder / "README.md").read_text())[1]
+
+    assert said(saved) == saved.as_posix() and load_model(said(saved)).config["images_seen"] == 7
+    monkeypatch.setattr(folders, "SHELVES", (saved.parent,))
+    denoiser, tell = next(networks())
+    assert said(save_model(saved.parent / "shown", denoiser, tell, {})) == "shown"
 
 
 def test_every_byte_of_the_weights_is_guarded(saved):

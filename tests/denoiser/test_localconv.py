@@ -112,6 +112,15 @@ def test_half_precision_activations_stay_close():
     assert torch.allclose(denoiser(x, 1.0), exact, atol=0.1) and denoiser(x, 1.0).dtype == torch.float32
 
 
+def test_double_weights_compute_in_double():
+    denoiser = network().double()
+    seen = set()
+    for block in denoiser.blocks:
+        block.register_forward_hook(lambda module, inputs, output: seen.add(output.dtype))
+    assert denoiser(torch.randn(1, 3, 32, 32).double(), 1.0).dtype == torch.float64
+    assert seen == {torch.float64}
+
+
 @pytest.mark.parametrize("wrong", [{"tile": 3}, {"size": 20}, {"radius": 0, "tile": 4}])
 def test_geometry_that_cannot_be_local_is_refused(wrong):
     with pytest.raises(UserError):

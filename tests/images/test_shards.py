@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import pickle
 import resource
 import signal
 import subprocess
@@ -74,6 +75,20 @@ def test_a_batch_keeps_the_asked_order_across_shards(tmp_path):
     assert batch.scenes.xy[:, 0, 0].tolist() == pytest.approx([0.09, 0.0, 0.05, 0.05])
     with pytest.raises(IndexError):
         ShardFolder(tmp_path)[10]
+
+
+def test_no_pictures_are_a_batch_too(tmp_path):
+    fill(tmp_path)
+    none, one = (ShardFolder(tmp_path).batch(rows) for rows in ([], [0]))
+    assert none.images.shape == (0, 3, 6, 8) and none.masks.shape == (0, 6, 8) and len(none.scenes) == 0
+    assert none.images.dtype == one.images.dtype and none.scenes.xy.shape[1:] == one.scenes.xy.shape[1:]
+
+
+def test_a_folder_that_was_read_goes_to_another_process(tmp_path):
+    fill(tmp_path)
+    folder = ShardFolder(tmp_path)
+    assert (folder[7].image == 7).all()
+    assert (pickle.loads(pickle.dumps(folder))[7].image == 7).all()
 
 
 def test_a_finished_folder_is_not_drawn_again(tmp_path):

@@ -35,7 +35,7 @@ def test_colours_tell_filled_extra_and_half_drawn_apart():
 def test_the_panel_says_what_was_found_and_why_it_does_not_do():
     findings = [thing(0.3, 0.3)]
     verdict = match(findings, [(0.3, 0.3), (0.65, 0.25)])
-    lines = [text for text, _ in words(findings, verdict, [], strangeness=2.0)]
+    lines = [text for text, _ in words(findings, verdict, strangeness=2.0)]
     assert lines == [
         "1  large red metal cube at (0.30, 0.30), sure 0.97",
         "1 of 2 asked, 0 extra",

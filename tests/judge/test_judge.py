@@ -1,5 +1,7 @@
 """The detector and the judge around it."""
 
+import json
+
 import pytest
 import torch
 
@@ -99,6 +101,21 @@ def test_a_missing_judge_is_told_in_one_sentence(tmp_path):
         load_judge(tmp_path)
 
 
+def test_weights_that_are_not_those_of_their_detector_are_refused(tmp_path):
+    known = {"mean": torch.zeros(4), "whiten": torch.eye(4), "limit": torch.ones(1)}
+    save_detector(tmp_path, Detector((8, 8, 16, 16), (0, 1, 1, 1)), known)
+    load_judge(tmp_path)
+    settings = json.loads((tmp_path / "detector.json").read_text())
+    deeper, wider = {"depths": [1, 1, 1, 1]}, {"widths": [8, 8, 16, 24]}
+    for other in (deeper, wider, {"no such": 1}):
+        (tmp_path / "detector.json").write_text(json.dumps(settings | other))
+        with pytest.raises(UserError, match="not those of its detector"):
+            load_judge(tmp_path)
+    save_detector(tmp_path, Detector((8, 8, 16, 16), (0, 1, 1, 1)), {"mean": torch.zeros(4)})
+    with pytest.raises(UserError, match="not those of its detector"):
+        load_judge(tmp_path)
+
+
 def test_folding_normalisation_changes_nothing():
     torch.manual_seed(0)
     detector = Detector((8, 8, 16, 16), (0, 1, 1, 1)).train()
@@ -134,6 +151,11 @@ def test_practice_truth_is_inside_and_heat_peaks_at_it():
     assert ((within >= 0) & (within <= 1))[there].all()
     empty = (batch.state == ABSENT).all(1)
     assert (target[empty] == 0).all()
+
+
+def test_however_short_the_time_one_step_is_learned():
+    steps = list(learn(Detector((8, 8, 8, 8), (0, 0, 0, 0)), 64, 2, 1e-3, 7, CPU, minutes=1e-9))
+    assert [step.pictures for step in steps] == [2]
 
 
 @pytest.mark.slow

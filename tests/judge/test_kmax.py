@@ -176,6 +176,15 @@ def test_every_column_of_the_confusion_is_a_distribution():
     assert np.allclose(table.sum(0), 1) and (table >= 0).all()
 
 
+def test_a_thing_seen_falsely_is_an_extra_or_fills_a_place_but_never_both():
+    always = JudgeError({0: np.array([[0, 10]])}, {0: (10, 10)})  # one, and just where it was asked for
+    at_random = JudgeError({0: np.array([[0, 10]])}, {0: (3, 10)})
+    for error, filled in ((always, 1.0), (at_random, 0.3)):
+        seen = confusion(error, 1, 2)[:, 0].reshape(2, 3)  # of an empty picture
+        assert seen[1, 0] == pytest.approx(filled) and seen[0, 1] == pytest.approx(1 - filled)
+        assert seen[1, 1] == 0
+
+
 def test_missed_things_are_spread_over_asked_and_extra_ones_at_random():
     known = hypergeom(7, 4, 3).pmf(np.arange(4))
     assert missed_among_asked(4, 3, 3) == pytest.approx(tuple(known))
@@ -183,7 +192,7 @@ def test_missed_things_are_spread_over_asked_and_extra_ones_at_random():
 
 def test_with_one_place_the_correction_is_that_of_rogan_and_gladen():
     recall, fill, counted = 0.9, 0.05, 0.7
-    table = confusion(independent_error(recall, fill=fill), 1, 0)
+    table = confusion(independent_error(recall, false=fill, fill=fill), 1, 0)
     true = unconfuse(np.array([[1 - counted, counted]]), table, steps=5000)
     assert true[0, 1] == pytest.approx((counted - fill) / (recall - fill), abs=1e-4)
 

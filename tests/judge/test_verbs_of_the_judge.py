@@ -10,10 +10,11 @@ from stand_in import StandIn
 from tessera.cli import main
 from tessera.errors import UserError
 from tessera.files import write_json
-from tessera.judge.calibrate import by_number, tally
+from tessera.judge.calibrate import by_number, load_calibration, tally
 from tessera.judge.finding import Finding
 from tessera.judge.pictures_in import pictures_in, read_picture
 from tessera.judge.truth import truths
+from tessera.judge.verbs import JudgePictures
 from tessera.scenes import LOCATIONS, read_scenes
 
 
@@ -358,6 +359,33 @@ def test_calibration_prints_tables_and_refuses_nothing_to_do(tmp_path, monkeypat
     assert code == 0 and out == "" and "study places" in err
     assert run(capsys, "judge calibrate --per-k 0 --device cpu")[0] == 2
     assert run(capsys, "judge", "calibrate", "--clevr", tmp_path / "nowhere")[0] == 2
+
+
+def test_another_judge_or_another_rule_is_not_corrected_with_the_shipped_judge_s_error(tmp_path):
+    folder = Path("anywhere")
+    assert JudgePictures(folder).own_calibration() is not None
+    assert JudgePictures(folder, weights=tmp_path).own_calibration() is None
+    assert JudgePictures(folder, require_proper=True).own_calibration() is None
+    write_json(tmp_path / "own.json", load_calibration())
+    own = JudgePictures(folder, weights=tmp_path, calibration=tmp_path / "own.json")
+    assert own.own_calibration() == load_calibration()
+
+
+def test_pictures_of_which_nobody_knows_what_was_asked_are_named(judged_by, tmp_path, capsys):
+    for name in ("k01/0.png", "k13/0.png", "stray.png"):
+        save(tmp_path / name)
+    judged_by([all_of(1)])
+    code, record, err = run(capsys, "judge", tmp_path, "--seen-max", "3", "--device", "cpu", "--json")
+    assert code == 0 and record["pictures"] == 1
+    assert {Path(file).name for file in record["skipped"]} == {"0.png", "stray.png"}
+    assert "k13/0.png is in no folder k00 to k12" in " ".join(err.split())
+    assert run(capsys, "judge", tmp_path, "--strict", "--device", "cpu")[0] == 2
+
+
+def test_training_a_judge_on_nothing_is_refused(tmp_path, capsys):
+    for words in ("--total 0", "--batch 0", "--minutes -1", "--rate 0"):
+        assert run(capsys, f"judge train --out {tmp_path / 'judge'} {words} --device cpu")[0] == 2
+    assert not (tmp_path / "judge").exists()
 
 
 def test_the_benchmark_counts_pictures_per_second(judged_by, capsys):

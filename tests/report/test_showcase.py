@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tessera.denoiser.folder import load_model
+from tessera.judge.judge import load_judge
 from tessera.report import showcase
 from tessera.report.measure import Dials
 
@@ -41,6 +42,11 @@ def test_the_demo_shows_what_is_on_the_shelf_and_writes_a_report(shelf, call, tm
     assert call("demo", "--out", tmp_path / "demo", "--device", "cpu") == 0
 
 
+def test_options_of_training_are_refused_where_nothing_is_trained(shelf, call, tmp_path, capfd):
+    assert call("demo", "--each", "3", "--out", tmp_path / "demo") == 2
+    assert "add --train" in capfd.readouterr().err and not (tmp_path / "demo").exists()
+
+
 def test_an_empty_shelf_shows_nothing(shelf):
     shutil.rmtree(shelf)
     assert showcase.models_to_show() == []
@@ -61,3 +67,15 @@ def test_a_patch_network_pays_for_its_pictures_but_not_for_its_probes():
     exam, way, conditions = 2 * len(showcase.KS) * 5, 5, 4 * 5
     assert showcase.calls(dials, patchwise=True) == exam + way + conditions
     assert showcase.calls(dials, patchwise=False) > showcase.calls(dials, patchwise=True)
+
+
+def test_what_was_measured_with_another_seed_is_measured_again_with_care(shelf, tmp_path):
+    cpu, judge = torch.device("cpu"), load_judge()
+    for seed in (0, 1):
+        shown = showcase.shown("exp1", tmp_path, judge, cpu, seconds=1000, seed=seed)
+        assert shown.exam["exam"]["seed"] == seed
+        assert (shown.exam["exam"]["each"], shown.exam["exam"]["steps"]) == (
+            2,
+            3,
+        )  # the ladder's, not one of each
+        assert shown.locality["plan"]["levels"] == 3

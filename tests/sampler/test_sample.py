@@ -12,8 +12,10 @@ from tessera.errors import UserError
 from tessera.experiments import settings_for
 from tessera.files import read_json
 from tessera.images.pictures import load_png, to_uint8
-from tessera.sampler import euler, noise_levels, sample, seeded_noise
+from tessera.sampler import euler, noise_levels, sample, seeded_noise, verbs
+from tessera.sampler.asking import parse_ks
 from tessera.sampler.compose import repair
+from tessera.sampler.sample import home
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +150,42 @@ def test_the_verb_stirs_as_the_library_does(by_verb, by_hand):
     (plain, _), (stirred, record) = by_verb(), by_verb("--churn", 20)
     assert torch.equal(stirred, by_hand(record["pictures"][0]["seed"], churn=20))
     assert not torch.equal(plain, stirred) and record["churn"] == 20
+
+
+def test_the_record_tells_the_precision_and_the_batch_is_as_large_as_asked(by_verb, monkeypatch):
+    sizes = []
+    real = verbs.sample
+
+    def spy(denoise, cond, size, seeds, **options):
+        def counted(x, *told, **more):
+            sizes.append(len(x))
+            return denoise(x, *told, **more)
+
+        return real(counted, cond, size, seeds, **options)
+
+    monkeypatch.setattr(verbs, "sample", spy)
+    _, record = by_verb("--each", 70, "--batch", 70)
+    assert record["precision"] == "float32" and set(sizes) == {70}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"), [(["--batch", "0"], "At least one picture"), (["--k", "1"], "leave it out")]
+)
+def test_wishes_that_cannot_be_met_are_refused(told_places, capfd, tmp_path, words, sentence):
+    with pytest.raises(SystemExit) as left:
+        main(["sample", str(told_places), "--places", "0.5,0.5", "--out", str(tmp_path / "o"), *words])
+    assert left.value.code == 2 and sentence in " ".join(capfd.readouterr().err.split())
+    assert not (tmp_path / "o").exists()
+
+
+def test_the_same_k_is_asked_for_once():
+    assert parse_ks("3,1-3,2") == [3, 1, 2]
+
+
+def test_pictures_are_made_where_a_loaded_model_lives(told_places):
+    model = load_model(told_places)
+    model.denoiser.to("meta")
+    assert home(model, model.tell.at(PLACES)) == torch.device("meta")
 
 
 def test_a_number_of_threads_is_not_negative(told_places, capfd, tmp_path):

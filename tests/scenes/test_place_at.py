@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessera.errors import UserError
-from tessera.scenes import LOCATIONS, Scenes, place_at
+from tessera.scenes import LOCATIONS, Scenes, place_at, placement
 from tessera.scenes.camera import project
 from tessera.scenes.placement import PlaceWarning, reachable, touching
+from tessera.scenes.sampling import random_looks
+from tessera.scenes.vocabulary import COLOR_NAMES
 
 INSIDE = [place for place, fits in zip(LOCATIONS, reachable(LOCATIONS)) if fits]
 
@@ -62,6 +64,33 @@ def test_rules_choose_the_looks_that_are_not_given():
     assert {(t.shape, t.material, t.size_name) for s in scenes.unstack() for t in s.things} == {
         ("sphere", "rubber", "large")
     }
+
+
+def test_given_words_never_make_what_the_rules_hold_out():
+    rules = Scenes(held_out=(("cube", "red"), ("small", "blue")), jitter=False)
+    scenes = place_at(INSIDE[:3], shape="cube", color=[*["blue"] * 2, "green"], rules=rules, count=20)
+    assert {(t.shape, t.color, t.size_name) for s in scenes.unstack() for t in s.things} == {
+        ("cube", "blue", "large"),
+        ("cube", "green", "large"),
+        ("cube", "green", "small"),
+    }
+    cubes = place_at(INSIDE[:3], shape="cube", rules=rules, count=200)
+    assert {t.color for s in cubes.unstack() for t in s.things} == set(COLOR_NAMES) - {"red"}
+    with pytest.raises(UserError, match="hold out every thing that is cube and red"):
+        place_at(INSIDE[:1], shape="cube", color="red", rules=rules)
+
+
+def test_given_words_change_no_other_chance_where_nothing_is_held_out():
+    free, given = place_at(INSIDE[:3], count=6, seed=2), place_at(INSIDE[:3], count=6, seed=2, color="red")
+    assert all(torch.equal(getattr(free, n), getattr(given, n)) for n in ("shape", "size", "material", "xy"))
+
+
+def test_looks_are_drawn_once_where_given_sizes_leave_nothing_to_try(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(placement, "random_looks", lambda *a: drawn.append(a) or random_looks(*a))
+    with pytest.warns(PlaceWarning, match="Things touch"):
+        place_at([(0.5, 0.5), (0.52, 0.5)], size="large")
+    assert len(drawn) == 1
 
 
 def test_each_scene_can_have_its_own_places():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessera.errors import UserError
-from tessera.scenes import Scenes
+from tessera.scenes import Scenes, sampling
 from tessera.scenes.camera import BEHIND, CAMERA, RIGHT
 from tessera.scenes.random import uniform
 from tessera.scenes.sampling import SPACINGS, TRIES, looks
@@ -191,6 +191,8 @@ def test_no_things_and_no_scenes_are_fine():
         ({"visibility": "maybe"}, "`maybe` is no visibility"),
         ({"held_out": (("cube", "pink"),)}, "`pink`"),
         ({"held_out": ({"colour": "red"},)}, "`colour` is no attribute"),
+        ({"held_out": ("cube", "red")}, "group of words .* not `cube`"),
+        ({"held_out": (("cube", "red", "blue"),)}, "both red and blue: a combination has one color"),
         ({"shapes": ("cube",), "held_out": (("cube",),)}, "held out"),
     ],
 )
@@ -203,6 +205,16 @@ def test_bad_rules_are_told_in_one_sentence(options, sentence):
 def test_things_that_cannot_fit_are_refused_not_waited_for(objects, spacing):
     with pytest.raises(UserError, match="do not fit"):
         Scenes(objects=objects, spacing=spacing).draw(1)
+
+
+def test_a_refusal_is_remembered(monkeypatch):
+    probed = []
+    monkeypatch.setattr(sampling, "probe", lambda *given: probed.append(given))
+    for _ in range(2):
+        with pytest.raises(UserError, match="do not fit"):
+            Scenes(objects=7, colors="purple").draw(1)
+    assert len(probed) == 1
+    sampling.fits.cache_clear()  # what a stand-in said must not be remembered any longer
 
 
 def test_negative_counts_are_refused():

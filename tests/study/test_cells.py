@@ -2,7 +2,7 @@ import pytest
 
 from tessera.errors import UserError
 from tessera.judge.kmax import Training
-from tessera.study.cells import ABLATIONS, CELLS, FAR, TABLES, TARGETS, cells_for
+from tessera.study.cells import ABLATIONS, CELLS, FAR, TABLES, TARGETS, cells_for, with_ks
 
 
 def column(experiment):
@@ -53,6 +53,14 @@ def test_exp2l_has_what_it_needs_and_its_ablations_are_the_papers_way():
     assert CELLS["exp2L-M3"].churn > 0 and [cell for cell in ABLATIONS if cell.churn] == [FAR]
     assert CELLS["exp2L-M3"].settings("tiny").training.loss_radius > 0  # needed at `small` only
     assert CELLS["exp2L-M3"].settings("small", 0, {"training": {"total": 512}}).training.total == 512
+
+
+def test_a_cell_is_asked_only_for_what_it_knows():
+    assert with_ks(CELLS["color-M5"], (0, 3, 9)).ks == (0, 3)
+    assert with_ks(CELLS["exp2L-M3-k8"], None).ks == (0, 1, 2, 3, 4)
+    for name, ks in (("color-M5", (9, 10)), ("exp2L-M3-k8", (6, 7))):
+        with pytest.raises(UserError, match="none of --k is among them"):
+            with_ks(CELLS[name], ks)
 
 
 def test_patches_that_see_further_are_told_as_much_as_the_cells_own_and_judged_as_it_is():

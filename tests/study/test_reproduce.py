@@ -7,8 +7,8 @@ from rich.console import Console
 from tessera.experiments import settings_for
 from tessera.study.cells import CELLS
 from tessera.study.jobs import evenly
-from tessera.study.records import moments_of
-from tessera.study.reproduce import same_make
+from tessera.study.records import moments_of, over_seeds
+from tessera.study.reproduce import Study, same_make
 from tessera.study.verbs import status_table
 from tessera.training.run import Keeper
 
@@ -217,6 +217,31 @@ def test_seeds_make_one_row_whose_interval_covers_them(reproduce, results, judge
     assert row["shares"]["2"]["all_filled"] == pytest.approx(
         {**row["shares"]["2"]["all_filled"], "share": 0.5}
     )
+
+
+def test_exams_that_leave_out_one_thing_have_no_k_max_and_spoil_nothing(reproduce, call, results, capfd):
+    words = ("fig4", "--only", "exp1-M1", "--seeds", "2", "--k", "2,3")
+    assert reproduce(*words, "--json") == 0
+    (row,) = json.loads(capfd.readouterr().out)["cells"]
+    assert row["k_max"]["paper"]["value"] is None and row["seeds"] == [0, 1]
+    assert call("reproduce", "status", "--preset", "tiny", "--results", results) == 0
+    assert "Traceback" not in capfd.readouterr().err
+    kept = over_seeds([row["k_max"]["paper"], {"value": 3, "low": 2, "high": 4, "tested_to": 5}])
+    assert (kept["value"], kept["low"], kept["high"], kept["values"]) == (3, 2, 4, [3])
+
+
+def test_learners_of_another_seed_are_let_go(reproduce, monkeypatch):
+    held = []
+    real = Study.learner_for
+
+    def spy(study, settings):
+        found = real(study, settings)
+        held.append({make.training.seed for make in study.learners})
+        return found
+
+    monkeypatch.setattr(Study, "learner_for", spy)
+    assert reproduce("fig4", "--seeds", "2", "--denoiser.radius", "1") == 0
+    assert held == [{0}, {0}, {1}, {1}]
 
 
 def test_a_dry_run_counts_images_and_tells_minutes_only_where_a_speed_is_known(reproduce, results, capfd):

@@ -8,6 +8,7 @@ import torch
 from tessera.denoiser.build import build_denoiser
 from tessera.denoiser.views import training_views
 from tessera.errors import UserError
+from tessera.training import loop
 from tessera.training.distributed import Group
 from tessera.training.loop import CompiledNormal, Learner, train
 from tessera.training.run import stream_for
@@ -196,3 +197,36 @@ def test_a_compiler_that_spoils_the_noise_is_not_trusted():
     draw.compiled = lambda seed, index, lane, count: normal(seed, index, lane, count).clone()
     assert torch.equal(draw(0, index, "noise", 6), normal(0, index, "noise", 6))
     assert draw.trusted == {(3, 5): False, (3, 6): True}
+
+
+def test_a_network_s_own_sigma_data_is_that_of_its_loss(minute, monkeypatch):
+    used = []
+    real = loop.loss_at
+    monkeypatch.setattr(loop, "loss_at", lambda *a, **options: used.append(options) or real(*a, **options))
+    learner = learner_for(minute())
+    learner.sigma_data = learner.network.sigma_data = 0.25
+    next(train(learner, stream_for(minute())))
+    assert used == [{"sigma_data": 0.25}]
+    assert learner_for(minute()).sigma_data == build_denoiser(minute()).sigma_data
+
+
+def test_a_frozen_weight_is_carried_along(minute):
+    def frozen():
+        learner = learner_for(minute())
+        learner.denoiser.out_gain.requires_grad_(False)
+        return learner
+
+    learner, again = frozen(), frozen()
+    next(train(learner, stream_for(minute())))
+    again.load(learner.tensors(), learner.images_seen)
+    assert all(torch.equal(value, weights(again)[name]) for name, value in weights(learner).items())
+
+
+def test_a_state_that_does_not_fit_changes_nothing(minute):
+    learner, other = learner_for(minute()), learner_for(minute(), seed=1)
+    next(train(other, stream_for(minute())))
+    torn = {name: value for name, value in other.tensors().items() if name != "adam.exp_avg.out.weight"}
+    before = weights(learner)
+    with pytest.raises(UserError, match="does not fit"):
+        learner.load(torn, other.images_seen)
+    assert all(torch.equal(value, before[name]) for name, value in weights(learner).items())

@@ -155,8 +155,42 @@ def test_with_all_states_damaged_training_starts_anew_and_ends_the_same(minute, 
     before = state_of(tmp_path)
     for path in RunFolder(tmp_path).states():
         path.write_bytes(b"")
-    quietly(settings, tmp_path)
+    _, said = quietly(settings, tmp_path)
+    assert "going back to state-000000000008" in said[0] and "beginning anew" in said[1]
     assert equal(state_of(tmp_path), before)
+
+
+def test_a_run_with_dropout_carries_on_exactly_whatever_the_global_generator(minute, tmp_path):
+    settings = minute(denoiser={"dropout": 0.2})
+    torch.manual_seed(0)
+    quietly(settings, tmp_path / "whole")
+    quietly(settings, tmp_path / "parts", minutes=0)
+    torch.manual_seed(1)
+    quietly(settings, tmp_path / "parts")
+    assert equal(state_of(tmp_path / "parts"), state_of(tmp_path / "whole"))
+    quietly(minute(), tmp_path / "none")
+    assert not equal(state_of(tmp_path / "none"), state_of(tmp_path / "whole"))
+
+
+def test_averages_keep_their_length_to_the_last_digit(minute, tmp_path):
+    lengths = (0.0501, 0.0504, 0.0125, 0.1)
+    quietly(minute(training={"snapshot": 64, "ema": lengths}), tmp_path)
+    stored = RunFolder(tmp_path).averages()
+    assert {average.std for average in stored} == set(lengths) and len(stored) == 4
+    models = {std: load_run(tmp_path, std) for std in (0.0501, 0.0503, 0.0504)}
+    assert (
+        len({model.denoiser.out_gain.item() for model in models.values()}) == 3
+    )  # a number, kept in float32
+    assert [model.config["ema"] for model in models.values()] == list(models)
+
+
+def test_whatever_goes_wrong_after_a_snapshot_its_state_is_kept(minute, tmp_path):
+    def fail(run, learner):
+        raise OSError("no room for a picture")
+
+    with pytest.raises(OSError, match="no room"):
+        quietly(minute(), tmp_path, on_snapshot=fail)
+    assert moment(RunFolder(tmp_path).states()[0]) == 32
 
 
 def test_only_the_newest_states_are_kept_and_all_averages(minute, tmp_path):
@@ -185,8 +219,11 @@ def test_another_run_in_the_folder_is_left_alone(minute, tmp_path, change, named
 
 
 def test_two_processes_cannot_train_in_one_folder(minute, tmp_path):
+    quietly(minute(training={"total": 8}), tmp_path)
+    before = (tmp_path / "config.json").read_text()
     with RunFolder(tmp_path).alone(), pytest.raises(UserError, match="Another process"):
         quietly(minute(), tmp_path)
+    assert (tmp_path / "config.json").read_text() == before  # it is the first one's
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

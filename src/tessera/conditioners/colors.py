@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tessera.conditioners.counts import entry_of, take_one
+from tessera.conditioners.counts import entry_of, take_one, turn_of
 from tessera.conditioners.labels import Label, check_label, labelled, sample_index
 from tessera.errors import UserError
 from tessera.scenes.batch import SceneBatch
@@ -55,7 +55,11 @@ class ColorCounts:
         ]
 
     def without(self, cond: Tensor, k: int | str) -> Tensor:
-        entry = entry_of(cond, k) if isinstance(k, int) else torch.tensor(color_number(k), device=cond.device)
+        turn = turn_of(k)
+        if turn is None:
+            entry = torch.tensor(color_number(str(k)), device=cond.device)
+        else:
+            entry = entry_of(cond, turn)
         return take_one(cond, entry.expand(len(cond)), k)
 
 

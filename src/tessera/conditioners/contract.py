@@ -59,7 +59,8 @@ class SpatialConditioner(Conditioner, Protocol):
     def active(self, cond: Tensor, radius: int) -> Tensor:
         """Has the patch around each cell any condition? (B, cells, cells) bool."""
 
-    def patch_dim(self, radius: int) -> int: ...
+    def patch_dim(self, radius: int) -> int:
+        """How many numbers `in_patch` tells a patch of `radius` cells to each side."""
 
     def in_patch(self, cond: Tensor, cell: Tensor, radius: int) -> Tensor:
         """What a patch network is told: the near conditions as seen from the patch, (B, patch_dim)."""
@@ -68,4 +69,5 @@ class SpatialConditioner(Conditioner, Protocol):
         """The conditions drawn on the grid, (B, channels, cells, cells)."""
 
     @property
-    def map_channels(self) -> int: ...
+    def map_channels(self) -> int:
+        """Channels of `as_map`."""

@@ -1,9 +1,20 @@
-"""Vectors of counts, shared by the grid and the colours: which entry holds the k-th thing, taking one out."""
+"""Which condition `k` means; in the counts of grid and colours, which entry holds the k-th thing, taking one out."""
+
+from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tessera.errors import UserError
+
+
+def turn_of(k: Any) -> int | None:
+    """A whole number of any kind (Python's, numpy's, a tensor ()) as an int; None for a place or a name."""
+    if isinstance(k, Tensor):
+        whole = k.ndim == 0 and not k.is_floating_point() and not k.is_complex()
+        return int(k) if whole else None
+    return int(k) if isinstance(k, Integral) else None
 
 
 def entry_of(cond: Tensor, k: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tessera.conditioners.cells import cell_of, every_cell, one_per_row, window
 from tessera.conditioners.contract import Cell, Place
-from tessera.conditioners.counts import entry_of, take_one
+from tessera.conditioners.counts import entry_of, take_one, turn_of
 from tessera.conditioners.labels import Label, check_label, check_place, labelled, places_of, sample_index
 from tessera.errors import UserError
 from tessera.scenes.batch import SceneBatch
@@ -51,7 +51,7 @@ class LocationGrid:
         return cond
 
     def adding(self, cond: Tensor, wanted: Place) -> Tensor:
-        return cond + F.one_hot(self._cell_number(wanted), self.dim).to(cond)
+        return cond + F.one_hot(self._cell_number(check_place(wanted)), self.dim).to(cond)
 
     def conditions(self, cond: Tensor) -> list[list[Place]]:
         centres = ((every_cell(self.cells) + 0.5) / self.cells).flip(-1).tolist()
@@ -61,7 +61,8 @@ class LocationGrid:
         ]
 
     def without(self, cond: Tensor, k: int | Place) -> Tensor:
-        entry = entry_of(cond, k) if isinstance(k, int) else self._cell_number(k).to(cond.device)
+        turn = turn_of(k)
+        entry = self._cell_number(check_place(k)).to(cond.device) if turn is None else entry_of(cond, turn)
         return take_one(cond, entry.expand(len(cond)), k)
 
     def near(self, cond: Tensor, cell: Cell | Tensor, radius: int) -> Tensor:
@@ -90,7 +91,7 @@ class LocationGrid:
         return cond.unflatten(1, (1, self.cells, self.cells))
 
     def _cell_number(self, place: Place) -> Tensor:
-        return self._flat(cell_of(torch.tensor(check_place(place)), self.cells))
+        return self._flat(cell_of(torch.tensor(place), self.cells))
 
     def _flat(self, cell: Tensor) -> Tensor:
         return cell[..., 0] * self.cells + cell[..., 1]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tessera.conditioners.cells import cell_of, every_cell, one_per_row
 from tessera.conditioners.contract import Cell, Place
+from tessera.conditioners.counts import turn_of
 from tessera.conditioners.labels import (
     SLOT_LANE,
     Label,
@@ -45,6 +46,8 @@ class LocationList:
         check_label(self.label)
         if self.slots < 1:
             raise UserError(f"A list needs at least one slot, not {self.slots}.")
+        if self.cells < 1:
+            raise UserError(f"A grid needs at least one cell, not {self.cells}.")
         if self.fill not in ("anywhere", "first"):
             raise UserError(f"A list is filled `anywhere` or `first`, not `{self.fill}`.")
 
@@ -107,7 +110,8 @@ class LocationList:
         return [[(x, y) for x, y in row[told].tolist()] for row, told in zip(places, here)]
 
     def without(self, cond: Tensor, k: int | Place) -> Tensor:
-        gone = self._kth_slot(cond, k) if isinstance(k, int) else self._slot_at(cond, check_place(k))
+        turn = turn_of(k)
+        gone = self._slot_at(cond, check_place(k)) if turn is None else self._kth_slot(cond, turn)
         if not gone.any(-1).all():
             raise UserError(f"There is no condition {k} to take out.")
         return (self._table(cond) * ~gone[..., None]).flatten(1)
@@ -128,7 +132,7 @@ class LocationList:
     def near_every_cell(self, cond: Tensor, radius: int) -> Tensor:
         cell = every_cell(self.cells, cond.device).repeat(len(cond), 1)
         near = self.near(cond.repeat_interleave(self.cells**2, 0), cell, radius)
-        return near.unflatten(0, (len(cond), -1))
+        return near.unflatten(0, (len(cond), self.cells**2))
 
     def active(self, cond: Tensor, radius: int) -> Tensor:
         near = self.near_every_cell(cond, radius).unflatten(-1, (self.slots, 3))

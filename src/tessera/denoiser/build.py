@@ -82,6 +82,7 @@ def denoiser_config(denoiser: nn.Module) -> dict[str, Any]:
 
 
 def denoiser_from(config: Mapping[str, Any]) -> nn.Module:
+    """The untrained network whose `denoiser_config` this is."""
     options = dict(config)
     kind = options.pop("kind", None)
     if kind not in KINDS:

@@ -69,8 +69,11 @@ class Discrete(Adapted):
     ):
         super().__init__(predict, shift, scale)
         alphas = alphas.double()
-        if alphas.ndim != 1 or not bool(((alphas > 0) & (alphas < 1)).all() and (alphas.diff() < 0).all()):
-            raise UserError("The signal's shares must be a falling list of numbers between 0 and 1.")
+        falling = alphas.ndim == 1 and len(alphas) > 1 and bool((alphas.diff() < 0).all())
+        if not falling or not bool(((alphas > 0) & (alphas < 1)).all()):
+            raise UserError(
+                "The signal's shares must be a falling list of two or more numbers between 0 and 1."
+            )
         self.whole_times = whole_times
         self.register_buffer("log_sigmas", ((1 - alphas) / alphas).log().float() / 2)
 

@@ -30,6 +30,7 @@ from tessera.denoiser.magnitude import (
     upsampled_conv,
 )
 from tessera.denoiser.precondition import preconditioned
+from tessera.denoiser.views import check_input
 from tessera.errors import UserError
 
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -124,8 +125,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 class EDM2(nn.Module):
     """Denoiser D(x; sigma, cond). Condition vectors are (B, cond_dim); None stands for all zeros.
 
-    `attention` lists resolutions; the first block of the decoder attends in any case. `coords` appends the x
-    and y coordinate of every pixel to the input.
+    `attention` lists resolutions; the first block of the decoder attends in any case. What is narrower than one
+    head does not. `coords` appends the x and y coordinate of every pixel to the input.
     """
 
     coords: Tensor | None
@@ -157,6 +158,7 @@ class EDM2(nn.Module):
         super().__init__()
         self.config: dict[str, Any] = {name: plain(value) for name, value in given.items()}
         check_sizes(size, mult, width)
+        check_heads(size, mult, width, attention, head_width)
         self.size, self.cond_dim, self.channels, self.sigma_data = size, cond_dim, channels, sigma_data
         self.label_balance, self.concat_balance = label_balance, concat_balance
         self._precision: Precision = "float32"
@@ -197,7 +199,7 @@ class EDM2(nn.Module):
 
     def forward(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
         """The clean picture (B, C, H, W) for noisy x, noise level () or (B,) and condition (B, cond_dim)."""
-        self.check_input(x, cond)
+        check_input(x, cond, self.channels, self.size, self.cond_dim)
         x = x.to(self.out_gain.dtype)
         return preconditioned(lambda scaled, noise: self.raw(scaled, noise, cond), x, sigma, self.sigma_data)
 
@@ -289,15 +291,6 @@ class EDM2(nn.Module):
             extra.append(self.coords.to(x.dtype).expand(x.shape[0], -1, -1, -1))
         return torch.cat([x, *extra], dim=1)
 
-    def check_input(self, x: Tensor, cond: Tensor | None) -> None:
-        if x.ndim != 4 or tuple(x.shape[1:]) != (self.channels, self.size, self.size):
-            takes = f"(B, {self.channels}, {self.size}, {self.size})"
-            raise UserError(f"This network takes pictures {takes}, not {tuple(x.shape)}.")
-        wrong = cond is not None and tuple(cond.shape) != (x.shape[0], self.cond_dim)
-        if cond is not None and self.cond is not None and wrong:
-            takes = f"({x.shape[0]}, {self.cond_dim})"
-            raise UserError(f"This network takes conditions {takes}, not {tuple(cond.shape)}.")
-
 
 def build_encoder(
     inputs: int,
@@ -383,3 +376,17 @@ def check_sizes(size: int, mult: Sequence[int], width: int) -> None:
     step = 2 ** (len(mult) - 1)
     if size < step or size % step:
         raise UserError(f"With {len(mult)} levels a picture's side is a multiple of {step}, not {size}.")
+
+
+def check_heads(
+    size: int, mult: Sequence[int], width: int, attention: Sequence[int], head_width: int
+) -> None:
+    """Heads share the channels of a level evenly; a level narrower than one head does not attend."""
+    if head_width < 1:
+        raise UserError(f"An attention head needs at least one channel, not {head_width}.")
+    asked = {width * m for level, m in enumerate(mult) if size >> level in attention}
+    for channels in sorted(asked | {width * mult[-1]}):
+        if channels > head_width and channels % head_width:
+            raise UserError(
+                f"Heads of {head_width} channels do not divide the {channels} of a level that attends."
+            )

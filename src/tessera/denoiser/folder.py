@@ -69,11 +69,11 @@ def save_model(
     }
     write_json(folder / CONFIG, record)
     with atomic(folder / CARD) as temporary:
-        temporary.write_text(card(folder.name, denoiser, record))
+        temporary.write_text(card(folder, denoiser, record))
     return folder
 
 
-def card(name: str, denoiser: nn.Module, record: Mapping[str, Any]) -> str:
+def card(folder: Path, denoiser: nn.Module, record: Mapping[str, Any]) -> str:
     """A page for the person who finds the folder."""
     weights = sum(p.numel() for p in denoiser.parameters())
     settings = record.get("settings", {})
@@ -91,12 +91,18 @@ def card(name: str, denoiser: nn.Module, record: Mapping[str, Any]) -> str:
     return "\n".join(
         [
             "---", "library_name: tessera", "tags: [diffusion, clevr]", "---", "",
-            f"# {name}", "", "A conditional diffusion model of CLEVR-like scenes, trained by Tessera.", "",
+            f"# {folder.name}", "", "A conditional diffusion model of CLEVR-like scenes, trained by Tessera.", "",
             "| | |", "|---|---|", *rows, "",
-            "```python", "import tessera", "", f'model = tessera.load("{name}")', "```", "",
+            "```python", "import tessera", "", f'model = tessera.load("{load_word(folder)}")', "```", "",
             "Its pictures show rendered toy scenes; it knows nothing else.", "",
         ]
     )  # fmt: skip
+
+
+def load_word(folder: Path) -> str:
+    """What `load_model` finds the folder by: its name if it stands on a shelf, else its path."""
+    shelved = folder.resolve().parent in [shelf.resolve() for shelf in SHELVES]
+    return folder.name if shelved else folder.as_posix()
 
 
 def objects_words(objects) -> str | None:

@@ -307,7 +307,7 @@ class LocalConditional(Local):
     as seen from the patch. Where fewer than `least` candidates agree, conditions are compared within a smaller
     radius, in the end not at all; `agreement` counts the cells that were answered at each radius. `most` takes
     only the first so many agreeing patches of each place, as if the data had ended there: empty floor is
-    plentiful, things are not.
+    plentiful, things are not. Where conditions are not compared at all it takes any so many.
     """
 
     def __init__(
@@ -358,6 +358,7 @@ class LocalConditional(Local):
                 self.agreement[near] += 1
                 return sources
         self.agreement[None] += 1
+        # By the order of their keys, as arbitrary as any; published numbers were measured with this one.
         return [(place, self.order0[place][: self.most]) for place in self.places(cell)]
 
     def with_key(self, n: int, place: int, key: Tensor) -> Tensor:

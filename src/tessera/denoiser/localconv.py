@@ -132,7 +132,9 @@ class LocalConv(nn.Module):
         told = torch.cat([told, torch.ones_like(told[:, :1])], dim=1)
         emb = self.embed(noise, told)
         x = torch.cat([self.tiles(x), resized(told, self.size // self.tile)], dim=1)
-        x = self.stem(x.to(DTYPES[self._precision]).contiguous(memory_format=torch.channels_last))
+        if self._precision != "float32":  # else whatever the weights have, which may be float64
+            x = x.to(DTYPES[self._precision])
+        x = self.stem(x.contiguous(memory_format=torch.channels_last))
         for block in self.blocks:
             x = block(x, emb)
         return F.pixel_shuffle(self.out(x, self.out_gain).to(self.out_gain.dtype), self.tile)

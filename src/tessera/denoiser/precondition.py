@@ -17,6 +17,7 @@ class Scalings(NamedTuple):
 
 
 def scalings(sigma: Tensor, sigma_data: float) -> Scalings:
+    """The factors for noise levels (B,) and pictures of standard deviation `sigma_data`."""
     total = sigma.square() + sigma_data**2
     return Scalings(
         skip=sigma_data**2 / total,
@@ -41,8 +42,7 @@ def loss_weight(sigma: Tensor, sigma_data: float) -> Tensor:
 
 def per_picture(sigma: Tensor | float, x: Tensor) -> Tensor:
     """One noise level per picture of x: () or (B,) or (B, 1, 1, 1) becomes (B,), at least float32."""
-    sigma = torch.as_tensor(sigma, device=x.device)
-    sigma = sigma.to(torch.promote_types(x.dtype, torch.float32))
+    sigma = torch.as_tensor(sigma, device=x.device, dtype=torch.promote_types(x.dtype, torch.float32))
     return sigma.reshape(-1).expand(x.shape[0])
 
 

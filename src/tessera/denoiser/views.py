@@ -63,10 +63,13 @@ def training_views(
 
 
 def check_input(x: Tensor, cond: Tensor | None, channels: int, size: int, cond_dim: int) -> Tensor:
-    """The condition for pictures x, all zero if there is none; one sentence if either has the wrong shape."""
+    """The condition for pictures x, all zero if there is none; one sentence if either has the wrong shape.
+
+    A network that is told nothing may be given any: as the weaker one of a guided pair it is.
+    """
     if x.ndim != 4 or tuple(x.shape[1:]) != (channels, size, size):
         raise UserError(f"This network takes pictures (B, {channels}, {size}, {size}), not {tuple(x.shape)}.")
-    if cond is None:
+    if cond is None or not cond_dim:
         return torch.zeros(len(x), cond_dim, device=x.device, dtype=x.dtype)
     if tuple(cond.shape) != (len(x), cond_dim):
         raise UserError(f"This network takes conditions {(len(x), cond_dim)}, not {tuple(cond.shape)}.")

@@ -47,10 +47,10 @@ def picture_name(number: int) -> str:
 
 def picture_record(scene: Scene, index: int, size: int | tuple[int, int], name: str) -> dict[str, Any]:
     """The official record, with pixel coordinates of this very picture, rounded and exact."""
-    record = scene_record(scene, index, width_height(size), SPLIT, name)
-    for thing, (x, y, depth) in zip(record["objects"], picture_coords(scene, size), strict=True):
-        thing["pixel_coords"] = [round(x), round(y), depth]
-        thing["pixel_coords_exact"] = [x, y, depth]
+    places = picture_coords(scene, size)
+    record = scene_record(scene, index, places, SPLIT, name)
+    for thing, place in zip(record["objects"], places, strict=True):
+        thing["pixel_coords_exact"] = list(place)
     return record
 
 

@@ -15,9 +15,9 @@ from rich.table import Table
 from tessera import console
 from tessera.devices import DeviceName, peak_memory, pick_device, synchronize
 from tessera.errors import UserError
+from tessera.experiments import parse_range
 from tessera.images.pictures import parse_size, width_height
 from tessera.images.render import Quality, render
-from tessera.images.verbs import parse_objects
 from tessera.provenance import provenance
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.sampling import Scenes
@@ -62,7 +62,7 @@ class BenchRender:
         device, size = pick_device(self.device), parse_size(self.size)
         count = self.count or COUNTS[device.type]
         batch = min(count, self.batch or FIRST_BATCHES[device.type])
-        rules = Scenes(objects=parse_objects(self.objects))
+        rules = Scenes(objects=parse_range(self.objects, "things"))
         qualities = [self.quality] if self.quality else list(get_args(Quality))
         with console.progress("measuring", (self.repeats + 1) * (1 + len(qualities))) as advance:
             drawing, scenes = self.time_drawing(rules, count, device, advance)

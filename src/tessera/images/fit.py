@@ -84,8 +84,14 @@ def _read(folder: Path):
     if len(data) < 2:
         raise UserError(f"{folder} holds {len(data)} pictures; fitting needs at least two.")
     pairs = [data[i] for i in range(len(data))]
+    if len({image.shape for image, _ in pairs}) > 1:
+        raise UserError(f"{folder} holds pictures of several sizes; fitting needs all of one size.")
     pictures = np.stack([(image.numpy() + 1) / 2 for image, _ in pairs])  # (B, 3, H, W)
     b, c, h, w = pictures.shape
+    if h % SHRINK or w % SHRINK:
+        raise UserError(
+            f"Pictures are compared at half their size, so {w}x{h} will not do: both must be even."
+        )
     small = pictures.reshape(b, c, h // SHRINK, SHRINK, w // SHRINK, SHRINK).mean((3, 5))
     return [scene for _, scene in pairs], small
 

@@ -15,6 +15,7 @@ from tessera.images import shading, shapes, stage
 from tessera.images.look import Look
 from tessera.images.shading import around_things, lobe_table
 from tessera.images.world import World
+from tessera.scenes import visibility
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.camera import FOCAL, camera_axes
 
@@ -28,9 +29,9 @@ FRONT, WALL = tl.constexpr(stage.FRONT), tl.constexpr(stage.WALL)
 S0, S1, S2, S3, S4, S5 = (tl.constexpr(c) for c in stage.START)
 STAGE_SHARE = tl.constexpr(stage.ALBEDO / math.pi)
 PI = tl.constexpr(math.pi)
-BALL = tl.constexpr(shapes.SPHERE_RADIUS)
-FLAT, ROUND = tl.constexpr(shapes.CUBE_FLAT), tl.constexpr(shapes.CUBE_ROUND)
-RIM_R, RIM_Z = tl.constexpr(shapes.RIM_RADIAL), tl.constexpr(shapes.RIM_AXIAL)
+BALL = tl.constexpr(visibility.SPHERE_RADIUS)
+FLAT, ROUND = tl.constexpr(visibility.CUBE_CORE), tl.constexpr(visibility.CUBE_ROUNDING)
+RIM_R, RIM_Z = tl.constexpr(visibility.RIM_RADIUS), tl.constexpr(visibility.RIM_HEIGHT)
 HALF, TALL = tl.constexpr(shapes.SHADOW_WIDE), tl.constexpr(shapes.SHADOW_TALL)
 ROUGH, SHARP, SHARE = (tl.constexpr(c) for c in (shading.ROUGH, shading.SHARP, shading.ROUGH_SHARE))
 STRETCH, GLOSS = tl.constexpr(shading.STRETCH), tl.constexpr(shading.RUBBER_GLOSS)

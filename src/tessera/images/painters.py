@@ -24,6 +24,8 @@ AT_ONCE_IN_BLENDER = 4  # scenes per Blender process: starting one costs little 
 
 @dataclass(frozen=True)
 class Painter(ABC):
+    """Draws scenes at one size; the renderer behind it is ours or Blender's."""
+
     size: int | tuple[int, int]
     layers: tuple[str, ...]
     batch: int | None = None

@@ -124,7 +124,7 @@ class Eye:
         right, up, backward = (
             axis[scene].map(lambda c: _fit(c, x)) for axis in (self.right, self.up, self.backward)
         )
-        return Vec(*(x * r + y * u - b for r, u, b in zip(*(_parts(v) for v in (right, up, backward)))))
+        return Vec(*(x * r + y * u - b for r, u, b in zip(*(v.parts() for v in (right, up, backward)))))
 
     def grid(self, dx: Tensor | float = 0.0, dy: Tensor | float = 0.0) -> Vec:
         """Directions through all pixels, (B, P), at their centres or moved off them by (dx, dy) pixels."""
@@ -178,10 +178,6 @@ def _fit(values: Tensor, like: Tensor) -> Tensor:
     return values.reshape(-1, *([1] * (like.dim() - 1)))
 
 
-def _parts(vector: Vec) -> tuple[Tensor, Tensor, Tensor]:
-    return vector.x, vector.y, vector.z
-
-
 def _subpixels(samples: int, device) -> tuple[Tensor, Tensor]:
     """Offsets (columns, rows) of a regular grid of samples in a pixel, each (S,)."""
     steps = (torch.arange(samples, device=device) + 0.5) / samples - 0.5
@@ -214,18 +210,16 @@ def _picture(world: World, eye: Eye, look: Look, blur: float, samples: int, boun
     point = eye.position[scene].along(ray, depth)
     hits = Hits(thing, point, normal, scene, -ray.unit(), lobes.take(sample))
     light = thing_light(world, look, hits, blur, bounces)
-    covered, dx, dy = _coverage(world, eye, pixel, sample, samples)
+    covered, dx, dy = _coverage(eye, pixel, sample, samples)
     stage = _stage_picture(world, eye, look, dx, dy, blur)
     channels = [
         (floor * (1 - covered)).flatten().index_add_(0, pixel, value, alpha=1 / samples**2)
-        for floor, value in zip(_parts(stage), _parts(light))
+        for floor, value in zip(stage.parts(), light.parts())
     ]
     return torch.stack(channels).view(3, *covered.shape).transpose(0, 1)
 
 
-def _coverage(
-    world: World, eye: Eye, pixel: Tensor, sample: Tensor, samples: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def _coverage(eye: Eye, pixel: Tensor, sample: Tensor, samples: int) -> tuple[Tensor, Tensor, Tensor]:
     """How much of each pixel things cover, and where (off its centre) the rest of it lies; each (B, P).
 
     The stage must be looked up in that rest: at a thing's foot the pixel's centre may lie under the thing.

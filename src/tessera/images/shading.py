@@ -80,14 +80,10 @@ def _near_things(world: World, look: Look, points: Points) -> tuple[Tensor, tupl
         closeness = present / (1 + squared).square()
         taken.add_(closeness)
         for channel, color, light in zip(
-            glow, (c[n] for c in _parts(world.color)), (c[n] for c in _parts(around))
+            glow, (c[n] for c in world.color.parts()), (c[n] for c in around.parts())
         ):
             channel.addcmul_(closeness, points.spread(color * light * look.bleed))
     return (1 - look.shade * taken).clamp_min(0), tuple(glow)
-
-
-def _parts(vector: Vec) -> tuple[Tensor, Tensor, Tensor]:
-    return vector.x, vector.y, vector.z
 
 
 def around_things(world: World) -> Vec:
@@ -132,7 +128,7 @@ def thing_light(world: World, look: Look, hits: Hits, blur: float, bounces: int)
             mirror.add_(light * glare, alpha=power)
     below, above = (1 - hits.normal.z) / 2, (1 + hits.normal.z) / 2
     rubber = []
-    for direct, mirror, tint, floor in zip(matt, shine, _parts(color), _parts(around)):
+    for direct, mirror, tint, floor in zip(matt, shine, color.parts(), around.parts()):
         indirect = look.floor_bounce * floor * below + look.sky * above
         seen = look.sheen * fresnel(cosine, 1.4) * (floor * below + look.sky)
         rubber.append((1 - gloss) * tint * (direct / math.pi + indirect) + mirror + seen)
@@ -140,7 +136,7 @@ def thing_light(world: World, look: Look, hits: Hits, blur: float, bounces: int)
     return Vec(
         *(
             torch.where(metal, tint * (mirror + image), plain)
-            for tint, mirror, image, plain in zip(_parts(color), shine, _parts(mirrored), rubber)
+            for tint, mirror, image, plain in zip(color.parts(), shine, mirrored.parts(), rubber)
         )
     )
 
@@ -155,7 +151,7 @@ def _grain(world: World, hits: Hits) -> Vec:
 def _mirrored(
     world, look: Look, hits: Hits, metal: Tensor, grain: Vec, around: Vec, blur: float, bounces: int
 ) -> Vec:
-    """What metal points show of their surroundings (zero elsewhere)."""
+    """What metal points show of their surroundings; where nothing is traced, a glow of the floor around."""
     image = around * look.metal_glow
     rows = torch.nonzero(metal).squeeze(-1)
     if bounces == 0 or not len(rows):
@@ -163,7 +159,7 @@ def _mirrored(
     shiny = hits.take(rows)
     direction, weight = bounce(shiny, grain.take(rows))
     light = trace(world, look, shiny, direction, blur, bounces - 1)
-    for into, value in zip(_parts(image), _parts(light)):
+    for into, value in zip(image.parts(), light.parts()):
         into[rows] = value * weight
     return image
 
@@ -194,7 +190,7 @@ def trace(world: World, look: Look, start: Hits, direction: Vec, blur: float, bo
 
 
 def _put(into: Vec, rows: Tensor, values: Vec) -> None:
-    for channel, value in zip(_parts(into), _parts(values)):
+    for channel, value in zip(into.parts(), values.parts()):
         channel[rows] = value
 
 

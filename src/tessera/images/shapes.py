@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from tessera.images.vectors import Vec
+from tessera.scenes.visibility import CUBE_CORE, CUBE_ROUNDING, RIM_HEIGHT, RIM_RADIUS, SPHERE_RADIUS
 
-SPHERE_RADIUS = 0.9991
-CUBE_FLAT, CUBE_ROUND = 0.75, 0.25  # faces are flat to 0.75; the rest is rounded with a^3 + b^3 + c^3 = 1
-RIM_RADIAL, RIM_AXIAL = 0.089, 0.099  # the rounded rim of the cylinder: a^4 + b^4 = 1
 # Shadows are those of sharp solids a little smaller, so that light reaches under their rounded lower edges.
 SHADOW_WIDE, SHADOW_TALL = 0.97, 0.91
 BOUND = {"cube": 1.60, "sphere": 1.0, "cylinder": 1.38}  # radius of the sphere around each shape
@@ -36,23 +34,21 @@ def hit_sphere(origin: Vec, direction: Vec) -> tuple[Tensor, Vec]:
 
 def hit_cube(origin: Vec, direction: Vec, steps: int = 5) -> tuple[Tensor, Vec]:
     """Distance (inf where missed) and outward normal of the rounded cube."""
-    slabs = [
-        _slab(o, d) for o, d in zip((origin.x, origin.y, origin.z), (direction.x, direction.y, direction.z))
-    ]
+    slabs = [_slab(o, d) for o, d in zip(origin.parts(), direction.parts())]
     enter = torch.maximum(torch.maximum(slabs[0][0], slabs[1][0]), slabs[2][0])
     leave = torch.minimum(torch.minimum(slabs[0][1], slabs[1][1]), slabs[2][1])
     t = torch.where(enter < leave, enter, 0.0)
 
     def beyond(t: Tensor) -> tuple[Vec, Vec]:
         point = origin.along(direction, t)
-        return point, point.map(lambda c: ((c.abs() - CUBE_FLAT) / CUBE_ROUND).clamp_min(0))
+        return point, point.map(lambda c: ((c.abs() - CUBE_CORE) / CUBE_ROUNDING).clamp_min(0))
 
     for _ in range(steps):
         point, out = beyond(t)
         squares = out.map(torch.square)
         outside = out.dot(squares) - 1  # a^3 + b^3 + c^3 - 1
         pull = Vec(squares.x * point.x.sign(), squares.y * point.y.sign(), squares.z * point.z.sign())
-        closing = 3 / CUBE_ROUND * pull.dot(direction)
+        closing = 3 / CUBE_ROUNDING * pull.dot(direction)
         t = torch.where(closing < -1e-9, t - outside / closing.clamp_max(-1e-9), t)
     point, out = beyond(t)
     met = (enter < leave) & (t > 0) & (t <= leave) & (out.dot(out.map(torch.square)) - 1 < 0.01)
@@ -75,20 +71,20 @@ def hit_cylinder(origin: Vec, direction: Vec, steps: int = 4) -> tuple[Tensor, V
     def beyond(t: Tensor) -> tuple[Vec, Tensor, Tensor, Tensor]:
         point = origin.along(direction, t)
         radius = torch.sqrt(point.x * point.x + point.y * point.y).clamp_min(1e-6)
-        side = ((radius - (1 - RIM_RADIAL)) / RIM_RADIAL).clamp_min(0)
-        top = ((point.z.abs() - (1 - RIM_AXIAL)) / RIM_AXIAL).clamp_min(0)
+        side = ((radius - (1 - RIM_RADIUS)) / RIM_RADIUS).clamp_min(0)
+        top = ((point.z.abs() - (1 - RIM_HEIGHT)) / RIM_HEIGHT).clamp_min(0)
         return point, radius, side, top
 
     for _ in range(steps):
         point, radius, side, top = beyond(t)
         outside = side**4 + top**4 - 1
         outward = (point.x * direction.x + point.y * direction.y) / radius
-        closing = 4 * (side**3 / RIM_RADIAL * outward + top**3 / RIM_AXIAL * point.z.sign() * direction.z)
+        closing = 4 * (side**3 / RIM_RADIUS * outward + top**3 / RIM_HEIGHT * point.z.sign() * direction.z)
         t = torch.where(closing < -1e-9, t - outside / closing.clamp_max(-1e-9), t)
     point, radius, side, top = beyond(t)
     met = crosses & (t > 0) & (t <= leave) & (side**4 + top**4 - 1 < 0.01)
-    slope = side**3 / (RIM_RADIAL * radius)
-    normal = Vec(slope * point.x, slope * point.y, top**3 / RIM_AXIAL * point.z.sign())
+    slope = side**3 / (RIM_RADIUS * radius)
+    normal = Vec(slope * point.x, slope * point.y, top**3 / RIM_HEIGHT * point.z.sign())
     return torch.where(met, t, torch.inf), normal
 
 

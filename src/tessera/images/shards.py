@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -237,7 +237,15 @@ class ShardFolder:
                 f"{self.path} is unfinished ({len(self.shards)} shards so far);"
                 " run the command that made it again to carry on."
             )
-        self._open = lru_cache(OPEN_SHARDS)(self._open_shard)
+
+    @cached_property
+    def _open(self) -> Callable[[Shard], Any]:
+        """The file of a shard, opened once while it is among the latest."""
+        return lru_cache(OPEN_SHARDS)(self._open_shard)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the open files: another process opens its own."""
+        return {name: value for name, value in vars(self).items() if name != "_open"}
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -262,8 +270,9 @@ class ShardFolder:
     def tensors(self, rows: Sequence[int]) -> dict[str, Tensor]:
         """Everything stored about the pictures with these numbers, one row each."""
         parts = [self._row(self._checked(row)) for row in rows]
-        names = parts[0] if parts else self._row(0)
-        return {name: torch.stack([part[name] for part in parts]) for name in names}
+        if not parts:
+            return {name: value[None][:0] for name, value in self._row(0).items()}
+        return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
 
     def verify(self, on_shard: Callable[[], Any] = lambda: None) -> None:
         """Compare every checksum; a damaged shard is named in one sentence."""

@@ -8,6 +8,8 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Vec:
+    """x, y and z of many vectors, all of one shape."""
+
     x: Tensor
     y: Tensor
     z: Tensor
@@ -63,8 +65,11 @@ class Vec:
             torch.addcmul(self.z, direction.z, distance),
         )
 
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.x, self.y, self.z
+
     def stacked(self) -> Tensor:
-        return torch.stack([self.x, self.y, self.z], dim=-1)
+        return torch.stack(self.parts(), dim=-1)
 
 
 def take(column: Tensor, rows: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 from tessera import console
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
+from tessera.experiments import parse_range
 from tessera.files import make_folder, sha256
 from tessera.images.album import Album, picture_name
 from tessera.images.blender import SAMPLES, blender_python, checked_assets
@@ -150,7 +151,7 @@ class Render:
         return self.placed_scenes(device) if self.places else self.drawn_scenes(device)
 
     def drawn_scenes(self, device: torch.device) -> Source:
-        rules, count = self.rules(parse_objects(self.objects)), self.count or DRAWN_BY_DEFAULT
+        rules, count = self.rules(parse_range(self.objects, "things")), self.count or DRAWN_BY_DEFAULT
 
         def take(first: int, many: int) -> SceneBatch:
             return rules.draw(many, self.seed, self.start + first, device)
@@ -160,7 +161,7 @@ class Render:
 
     def placed_scenes(self, device: torch.device) -> Source:
         places, count = parse_places(self.places), self.count or DRAWN_BY_DEFAULT
-        self.refuse(("objects",), "--places")
+        self.refuse(("objects", "spacing", "visibility"), "--places")  # the places alone decide
         rules, size = self.rules((len(places), len(places))), parse_size(self.size)
 
         def place(first: int, many: int) -> SceneBatch:
@@ -256,14 +257,6 @@ class Render:
         labels = [Path(name).stem.rpartition("_")[2] for name in source.names[: len(pictures)]]
         save_png(self.out / "sheet.png", contact_sheet(pictures, labels))
         return ["sheet.png"]
-
-
-def parse_objects(spec: str) -> tuple[int, int]:
-    """`4` is (4, 4), `1-3` is (1, 3)."""
-    low, dash, high = spec.partition("-")
-    if not low.isdecimal() or (dash and not high.isdecimal()):
-        raise UserError(f"`{spec}` is no number of things; write 3 or 1-3.")
-    return int(low), int(high if dash else low)
 
 
 def parse_places(groups: Sequence[str]) -> list[list[float]]:

@@ -18,6 +18,8 @@ SUN_DISTANCE = 30.0  # beyond every thing and its shadow; the sun itself has no 
 
 @dataclass(frozen=True)
 class Lamp:
+    """One lamp of every scene in the batch: a disc that looks at the origin, or the sun."""
+
     position: Vec  # (B,); for the sun: the way to it from anywhere
     power: tuple[float, float, float]  # radiance times area; for the sun: irradiance
     radius: float  # of a disc as large as the lamp
@@ -58,6 +60,8 @@ class Points:
 
 @dataclass(frozen=True)
 class World:
+    """What rays can meet in B scenes of up to N things, and the lamps that light it."""
+
     center: Vec  # (N, B)
     size: Tensor  # (N, B)
     cos: Tensor
@@ -66,7 +70,6 @@ class World:
     metal: Tensor  # (N, B) bool
     color: Vec  # (N, B) scene-linear
     bound: Tensor  # (N, B) radius of the sphere around the thing; negative for absent things
-    camera: Vec  # (B,)
     lamps: tuple[Lamp, ...]
 
     @staticmethod
@@ -77,7 +80,6 @@ class World:
         palette = torch.tensor(list(COLORS.values()), device=scenes.device) / 255.0
         bounds = torch.tensor([BOUND[name] for name in SHAPES], device=scenes.device)
         bound = bounds[scenes.shape] * scenes.size
-        # a ball or a cylinder looks the same from every side; only its metal's grain knows its yaw
         return World(
             center=Vec.of(scenes.center).map(column),
             size=column(scenes.size),
@@ -87,7 +89,6 @@ class World:
             metal=column(scenes.material == METAL),
             color=Vec.of(palette[scenes.color]).map(column),
             bound=column(torch.where(scenes.present, bound, -1.0)),
-            camera=Vec.of(scenes.camera),
             lamps=_lamps(scenes),
         )
 
@@ -124,7 +125,7 @@ class World:
             t, n = HIT[name](o, d)
             n = self.world_direction(some, n).unit()
             distance[rows] = t
-            for into, value in zip((normal.x, normal.y, normal.z), (n.x, n.y, n.z)):
+            for into, value in zip(normal.parts(), n.parts()):
                 into[rows] = value
         return distance, normal
 

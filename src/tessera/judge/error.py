@@ -1,8 +1,9 @@
 """The judge's own error, measured on rendered truth, and what a count means once it is taken into account.
 
 A picture truly fills t of K places and shows e extras. Of its t + e things the judge misses some and sees some
-that are not there, as often as it did in calibration pictures of t + e things; an empty place looks filled
-with a small chance of its own. This gives P(counted | true), which maximum likelihood turns round.
+that are not there, as often as it did in calibration pictures of t + e things; one that is not there is an
+extra, or, with a small chance, fills an empty place. This gives P(counted | true), which maximum likelihood
+turns round.
 """
 
 from collections.abc import Mapping
@@ -35,6 +36,12 @@ class JudgeError:
             return 0.0
         seen, empty = tried[nearest(things, tried)]
         return seen / empty
+
+    def landing(self, things: int, empty: int) -> float:
+        """The chance that a thing seen falsely stands at one of so many empty places, and so fills it."""
+        chance = self.missed_and_false(things).sum(0)  # (x,)
+        seen = float(chance @ np.arange(len(chance)))  # falsely, in a picture
+        return min(1.0, empty * self.false_fill(things) / seen) if seen else 0.0
 
     def resampled(self, rng: np.random.Generator) -> "JudgeError":
         """The error as another calibration of the same size might have measured it."""
@@ -79,19 +86,14 @@ def confusion(error: JudgeError, k: int, extras: int) -> np.ndarray:
 
 def counted_given(error: JudgeError, k: int, extras: int, t: int, e: int) -> np.ndarray:
     """What is counted, (k + 1, extras + 1), in a picture that fills t places and shows e extras."""
-    seen = np.zeros((t + 1, extras + 1))
-    chance = error.missed_and_false(t + e)
+    counted = np.zeros((k + 1, extras + 1))
+    chance, landing = error.missed_and_false(t + e), error.landing(t + e, k - t)
     for missed, false in zip(*np.nonzero(chance)):
         for asked, share in enumerate(missed_among_asked(t, e, int(missed))):
-            if share:
-                shown = e - (missed - asked) + false
-                seen[t - asked, min(shown, extras)] += share * chance[missed, false]
-    filling = binomial(
-        k - t, error.false_fill(t + e)
-    )  # the chance of 0, 1, ... empty places that look filled
-    counted = np.zeros((k + 1, extras + 1))
-    for more, share in enumerate(filling):
-        counted[more : more + t + 1] += share * seen
+            for landed, part in enumerate(binomial(int(false), landing) if share else ()):
+                more = min(landed, k - t)  # a place is filled once
+                shown = e - (missed - asked) + false - more
+                counted[t - asked + more, min(shown, extras)] += part * share * chance[missed, false]
     return counted
 
 

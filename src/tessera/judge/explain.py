@@ -29,10 +29,10 @@ def draw_explanation(
     places: Sequence[Place] = (),
     strangeness: float = 0.0,
 ) -> Tensor:
-    """The picture (3, H, W) with boxes and a panel of words beside it, 8-bit."""
+    """The picture (3, H, W) with boxes, rings at `places` and a panel of words beside it, 8-bit."""
     image = enlarged(as_image(picture))
     aspect = picture_aspect(image.width, image.height)
-    lines = words(findings, verdict, places, strangeness)
+    lines = words(findings, verdict, strangeness)
     sheet = Image.new("RGB", (image.width + PANEL, max(image.height, LINE * (len(lines) + 1))), PAPER)
     sheet.paste(image, (0, 0))
     pen = ImageDraw.Draw(sheet)
@@ -52,7 +52,7 @@ def enlarged(image: Image.Image) -> Image.Image:
 
 
 def words(
-    findings: Sequence[Finding], verdict: Verdict | None, places: Sequence[Place], strangeness: float
+    findings: Sequence[Finding], verdict: Verdict | None, strangeness: float
 ) -> list[tuple[str, tuple[int, int, int]]]:
     """The lines of the panel and their colours."""
     lines = [

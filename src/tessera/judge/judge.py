@@ -19,6 +19,10 @@ from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
 
 THRESHOLD = 0.5  # a finding counts when the detector is this sure
 BATCH = {"cpu": 32, "cuda": 2048, "mps": 256}
+KNOWN = {"mean", "whiten", "limit"}  # what pictures the judge knows look like
+COUNTER = (
+    "num_batches_tracked"  # of batch norms: a whole number that half precision would spoil, and nobody needs
+)
 WORDS = {"color": COLOR_NAMES, "shape": SHAPES, "size": tuple(SIZES), "material": MATERIALS}
 
 
@@ -110,10 +114,19 @@ def load_judge(path: Path | str | None = None, device="cpu") -> Judge:
         state = load_file(folder / "detector.safetensors")
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"There is no readable judge in {folder}: {error}.") from error
-    detector = Detector(**config)
-    weights = {
-        name.removeprefix("detector."): v.float() for name, v in state.items() if name.startswith("detector.")
-    }
-    detector.load_state_dict(weights, strict=False)
-    known = {name.removeprefix("known."): v.float() for name, v in state.items() if name.startswith("known.")}
+    weights, known = part_of(state, "detector."), part_of(state, "known.")
+    try:
+        detector = Detector(**config)
+        unlike = detector.load_state_dict(weights, strict=False)
+    except (TypeError, RuntimeError) as error:
+        raise UserError(f"The weights in {folder} are not those of its detector.json.") from error
+    missing = [name for name in unlike.missing_keys if not name.endswith(COUNTER)]
+    if missing or unlike.unexpected_keys or known.keys() != KNOWN:
+        raise UserError(f"The weights in {folder} are not those of its detector.json.")
     return Judge(detector, known, device)
+
+
+def part_of(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): value.float() for name, value in state.items() if name.startswith(prefix)
+    }

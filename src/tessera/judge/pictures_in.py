@@ -60,6 +60,7 @@ class Pictures:
     size: tuple[int, int] | None = None  # (width, height)
     settings: dict[str, Any] | None = None  # of the training, as config.json has them
     about: dict[str, Any] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)  # file -> why nothing can be said of it
 
     @property
     def seen_max(self) -> int | None:
@@ -166,17 +167,21 @@ def asked_by_scene(truth: ClevrTruth, i: int) -> Asked:
 
 def from_names(folder: Path) -> Pictures:
     """Pictures in folders k00, k01, ...: the study's first K places were asked for."""
-    asked = []
+    asked, left_out = [], {}
     for file in picture_files(folder):
         number = re.fullmatch(r"k(\d+)", file.parent.name)
         if number and int(number[1]) <= len(LOCATIONS):
             asked.append(Asked(file, LOCATIONS[: int(number[1])]))
+        else:
+            left_out[str(file)] = (
+                f"{file} is in no folder k00 to k{len(LOCATIONS)}, so nobody knows what was asked."
+            )
     if not asked:
         raise UserError(
             f"{folder} does not say what was asked of its pictures: it has no asked.json, no scenes.json "
             "and no folders k00, k01, ...; give --places or --colors."
         )
-    return Pictures(folder, asked)
+    return Pictures(folder, asked, left_out=left_out)
 
 
 def picture_files(folder: Path) -> list[Path]:
@@ -206,7 +211,12 @@ class Reading:
 
     pictures: Pictures
     strict: bool = False
-    skipped: dict[str, str] = field(default_factory=dict)  # file -> why
+    skipped: dict[str, str] = field(init=False)  # file -> why
+
+    def __post_init__(self):
+        self.skipped = dict(self.pictures.left_out)
+        if self.strict and self.skipped:
+            raise UserError(next(iter(self.skipped.values())))
 
     def batches(self, at_once: int = AT_ONCE) -> Iterator[tuple[list[Asked], Tensor]]:
         """What was asked, and the pictures (B, 3, H, W) in [-1, 1]."""

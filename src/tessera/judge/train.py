@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tessera.console import print_json, progress, say
 from tessera.devices import DeviceName, pick_device
+from tessera.errors import UserError
 from tessera.files import make_folder, write_json
 from tessera.judge.detector import CELLS, Detector, Sight
 from tessera.judge.practice import ABSENT, THERE, UNCLEAR, Practice, practice, target_cells
@@ -92,8 +93,9 @@ def learn(
             stock = practice(seed, step // STOCK, min(STOCK, steps - step) * batch, device)
         lesson = stock.rows(slice(turn * batch, (turn + 1) * batch))
         way = max(step / steps, (time.monotonic() - started) / (60 * minutes) if minutes else 0.0)
-        if way >= 1:
+        if step and way >= 1:  # one step at least, however short the time
             return
+        way = min(way, 1.0)
         for group in optimiser.param_groups:
             group["lr"] = rate * min(way / 0.02, 0.5 * (1 + math.cos(math.pi * way)))
         with low_precision:
@@ -110,17 +112,19 @@ def learn(
 def measure_range(
     detector: Detector, seed: int, device, pictures: int = RANGE, on_lesson: Callable[[], Any] = lambda: None
 ) -> dict[str, Tensor]:
-    """What the summaries of known pictures look like: mean and inverse covariance, and their 99.9% distance."""
+    """What the summaries of known pictures look like: mean and whitening matrix, and their 99.9% distance."""
     detector.eval()
     summaries = []
     for number in range(max(1, pictures // LESSON)):
         on_lesson()
         lesson = practice(seed, number, LESSON, device)
         known = (lesson.state != ABSENT).any(1)
-        summaries.append(detector(lesson.images[known]).summary.double())
+        summaries.append(
+            detector(lesson.images[known]).summary.cpu().double()
+        )  # some devices have no float64
     rows = torch.cat(summaries)
     mean = rows.mean(0)
-    spread = torch.cov((rows - mean).T) + 1e-4 * torch.eye(rows.shape[1], dtype=rows.dtype, device=device)
+    spread = torch.cov((rows - mean).T) + 1e-4 * torch.eye(rows.shape[1], dtype=rows.dtype)
     whiten = torch.linalg.inv(torch.linalg.cholesky(spread))
     distance = ((rows - mean) @ whiten.T).square().sum(1).sqrt()
     return {"mean": mean.float(), "whiten": whiten.float(), "limit": distance.quantile(0.999).float()[None]}
@@ -135,18 +139,23 @@ class TrainJudge:
     total: int = 1_500_000
     """Pictures to learn from."""
     batch: int = 384
+    """Pictures in one step."""
     rate: float = 2e-3
     """Largest learning rate."""
     minutes: float = 0.0
     """End after so many minutes, learning rate included, if the total is not reached before (0: no limit)."""
     seed: int = 0
+    """Seed of weights and pictures."""
     device: DeviceName = "auto"
+    """Where to compute."""
     json: bool = False
     """Print one JSON object."""
 
     def run(self) -> None:
         from tessera.judge.judge import save_detector
 
+        if min(self.total, self.batch) < 1 or self.minutes < 0 or self.rate <= 0:
+            raise UserError("Total, batch and rate must be positive, and --minutes not negative.")
         device, folder = pick_device(self.device), make_folder(self.out)
         torch.manual_seed(self.seed)
         detector, started, last = Detector(), time.monotonic(), None
@@ -155,7 +164,7 @@ class TrainJudge:
                 if (last.pictures // self.batch) % LOOK == 0:
                     speed = last.pictures / (time.monotonic() - started)
                     advance(LOOK * self.batch, note=f"loss {float(last.loss):.3f}  {speed:,.0f} pictures/s")
-        assert last is not None
+        assert last is not None  # there is a first picture, hence a first step
         took = time.monotonic() - started
         save_detector(folder, detector, self.known_range(detector, device))
         record = {
@@ -163,7 +172,7 @@ class TrainJudge:
             "loss": float(last.loss),
             "seconds": took,
             "pictures_per_second": last.pictures / took,
-            "settings": {"total": self.total, "batch": self.batch, "rate": self.rate, "seed": self.seed},
+            "settings": {name: getattr(self, name) for name in ("total", "batch", "rate", "minutes", "seed")},
             "provenance": provenance(device),
         }
         write_json(folder / "training.json", record)

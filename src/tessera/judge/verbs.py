@@ -77,7 +77,7 @@ class JudgePictures:
     strict: bool = False
     """Stop at the first file that cannot be judged, instead of naming it and going on."""
     calibration: Path | None = None
-    """The judge's own error, as `judge calibrate --out` wrote it (default: the shipped one)."""
+    """The judge's own error, as `judge calibrate --out` wrote it (default: the shipped one, if it is this judge's)."""
     weights: Path | None = None
     """Folder of another judge, as `judge train` wrote it."""
     seed: int = 0
@@ -100,7 +100,7 @@ class JudgePictures:
             None if self.places is None else parse_places(self.places),
             None if self.colors is None else parse_colors(self.colors),
         )
-        calibration = load_calibration(self.calibration)
+        calibration = self.own_calibration()
         judge = open_judge(self.weights, device)
         reading = Reading(pictures, self.strict)
         judged = look_at(judge, reading, self.require_proper)
@@ -112,6 +112,11 @@ class JudgePictures:
             console.stderr.print(study_table(record))
             for line in conclusions(record):
                 console.say(line)
+
+    def own_calibration(self) -> dict[str, Any] | None:
+        """The error of this judge, asked in this way: the shipped one says nothing of another."""
+        as_shipped = self.weights is None and not self.require_proper
+        return load_calibration(self.calibration) if self.calibration or as_shipped else None
 
     def record(
         self,
@@ -356,9 +361,7 @@ class Explain:
         strangeness = strange.tolist()[0]
         out = self.out or self.image.with_name(f"{self.image.stem}-explained.png")
         make_folder(out.parent)
-        save_png(
-            out, draw_explanation(picture, found[0], verdict, asked.places if asked else (), strangeness)
-        )
+        save_png(out, draw_explanation(picture, found[0], verdict, asked.aims if asked else (), strangeness))
         if self.json:
             console.print_json(
                 {

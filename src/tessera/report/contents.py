@@ -98,7 +98,6 @@ def key_figures(subject: Subject, reach: Reach | None) -> list[tuple[str, str, s
     found = (subject.locality or {}).get("conditional_locality")
     if found:
         span = f"[{found['low']:.2f}, {found['high']:.2f}]"
-        span = f"[{found['low']:.2f}, {found['high']:.2f}]"
         shown.append((f"{found['value']:.2f}", span, "conditional locality"))
     side = side_in_band(subject)
     if side is not None:
@@ -310,14 +309,19 @@ def dynamics_sheet(records: Sequence[Record]) -> Sheet:
             ", ".join(f"{mu:g}" for mu in record["mu"]),
             f"{record['t_min']:.2f}",
             f"{record['e_min']:.3f}",
-            f"{record['e_max']:.3f}",
-            f"{record['t_max']:.2f}",
+            known(record["e_max"], 3),
+            known(record["t_max"], 2),
             yes_no(record["swing_by"]),
             " then ".join(map(str, record["order"])),
         )
         for record in records
     ]
     return Sheet("Learning the identity map", head, rows)
+
+
+def known(value: float | None, digits: int) -> str:
+    """A number, or nothing: a run whose error only falls has no peak."""
+    return "" if value is None else f"{value:.{digits}f}"
 
 
 def circles_sheet(record: Record) -> Sheet:
@@ -363,8 +367,14 @@ def judge_sheet(size: int, arrangement: str) -> Sheet | None:
         )
         for k, row in rows.items()
     ]  # fmt: skip
-    note = f"On rendered scenes the judge never saw, {at} × {at} pixels, things at {known} places."
+    note = f"On rendered scenes the judge never saw, {pixels_words(at)} pixels, things at {known} places."
     return Sheet("The judge's own error", head, cells, note)
+
+
+def pixels_words(size: str) -> str:
+    """`64` as 64 × 64, `320x240` as 320 × 240."""
+    width, _, height = size.partition("x")
+    return f"{width} × {height or width}"
 
 
 def settings_sheet(subjects: Sequence[Subject]) -> Sheet:

@@ -1,5 +1,6 @@
 """Charts as inline SVG whose colours are the page's own, so that they follow light, dark and print."""
 
+import html
 import io
 import re
 from collections.abc import Callable, Sequence
@@ -45,7 +46,8 @@ def svg(figure: Figure, name: str, alt: str) -> str:
     body = re.sub(r'\bid="', f'id="{name}-', body)
     body = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", body)
     body = re.sub(r"#[0-9a-f]{6}\b", lambda found: themed(found[0]), body)
-    body = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', f'role="img" aria-label="{alt}"', body, count=1)
+    label = f'role="img" aria-label="{html.escape(alt)}"'
+    body = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', lambda _: label, body, count=1)
     return body.strip()
 
 

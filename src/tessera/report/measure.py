@@ -48,7 +48,7 @@ class Dials:
     seed: int = 0
     pictures: int | None = None  # whose locality is measured
     levels: int | None = None  # noise levels at which it is
-    source: Source = "generated"
+    source: Source | None = None  # None: generated, or whatever was measured before
 
     def exam(self, tell: Conditioner, judged_elsewhere: bool = False) -> Exam:
         """The exam to set; where counts are known already, only the pictures to show are made."""
@@ -68,7 +68,7 @@ class Dials:
             pictures=self.pictures or (2 if self.quick else 8),
             levels=min(steps, self.levels or (8 if self.quick else 12)),
             steps=steps,
-            source=self.source,
+            source=self.source or "generated",
             seed=self.seed,
         )
 
@@ -101,6 +101,12 @@ class Measurer:
         self.device, self.dials = device, dials
         self.examiner = Examiner(judge or load_judge(device=device), load_calibration(), device)
 
+    def knows(self, model: Model, keep: Path) -> bool:
+        """Whether all that the dials ask for was measured before."""
+        tell = model.tell
+        exam = self.known_exam(model, keep, self.dials.exam(tell)) if tell.dim else True
+        return bool(exam and self.known_locality(model, keep, self.dials.plan(tell)))
+
     # -- pictures and counts -------------------------------------------------------------------------------
 
     def exam(
@@ -110,11 +116,17 @@ class Measurer:
         if not model.tell.dim:
             return None
         wanted = self.dials.exam(model.tell, judged_elsewhere)
-        record = self.kept(keep / EXAM, model, lambda known: at_least_as_good(known["exam"], wanted))
-        if record is None or not (keep / PICTURES).is_file():
+        record = self.known_exam(model, keep, wanted)
+        if record is None:
             say(f"{name}: drawing and judging {wanted.pictures} pictures")
             record = self.examined(model, wanted, keep)
         return record, load_strip(keep / PICTURES, record, aims_of(model.tell, record["shown"]))
+
+    def known_exam(self, model: Model, keep: Path, wanted: Exam) -> Record | None:
+        """The record of an exam at least as good that was set before, if its pictures are there too."""
+        if not (keep / PICTURES).is_file():
+            return None
+        return self.kept(keep / EXAM, model, lambda known: at_least_as_good(known["exam"], wanted))
 
     def examined(self, model: Model, exam: Exam, keep: Path) -> Record:
         set_precision(model, "auto", self.device)
@@ -143,11 +155,18 @@ class Measurer:
     def locality(self, model: Model, keep: Path, name: str) -> tuple[Record, Located]:
         """The record of a locality study, and what was measured in its first scene."""
         plan = self.dials.plan(model.tell)
-        record = self.kept(keep / LOCALITY, model, lambda known: covers(known["plan"], brief(plan)))
-        if record is None or not (keep / MAPS).is_file():
+        record = self.known_locality(model, keep, plan)
+        if record is None:
             say(f"{name}: measuring locality")
             return self.located(model, plan, keep)
         return record, load_located(keep / MAPS)
+
+    def known_locality(self, model: Model, keep: Path, plan: Plan) -> Record | None:
+        """The record of a study that covers this one, if its maps are there too."""
+        if not (keep / MAPS).is_file():
+            return None
+        wanted = {name: value for name, value in brief(plan).items() if name != "source" or self.dials.source}
+        return self.kept(keep / LOCALITY, model, lambda known: covers(known["plan"], wanted))
 
     def located(self, model: Model, plan: Plan, keep: Path) -> tuple[Record, Located]:
         set_precision(model, "float32", self.device)  # gradients deserve it
@@ -186,8 +205,9 @@ def at_least_as_good(known: Mapping[str, Any], wanted: Exam) -> bool:
 
 
 def covers(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    same = all(known[name] == wanted[name] for name in ("k", "seed"))
-    return same and all(known[name] >= wanted[name] for name in ("pictures", "levels", "steps"))
+    """Whether a study already made looked at the same, and at as much of it."""
+    same = all(known[name] == wanted[name] for name in ("k", "seed", "source") if name in wanted)
+    return same and all(known[name] >= wanted[name] for name in ("pictures", "scenes", "levels", "steps"))
 
 
 def brief(plan: Plan) -> Record:

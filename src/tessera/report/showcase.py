@@ -16,7 +16,7 @@ from tessera.denoiser.patchwise import Patchwise
 from tessera.devices import synchronize
 from tessera.judge.finding import Finder
 from tessera.provenance import provenance
-from tessera.report.measure import ASKED, EXAM, Dials, Measurer
+from tessera.report.measure import ASKED, Dials, Measurer
 from tessera.report.subjects import Findings, Subject, best_marks, measured_model
 from tessera.report.verbs import subject_record
 from tessera.report.write import write_page
@@ -61,9 +61,10 @@ def showcase(
 def shown(name: str, out: Path, judge: Finder, device: torch.device, seconds: float, seed: int) -> Subject:
     model = load_model(name, device)
     folder = out / "measured" / name
-    known_before = (folder / EXAM).is_file()
-    dials = replace(PATIENT, seed=seed) if known_before else dials_within(model, device, seconds, seed)
-    return measured_model(name, model, Measurer(device, dials, judge), folder, best_marks(model))
+    measurer = Measurer(device, replace(PATIENT, seed=seed), judge)
+    if not measurer.knows(model, folder):
+        measurer.dials = dials_within(model, device, seconds, seed)
+    return measured_model(name, model, measurer, folder, best_marks(model))
 
 
 # --- what the time allows -----------------------------------------------------------------------------------
@@ -87,7 +88,7 @@ def calls(dials: Dials, patchwise: bool) -> float:
     """Network calls, for one picture each, that an exam and a locality study take."""
     n, steps, levels = dials.n or 1, dials.steps or 1, dials.levels or 1
     exam = n * len(KS) * (2 * steps - 1)
-    way = 2 * steps - 1 if dials.source == "generated" else 0
+    way = 0 if dials.source == "truth" else 2 * steps - 1
     pixels = (
         0.0 if patchwise else levels * BACKWARD * PROBES * CHANNELS
     )  # a patch alone costs next to nothing

@@ -72,7 +72,7 @@ class Report:
     def command(self) -> str:
         """What remakes this page."""
         words = ["tessera", "report", *self.sources, "--out", str(self.out)]
-        for name in ("n", "k", "steps", "title"):
+        for name in ("n", "k", "steps", "title", "keep"):
             value = getattr(self, name)
             words += [] if value is None else [f"--{name}", str(value)]
         words += ["--quick"] if self.quick else []

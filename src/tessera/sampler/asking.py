@@ -72,14 +72,14 @@ def picture_seed(seed: int, k: int, n: int) -> int:
 
 
 def parse_ks(text: str) -> list[int]:
-    """`0-12`, `3` or `1,3,6-9` as numbers."""
+    """`0-12`, `3` or `1,3,6-9` as numbers, each once: the same K again would be the same pictures again."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
         if not match or int(match[2] or match[1]) < int(match[1]):
             raise UserError(f"`{text}` is no list of K; write for example 0-12 or 1,3,6.")
         found += range(int(match[1]), int(match[2] or match[1]) + 1)
-    return found
+    return list(dict.fromkeys(found))
 
 
 def parse_places(text: str) -> tuple[tuple[float, float], ...]:

@@ -56,7 +56,8 @@ def matched(cond: Tensor | None, count: int) -> Tensor | None:
 
 def home(denoise: Denoiser, cond: Tensor | None) -> torch.device:
     """Where the network lives, else where the condition does."""
-    if isinstance(denoise, nn.Module):
-        for parameter in denoise.parameters():
+    network = getattr(denoise, "denoiser", denoise)  # a loaded model holds its network
+    if isinstance(network, nn.Module):
+        for parameter in network.parameters():
             return parameter.device
     return cond.device if cond is not None else torch.device("cpu")

@@ -12,8 +12,9 @@ from tessera.conditioners import ColorCounts, Conditioner
 from tessera.console import print_json, progress, say
 from tessera.denoiser.contract import Denoiser
 from tessera.denoiser.folder import Model, load_model
-from tessera.devices import DeviceName, pick_device
+from tessera.devices import DeviceName, pick_device, precision_on
 from tessera.errors import UserError
+from tessera.experiments import parse_count
 from tessera.files import make_folder, write_json
 from tessera.images.pictures import save_png
 from tessera.provenance import provenance
@@ -25,6 +26,7 @@ from tessera.sampler.sheets import sample_sheet
 
 SHEET_COLUMNS = 8
 AT_ONCE = 64
+NEAR = ("project", "localize")  # ways that put answers together by where they lie
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,8 @@ class Sample:
     """Cells to each side that belong to a thing, for --repair project and localize."""
     std: float | None = None
     """Length of the running average, for run folders (default: the shortest one kept)."""
-    images: int | None = None
-    """Snapshot to take, in images seen, for run folders (default: the last)."""
+    images: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="")] = None
+    """Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last)."""
     batch: int = AT_ONCE
     """Pictures made together."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -87,7 +89,8 @@ class Sample:
             "churn": self.churn,
             "seed": self.seed,
             "repair": self.repair,
-            "radius": None if self.repair in ("plain", "sum") else self.radius,
+            "radius": self.radius if self.repair in NEAR else None,
+            "precision": model.denoiser.precision,
             "pictures": save_pictures(out, asks, pictures),
             "provenance": provenance(device),
         }
@@ -98,9 +101,13 @@ class Sample:
         say(f"{len(asks)} pictures, sheets and asked.json are in {out}.")
 
     def asks(self, tell: Conditioner) -> list[Ask]:
-        if self.each < 1:
-            raise UserError(f"At least one picture must be made for each K, not {self.each}.")
+        if min(self.each, self.batch) < 1:
+            raise UserError("At least one picture must be made for each K, and at a time (--each, --batch).")
         if self.places is not None or self.colors is not None:
+            if self.k is not None:
+                raise UserError(
+                    "--k chooses among the study's places and colours; with your own, leave it out."
+                )
             return wish(tell, self.own_wish(tell), self.each, self.seed)
         all_ks = "0-8" if isinstance(tell, ColorCounts) else "0" if tell.dim == 0 else "0-12"
         return study(tell, parse_ks(self.k or all_ks), self.each, self.seed)
@@ -114,12 +121,12 @@ class Sample:
         return parse_places(self.places or "") if not told_colors else parse_colors(self.colors or "")
 
 
-def open_model(name: str, std: float | None = None, images: int | None = None, device=None) -> Model:
+def open_model(name: str, std: float | None = None, images: str | int | None = None, device=None) -> Model:
     """A run folder's averaged network, or a model folder, shipped name or hub id."""
     from tessera.training.run import is_run, load_run
 
     if is_run(Path(name)):
-        return load_run(Path(name), std, images, device)
+        return load_run(Path(name), std, None if images is None else parse_count(images), device)
     if std is not None or images is not None:
         raise UserError(
             "--std and --images choose among the snapshots of a run folder; a model has only one."
@@ -136,9 +143,7 @@ def use_threads(threads: int) -> None:
 
 
 def set_precision(model: Model, precision: str, device: torch.device) -> None:
-    if precision == "auto":
-        precision = "bfloat16" if device.type == "cuda" else "float32"
-    model.denoiser.precision = precision  # type: ignore[assignment]
+    model.denoiser.precision = precision_on(device, precision)  # type: ignore[assignment]
 
 
 def as_asked(model: Model, how: str = "plain", radius: int = 2, batch: int = AT_ONCE) -> Denoiser:
@@ -170,6 +175,7 @@ def make_pictures(
                 cond[rows],
                 model.size,
                 seeds,
+                batch=batch,
                 sigmas=sigmas,
                 churn=churn,
                 device=device,

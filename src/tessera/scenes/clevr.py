@@ -142,20 +142,19 @@ def write_scenes(
         raise UserError(f"{len(scenes)} scenes need as many picture names, not {len(names)}.")
     info = {"split": split, "version": "1.0", "width": size[0], "height": size[1]}
     rows = enumerate(zip(scenes, names))
-    records = [scene_record(scene, i, size, split, name) for i, (scene, name) in rows]
+    records = [scene_record(scene, i, pixel_coords(scene, size), split, name) for i, (scene, name) in rows]
     write_json(Path(path), {"info": info, "scenes": records})
 
 
 def scene_record(
-    scene: Scene, index: int, size: tuple[int, int], split: str, image_name: str
+    scene: Scene, index: int, places: Sequence[tuple[float, float, float]], split: str, image_name: str
 ) -> dict[str, Any]:
-    """One scene in official form, with the camera and lamps it was drawn with."""
-    places = pixel_coords(scene, size)
+    """One scene in official form, with the pixel coordinates of its things, its camera and lamps."""
     return {
         "split": split,
         "image_index": index,
         "image_filename": image_name,
-        "objects": [thing_record(thing, place) for thing, place in zip(scene.things, places)],
+        "objects": [thing_record(thing, place) for thing, place in zip(scene.things, places, strict=True)],
         "directions": {name: list(vector) for name, vector in DIRECTIONS.items()},
         "relationships": relationships(scene),
         "camera": {"location": list(scene.camera)},

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -39,19 +40,25 @@ def place_at(
     """Scenes with one thing at each of `places`, (K, 2) for `count` scenes alike or (B, K, 2), in [0, 1].
 
     Attributes that are not given (one word for all, or one per place) are drawn by `rules`, by default freely
-    and without jitter; looks are redrawn while two things would touch. Scene i depends on seed and start + i.
+    and without jitter; looks are redrawn while two things would touch. Given words need not be among those of
+    `rules`, but never make what `rules` hold out. Scene i depends on seed and start + i.
     """
     rules = Scenes(jitter=False) if rules is None else rules
     wanted = checked_places(places, count).to(device)  # (B, K, 2)
     index = torch.arange(start, start + len(wanted), device=device)
-    scenes = blank(wanted.shape[1], stage(rules, seed, index))
-    given = given_looks(wanted, shape=shape, color=color, material=material, size=size, rotation=rotation)
+    slots = wanted.shape[1]
+    scenes = blank(slots, stage(rules, seed, index))
+    asked = {"shape": shape, "color": color, "material": material, "size": size, "rotation": rotation}
+    words = {name: per_place(name, value, slots) for name, value in asked.items() if value is not None}
+    given = {name: as_numbers(name, values, wanted) for name, values in words.items()}
+    allowed = rules_of_places(rules, words, slots)
+    turns = 1 if "size" in given else TURNS  # sizes fix where things stand: another look would not help
     turn = torch.zeros_like(index)
-    for attempt in range(TURNS):
-        look = {**random_looks(rules, seed, index, turn, wanted.shape[1]), **given}
+    for attempt in range(turns):
+        look = {**looks_at_places(rules, allowed, seed, index, turn), **given}
         xy = ground_point(wanted, scenes.camera, look["size"], aspect)
         crossed = touching(xy, look["size"])  # (B,)
-        if attempt == TURNS - 1 or not crossed.any():
+        if attempt == turns - 1 or not crossed.any():
             break
         turn = turn + crossed
     warn_of_odd_scenes(wanted, xy, crossed)
@@ -75,18 +82,18 @@ def checked_places(places: Sequence | Tensor, count: int | None) -> Tensor:
     return wanted if wanted.ndim == 3 else wanted.expand(1 if count is None else count, -1, -1)
 
 
-def given_looks(wanted: Tensor, **attributes) -> dict[str, Tensor]:
-    """The attributes that were asked for, each (B, K)."""
-    return {name: per_place(name, value, wanted) for name, value in attributes.items() if value is not None}
-
-
-def per_place(name: str, value: Any, wanted: Tensor) -> Tensor:
-    scenes, slots = wanted.shape[:2]
+def per_place(name: str, value: Any, slots: int) -> list[Any]:
+    """One value for all places, or one for each, as a list of one per place."""
     values = [value] * slots if isinstance(value, str | float | int) else list(value)
     if len(values) != slots:
         raise UserError(f"{slots} places need as many values of {name}, not {len(values)}.")
-    numbers = torch.tensor([as_number(name, word) for word in values], device=wanted.device)
-    return numbers.expand(scenes, slots)
+    return values
+
+
+def as_numbers(name: str, values: list[Any], wanted: Tensor) -> Tensor:
+    """The values of one attribute at all places, (B, K)."""
+    numbers = torch.tensor([as_number(name, value) for value in values], device=wanted.device)
+    return numbers.expand(wanted.shape[:2])
 
 
 def as_number(name: str, word: str | float) -> int | float:
@@ -97,6 +104,37 @@ def as_number(name: str, word: str | float) -> int | float:
     if word not in names:
         raise UserError(f"`{word}` is no {name}; use {', '.join(names)}.")
     return SIZES[str(word)] if name == "size" else names.index(str(word))
+
+
+def rules_of_places(rules: Scenes, words: dict[str, list[Any]], slots: int) -> list[Scenes]:
+    """The rules for each place: where combinations are held out, only what goes with its given words is drawn."""
+    if not rules.held_out:
+        return [rules] * slots
+    return [
+        narrowed(rules, {name: values[k] for name, values in words.items() if name != "rotation"})
+        for k in range(slots)
+    ]
+
+
+def narrowed(rules: Scenes, words: dict[str, str]) -> Scenes:
+    """The same rules for things that are all of these words, if any such thing may be made."""
+    only: dict[str, Any] = {f"{name}s": (word,) for name, word in words.items()}
+    try:
+        return replace(rules, **only)
+    except UserError as error:
+        raise UserError(f"The rules hold out every thing that is {' and '.join(words.values())}.") from error
+
+
+def looks_at_places(
+    rules: Scenes, allowed: list[Scenes], seed: int, index: Tensor, turn: Tensor
+) -> dict[str, Tensor]:
+    """`random_looks`, (B, K) each, but the thing at place k is drawn by `allowed[k]`."""
+    look = random_looks(rules, seed, index, turn, len(allowed))
+    for k, own in enumerate(allowed):
+        if own != rules:
+            for name, values in random_looks(own, seed, index, turn, len(allowed)).items():
+                look[name][:, k] = values[:, k]
+    return look
 
 
 def touching(xy: Tensor, size: Tensor) -> Tensor:

@@ -138,9 +138,19 @@ def combinations(held_out: Mapping | Iterable[str]) -> list[tuple[str, ...]]:
             if attribute not in VOCABULARY:
                 raise UserError(f"`{attribute}` is no attribute; use {', '.join(VOCABULARY)}.")
         choices = [checked_words(words, name, VOCABULARY[name]) for name, words in held_out.items()]
+    elif isinstance(held_out, str):
+        raise UserError(
+            f'A held-out combination is a group of words such as ("cube", "red"), not `{held_out}`.'
+        )
     else:
         known = tuple(itertools.chain.from_iterable(VOCABULARY.values()))
-        choices = [(word,) for word in checked_words(held_out, "attribute of a thing", known)]
+        words = checked_words(held_out, "attribute of a thing", known)
+        for attribute, names in VOCABULARY.items():
+            if len(both := [word for word in words if word in names]) > 1:
+                raise UserError(
+                    f"No thing is both {both[0]} and {both[1]}: a combination has one {attribute}."
+                )
+        choices = [(word,) for word in words]
     return list(itertools.product(*choices))
 
 
@@ -310,13 +320,18 @@ def gave_up(rules: Scenes, turns: int) -> UserError:
     return UserError(f"{cannot_fit(rules)} (gave up after {turns} attempts at one scene).")
 
 
-@lru_cache
 def check_fit(rules: Scenes) -> None:
     """Refuse a request that cannot be met, after a bounded effort that is the same for every such request."""
+    if not fits(rules):
+        raise UserError(cannot_fit(rules) + ".")
+
+
+@lru_cache
+def fits(rules: Scenes) -> bool:
+    """Whether the most things of these rules can stand together; a refusal is remembered too."""
     most, distances = checked_range(rules.objects)[1], SPACINGS[rules.spacing]
     span = 2 * REACH * (abs(RIGHT[0]) + abs(RIGHT[1]))  # how far the stage reaches along the camera's axes
-    if most > 1 + span / distances.margin or not probe(rules, most):
-        raise UserError(cannot_fit(rules) + ".")
+    return most <= 1 + span / distances.margin and probe(rules, most)
 
 
 def probe(rules: Scenes, things: int) -> bool:

@@ -44,6 +44,8 @@ class Thing:
 
 @dataclass(frozen=True)
 class Lights:
+    """Where the three movable lamps hang, as world points."""
+
     key: Point = KEY
     fill: Point = FILL
     back: Point = BACK
@@ -51,6 +53,8 @@ class Lights:
 
 @dataclass(frozen=True)
 class Scene:
+    """Things on the floor, the camera that looks at them and the lamps above; `render` draws it."""
+
     things: tuple[Thing, ...] = ()
     camera: Point = CAMERA
     lights: Lights = field(default_factory=Lights)

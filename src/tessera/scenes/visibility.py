@@ -27,8 +27,8 @@ DOUBT = (5, 20)  # an estimate within so many rays plus so many pixels of the li
 RAYS = {"cpu": 1 << 17, "cuda": 1 << 23, "mps": 1 << 20}  # traced together, so that memory stays flat
 MASKS = 32  # pictures rendered together
 
-# The meshes in units of the thing's size. Cube and cylinder are flat up to a core and rounded beyond it: a
-# point is inside if the p-norm of (beyond x / rounding of x, ...) is at most 1.
+# The meshes in units of the thing's size; the renderer draws the same. Cube and cylinder are flat up to a core
+# and rounded beyond it: a point is inside if the p-norm of (beyond x / rounding of x, ...) is at most 1.
 SPHERE_RADIUS = 0.9991
 CUBE_CORE, CUBE_ROUNDING = 0.75, 0.25  # p = 3
 RIM_RADIUS, RIM_HEIGHT = 0.089, 0.099  # p = 4; fitted to pixel counts of the generator

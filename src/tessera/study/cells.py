@@ -63,7 +63,7 @@ class Cell:
     @property
     def ks(self) -> tuple[int, ...]:
         most = len(COLOR_NAMES) if self.experiment == "color" else len(LOCATIONS)
-        return self.asked or tuple(range(most + 1))
+        return tuple(range(most + 1)) if self.asked is None else self.asked
 
     def settings(
         self, preset: str, seed: int = 0, changes: Mapping[str, Mapping[str, Any]] | None = None
@@ -206,4 +206,11 @@ def cells_for(target: str, only: str | None = None) -> list[Cell]:
 
 def with_ks(cell: Cell, ks: tuple[int, ...] | None) -> Cell:
     """The same cell tested on other Ks, as far as it knows them."""
-    return cell if ks is None else replace(cell, asked=tuple(k for k in ks if k in cell.ks))
+    if ks is None:
+        return cell
+    known = tuple(k for k in ks if k in cell.ks)
+    if not known:
+        raise UserError(
+            f"{cell.name} is asked for K = {cell.ks[0]} to {cell.ks[-1]}; none of --k is among them."
+        )
+    return replace(cell, asked=known)

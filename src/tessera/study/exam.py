@@ -155,7 +155,7 @@ def verdict_on(findings, ask: Ask, tell: Conditioner) -> Verdict:
 
 
 def label_of(model: Model) -> str:
-    return model.config.get("settings", {}).get("tell", {}).get("label", "all")
+    return (model.config.get("settings") or {}).get("tell", {}).get("label", "all")
 
 
 def quality(answers: Answers) -> dict[str, Any]:

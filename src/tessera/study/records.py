@@ -79,8 +79,14 @@ def row_of(cell: Cell, records: Sequence[Record], preset: str) -> Record:
 
 
 def over_seeds(found: Sequence[Mapping[str, Any]]) -> Record:
-    """The middle K_max of several trainings; its interval covers those of all of them."""
-    values = [one["value"] for one in found]
+    """The middle K_max of several trainings; its interval covers those of all of them.
+
+    Exams that left out K = 1 have no K_max to tell.
+    """
+    told = [one for one in found if one["value"] is not None]
+    if not told:
+        return {**found[0], "values": []}
+    found, values = told, [one["value"] for one in told]
     record: Record = {
         "value": statistics.median_low(values),
         "low": min(one["low"] for one in found),

@@ -129,6 +129,12 @@ class Study:
         make = same_make(settings)
         if make not in self.learners:
             forget_compiled()
+            # Jobs go seed by seed, and a seed is part of what was compiled: those of another are done with.
+            self.learners = {
+                known: learner
+                for known, learner in self.learners.items()
+                if known.training.seed == make.training.seed
+            }
             self.learners[make] = Learner(build_denoiser(settings), settings.training, self.device)
         return self.learners[make]
 

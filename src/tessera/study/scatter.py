@@ -65,8 +65,10 @@ Reading = Callable[[Record, dict[str, Any]], dict[str, Any] | None]
 
 
 def by_rule(rule: str) -> Reading:
-    def read(record: Record, moment: dict[str, Any]) -> dict[str, Any]:
+    def read(record: Record, moment: dict[str, Any]) -> dict[str, Any] | None:
         reached = moment["k_max"][rule]
+        if reached["value"] is None:  # K = 1 was not asked for
+            return None
         return {
             "k_max": reached["value"],
             "seen_max": record["seen_max"],

@@ -51,7 +51,7 @@ class Speedrun:
     every: str = "128Ki"
     """Images between exams."""
     first: str = "0"
-    """Images before the first exam."""
+    """Images before the first exam (0: as many as between two)."""
     each: int = 64
     """Pictures for each K in an exam."""
     k: str | None = None
@@ -172,7 +172,7 @@ class Race:
 
     def go(self, seconds: float, first: int, every: int) -> None:
         """Train until the target is reached, or the clock or the training has run out."""
-        due = max(first, every)
+        due = first or every
         total = self.settings.training.total
         with progress(f"speed-run, {self.settings.run_name}", total) as advance:
             for step in train(self.learner, stream_for(self.settings)):

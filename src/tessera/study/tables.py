@@ -1,13 +1,12 @@
 """The study's tables for README and docs, from results/study.json, speedrun.jsonl and the zoo's records."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 from tessera.conditioners.contract import Place
 from tessera.experiments import EXPERIMENTS, format_count
-from tessera.files import read_json
+from tessera.files import read_json, read_lines
 from tessera.locality.scatter import training_name
 from tessera.rows import NOT_RUN, Rows, or_not_run
 from tessera.scenes.vocabulary import LOCATIONS
@@ -205,8 +204,13 @@ def patches(results: Any) -> Rows:
 
 
 def filled_words(row: Mapping[str, Any]) -> list[str]:
-    filled = row.get("shares")
-    return [f"{filled[str(k)]['all_filled']['share']:.0%}" if filled else NOT_RUN for k in CROWDED]
+    shares = row.get("shares", {})
+    return [percent_or_not_run(shares.get(str(k), {}).get("all_filled")) for k in CROWDED]
+
+
+def percent_or_not_run(share: Mapping[str, Any] | None) -> str:
+    """`80%`; a K that was not asked for has no share."""
+    return f"{share['share']:.0%}" if share else NOT_RUN
 
 
 def pairs_within(places: Sequence[Place], radius: int, cells: int = 16) -> int:
@@ -256,8 +260,7 @@ def speed_log(results: Any) -> Rows:
 
 def speed_records(results: Any) -> list[Record]:
     path = results.folder / "speedrun.jsonl"
-    lines = path.read_text().splitlines() if path.is_file() else []
-    return [json.loads(line) for line in lines if line.strip()]
+    return read_lines(path) if path.is_file() else []
 
 
 def speed_row(record: Record) -> Sequence[str]:
@@ -290,7 +293,7 @@ def sweep(results: Any) -> Rows:
     ]
     for path in sorted((results.folder / "sweep").glob("exam-*.json")):
         exam, speed = read_json(path), read_json(path.with_name(path.name.replace("exam", "speed")))
-        near = {row["k"]: row["near"]["share"] for row in exam["result"]["rows"]}
+        near = {row["k"]: row["near"] for row in exam["result"]["rows"]}
         rows.append(
             (
                 network_words(exam["settings"]["denoiser"]),
@@ -298,7 +301,7 @@ def sweep(results: Any) -> Rows:
                 f"{speed['images_per_second']['mean']:,.0f}",
                 format_count(exam["training"]["images_seen"]),
                 k_max_words(exam["result"]["k_max"]["paper"]),
-                *(f"{near[k]:.0%}" for k in ks),
+                *(percent_or_not_run(near.get(k)) for k in ks),
             )
         )
     return or_not_run(rows)
@@ -353,9 +356,9 @@ def earlier(results: Any) -> Rows:
         if path.is_file():
             record = read_json(path)
             way = " ".join(str(moment["k_max"]["paper"]["value"]) for moment in moments_of(record))
-            filled = {row["k"]: f"{row['all_filled']['share']:.0%}" for row in record["result"]["rows"]}
+            filled = {row["k"]: row["all_filled"] for row in record["result"]["rows"]}
             seen = format_count(record["training"]["images_seen"])
-            rows.append((about, seen, way, *(filled[k] for k in ks)))
+            rows.append((about, seen, way, *(percent_or_not_run(filled.get(k)) for k in ks)))
     return or_not_run(rows)
 
 

@@ -202,12 +202,13 @@ class ZooList:
 def described(name: str) -> dict[str, Any]:
     folder = find_model(name)
     config = read_json(folder / CONFIG)
-    experiment = config.get("settings", {}).get("experiment")
+    settings = config.get("settings") or {}
+    experiment = settings.get("experiment")
     return {
         "name": name,
         "experiment": experiment,
         "about": EXPERIMENTS[experiment].about if experiment in EXPERIMENTS else "",
-        "objects": config.get("settings", {}).get("data", {}).get("objects"),
+        "objects": settings.get("data", {}).get("objects"),
         "size": config["denoiser"]["size"],
         "bytes": size_of(folder),
         "images_seen": config.get("images_seen"),

@@ -1,11 +1,14 @@
 """The training loop, as a generator: the caller owns logging, snapshots and stopping.
 
 All chance of a step (scenes, labels, patches, noise levels, noise) is keyed by sample number, so a resumed
-run repeats an uninterrupted one, and any number of processes see the same samples.
+run repeats an uninterrupted one, and any number of processes see the same samples. (What dropout drops is keyed
+by the step, and by the share of it that a process has.)
 """
 
 import importlib.util
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -14,6 +17,7 @@ from torch import Tensor, nn
 
 from tessera.denoiser.magnitude import magnitude_layers, normalize_weights, project_gradients, set_weight_norm
 from tessera.denoiser.views import Views, trained_network, training_views
+from tessera.devices import precision_on
 from tessera.errors import UserError
 from tessera.experiments import TrainingSettings
 from tessera.images.stream import Batch, Stream
@@ -46,6 +50,8 @@ class Learner:
         self.denoiser = denoiser.to(self.device).train()
         self.denoiser.precision = chosen_precision(settings, self.device)  # type: ignore[assignment]
         self.network = trained_network(denoiser)
+        self.drops = any(getattr(module, "dropout", 0) for module in denoiser.modules())  # of any block
+        self.sigma_data: float = getattr(self.network, "sigma_data", 0.5)
         set_weight_norm(denoiser, settings.weight_norm)
         normalize_weights(denoiser)
         self.optimizer = torch.optim.Adam(
@@ -65,7 +71,7 @@ class Learner:
             self.loss_of = torch.compile(self._loss_of, dynamic=False, options=tuned)
             self.normal = CompiledNormal()
         self.gradients_of: Callable[[Batch], Tensor] = self._gradients_of
-        if can_be_recorded(settings, self.device, group):
+        if can_be_recorded(settings, self.device, group) and not self.drops:
             from tessera.training.replay import Replay
 
             self.gradients_of = Replay(self._gradients_of)
@@ -90,13 +96,27 @@ class Learner:
         micro = self.settings.micro or len(views)
         for first in range(0, len(views), micro):
             part = views[first : first + micro]
-            loss = self.loss_of(part.images, part.cond, *self.chance(part), part.inside, part.counted, count)
-            loss.backward()
+            with self.keyed_dropout(first):
+                loss = self.loss_of(
+                    part.images, part.cond, *self.chance(part), part.inside, part.counted, count
+                )
+                loss.backward()
             losses.append(loss.detach())
         total = sum(losses[1:], start=losses[0])
         grads = [p.grad for p in self.denoiser.parameters() if p.grad is not None]
         self.group.sum_([*grads, total])
         return total / views.images.shape[1:].numel()
+
+    @contextmanager
+    def keyed_dropout(self, first: int) -> Iterator[None]:
+        """Dropout draws from torch's own generator, so that one starts anew in every pass, by where the pass begins."""
+        if not self.drops:
+            yield
+            return
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            where = f"{self.settings.seed} {self.images_seen} {self.group.rank} {first}"
+            torch.manual_seed(zlib.crc32(where.encode()))
+            yield
 
     def chance(self, views: Views) -> tuple[Tensor, Tensor]:
         """Noise levels (V,) and unit noise like the pictures."""
@@ -118,7 +138,7 @@ class Learner:
         """The number to differentiate. Beyond a picture's border there is neither noise nor loss."""
         if inside is not None:
             noise = noise * inside
-        loss = loss_at(self.network, images, cond, sigma, noise)
+        loss = loss_at(self.network, images, cond, sigma, noise, sigma_data=self.sigma_data)
         return objective(loss if counted is None else loss * counted, count)
 
     def update(self) -> float:
@@ -181,25 +201,30 @@ class Learner:
     def load(self, tensors: Mapping[str, Tensor], images_seen: int) -> None:
         """Carry on from `tensors`, as if never interrupted."""
         groups = split_names(tensors)
-        try:
+        try:  # all is found before anything is changed
+            adam = {p: self._adam_state(groups, name, p) for name, p in self.denoiser.named_parameters()}
+            means = {
+                std: {name: tensors[f"ema.{std}.{name}"] for name in self.averages.names}
+                for std in self.averages.stds
+            }
             self.denoiser.load_state_dict(groups["model"])
-            for name, parameter in self.denoiser.named_parameters():
-                self.optimizer.state[parameter] = self._adam_state(groups, name, parameter)
-            for std in self.averages.stds:
-                self.averages.load(std, {name: tensors[f"ema.{std}.{name}"] for name in self.averages.names})
         except (KeyError, RuntimeError) as error:
             raise UserError(f"The saved state does not fit this network: {error}.") from error
+        for parameter, state in adam.items():
+            self.optimizer.state[parameter] = state
+        for std, mean in means.items():
+            self.averages.load(std, mean)
         self.images_seen = images_seen
 
     def _adam_state(self, groups: Mapping[str, Any], name: str, parameter: nn.Parameter) -> dict[str, Tensor]:
         """Adam counts its steps where its kernel wants them: fused ones on the device."""
         fused = self.optimizer.param_groups[0]["fused"]
         home = {"step": self.device if fused else torch.device("cpu")}
-        parts = ("step", "exp_avg", "exp_avg_sq")
-        return {
-            part: groups["adam"][f"{part}.{name}"].clone().to(home.get(part, parameter.device))
-            for part in parts
-        }
+        parts = {part: f"{part}.{name}" for part in ("step", "exp_avg", "exp_avg_sq")}
+        held = groups.get("adam", {})
+        if not held.keys() & parts.values():  # frozen or unused: Adam never moved it
+            return {}
+        return {part: held[full].clone().to(home.get(part, parameter.device)) for part, full in parts.items()}
 
 
 def update_kernel(learner: Learner) -> Callable[[float, Sequence[float]], bool]:
@@ -267,9 +292,7 @@ def can_be_recorded(settings: TrainingSettings, device: torch.device, group: Gro
 
 
 def chosen_precision(settings: TrainingSettings, device: torch.device) -> str:
-    if settings.precision != "auto":
-        return settings.precision
-    return "bfloat16" if device.type == "cuda" else "float32"
+    return precision_on(device, settings.precision)
 
 
 def chosen_compile(settings: TrainingSettings, device: torch.device) -> bool:

@@ -13,7 +13,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from tessera.denoiser.folder import Model, denoiser_config, fill_in
 from tessera.denoiser.sealed import halved, read_sealed, write_sealed
 from tessera.errors import UserError
 from tessera.experiments import Settings, first_difference, format_count, settings_from
-from tessera.files import atomic, make_folder, read_json, write_json
+from tessera.files import atomic, make_folder, read_json, read_lines, write_json
 from tessera.images.stream import Stream
 from tessera.scenes import Scenes
 from tessera.training.distributed import ALONE, Group
@@ -49,6 +50,7 @@ class Outcome:
     images_seen: int
     seconds: float
     finished: bool
+    interrupted: bool = False  # by Ctrl-C or SIGTERM
     record: dict[str, Any] = field(default_factory=dict)  # the last line of the log
 
 
@@ -114,13 +116,15 @@ class RunFolder:
 
     def resume(self, learner: Learner, tell_person: Callable[[str], None] = say) -> Path | None:
         """Load the newest undamaged state, saying so when a newer one had to be passed over."""
-        for path in self.states():
+        states = self.states()
+        for path, before in zip_longest(states, states[1:]):
             try:
                 tensors, facts = read_sealed(path)
                 learner.load(tensors, facts["images_seen"])
                 return path
             except (UserError, KeyError) as error:
-                tell_person(f"Passing over {path.name}, going back to the one before: {error}")
+                then = f"going back to {before.name}" if before else "beginning anew, as there is no other"
+                tell_person(f"Passing over {path.name}, {then}: {error}")
         return None
 
     # -- averages ------------------------------------------------------------------------------------------
@@ -128,14 +132,14 @@ class RunFolder:
     def save_averages(self, learner: Learner) -> None:
         for std in learner.averages.stds:
             facts = {"images_seen": learner.images_seen, "std": std}
-            path = self.snapshots / f"ema-{learner.images_seen:012d}-{std:.3f}.safetensors"
+            path = self.snapshots / f"ema-{learner.images_seen:012d}-{std_name(std)}.safetensors"
             write_sealed(path, halved(learner.averages.state(std)), facts)
 
     def averages(self) -> list[Snapshot]:
-        """All stored averages, oldest first; damaged ones are passed over when they are read."""
+        """All stored averages, oldest first; nothing is read before it is needed."""
         found = []
         for path in sorted(self.snapshots.glob("ema-*.safetensors")):
-            match = re.fullmatch(r"ema-(\d+)-([\d.]+)", path.stem)
+            match = re.fullmatch(r"ema-(\d+)-([\d.]+(?:e-\d+)?)", path.stem)
             if match:
                 found.append(Snapshot(int(match[1]), float(match[2]), Reader(path)))
         return found
@@ -144,15 +148,7 @@ class RunFolder:
 
     def records(self) -> list[dict[str, Any]]:
         """Lines of the log; a line cut short by a kill is no line."""
-        if not self.log.exists():
-            return []
-        found = []
-        for line in self.log.read_text().splitlines():
-            try:
-                found.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
-        return found
+        return read_lines(self.log) if self.log.exists() else []
 
     def trim_log(self, images_seen: int) -> None:
         """Forget what was logged after the state a run resumes from: it will be logged again."""
@@ -176,6 +172,12 @@ class Reader:
 
     def __call__(self) -> dict[str, Tensor]:
         return {name: tensor.float() for name, tensor in read_sealed(self.path)[0].items()}
+
+
+def std_name(std: float) -> str:
+    """The length of an average in the name of a file: three digits, or as many as it has."""
+    short = f"{std:.3f}"
+    return short if float(short) == std else repr(std)
 
 
 def shown(value: Any) -> str:
@@ -209,14 +211,14 @@ def train_run(
     A `learner` of an earlier run with the same network and training settings saves compiling them again.
     """
     run = RunFolder(folder)
-    if learner is None:
-        learner = Learner(build_denoiser(settings), settings.training, device, group)
-    else:
-        learner.restart(build_denoiser(settings))
-    if group.leads:
-        run.prepare(settings)
-    group.wait()
     with run.alone() if group.leads else unlocked(), gentle_stop() as stop:
+        if group.leads:
+            run.prepare(settings)
+        group.wait()
+        if learner is None:
+            learner = Learner(build_denoiser(settings), settings.training, device, group)
+        else:
+            learner.restart(build_denoiser(settings))
         begun = run.resume(learner, tell_person if group.leads else silent)
         if begun and group.leads:
             tell_person(f"Carrying on from {begun.name} ({format_count(learner.images_seen)} images).")
@@ -234,7 +236,7 @@ def train_run(
             ask = group.world == 1 or step.images_seen // settings.training.batch % LOG_STEPS == 0
             if ask and group.agree(stop.asked or time.monotonic() > deadline):
                 break
-        return keeper.finish()
+        return replace(keeper.finish(), interrupted=stop.asked)
 
 
 class Keeper:
@@ -257,13 +259,14 @@ class Keeper:
         if checkpoint or seen // settings.batch % LOG_STEPS == 0:
             self.log(lr)
         if checkpoint:
-            self.check_finite(torch.stack(self.losses or [loss]).mean())
-        if snapshot and self.learner.group.leads:
+            self.check_weights()
+        keeps = snapshot and self.learner.group.leads
+        if keeps:
             self.run.save_averages(self.learner)
-            if self.on_snapshot:
-                self.on_snapshot(self.run, self.learner)
         if checkpoint:
             self.save()
+        if keeps and self.on_snapshot:  # last: whatever goes wrong in it, the state is safe
+            self.on_snapshot(self.run, self.learner)
 
     def log(self, lr: float) -> None:
         """One line for the steps since the last one. Looking at the loss waits for the device, so rarely."""
@@ -288,9 +291,8 @@ class Keeper:
         if not bool(torch.isfinite(mean)):
             self.give_up("The loss became NaN or infinite")
 
-    def check_finite(self, mean: Tensor) -> None:
+    def check_weights(self) -> None:
         """No bad state is ever written."""
-        self.check_loss(mean)
         if not self.learner.finite():
             self.give_up("A weight became NaN or infinite")
 
@@ -307,12 +309,14 @@ class Keeper:
     def finish(self) -> Outcome:
         """Keep where training stopped, whether at the end or before."""
         if self.saved_at != self.learner.images_seen:
-            self.check_finite(torch.stack(self.losses).mean() if self.losses else torch.zeros(()))
+            if self.losses:
+                self.check_loss(torch.stack(self.losses).mean())
+            self.check_weights()
             self.save()
         self.learner.group.wait()
         seen = self.learner.images_seen
         done = seen >= self.learner.settings.total
-        return Outcome(seen, time.monotonic() - self.start, done, self.record)
+        return Outcome(seen, time.monotonic() - self.start, done, record=self.record)
 
 
 def crossed(seen: int, batch: int, every: int) -> bool:
@@ -381,10 +385,10 @@ def load_run(folder: Path, std: float | None = None, images_seen: int | None = N
         raise UserError(f"{folder} has no snapshot yet.")
     moment = nearest_checked(images_seen, sorted({int(s.images_seen) for s in snapshots}))
     std = min(s.std for s in snapshots) if std is None else std
-    stored = [s for s in snapshots if s.images_seen == moment and math.isclose(s.std, std, abs_tol=5e-4)]
+    stored = [s for s in snapshots if s.images_seen == moment and math.isclose(s.std, std)]
     state = stored[0].load() if stored else reconstruct(snapshots, std, moment)
     denoiser = build_denoiser(settings)
-    fill_in(denoiser, {name: value.float() for name, value in state.items()}, Path(folder))
+    fill_in(denoiser, dict(state), Path(folder))
     denoiser = denoiser.to(device).eval().requires_grad_(False)
     config = {"denoiser": denoiser_config(denoiser), "images_seen": moment, "ema": std}
     return Model(denoiser, tell_for(settings), {**config, "settings": settings.plain()})

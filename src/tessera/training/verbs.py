@@ -23,7 +23,7 @@ from tessera.sampler.sheets import sample_sheet
 from tessera.training.distributed import Group, join, leave
 from tessera.training.loop import Learner
 from tessera.training.options import flags_for, given
-from tessera.training.run import Outcome, RunFolder, is_run, load_run, train_run
+from tessera.training.run import Outcome, RunFolder, is_run, load_run, std_name, train_run
 
 TellFlags, DataFlags = flags_for("tell"), flags_for("data")
 DenoiserFlags, TrainingFlags = flags_for("denoiser"), flags_for("training")
@@ -80,7 +80,7 @@ class Train:
             leave()
         if group.leads:
             say(ending(outcome, folder))
-        return None if outcome.finished or self.minutes is not None else 130
+        return 130 if outcome.interrupted and not outcome.finished else None
 
     def settings(self) -> Settings:
         """Preset, experiment, then what was given on the command line."""
@@ -171,8 +171,8 @@ class Ema:
     """The run folder."""
     std: float = 0.05
     """Length of the average, as a share of the training: 0.05 looks back about a twentieth."""
-    images: int | None = None
-    """Snapshot at which the average ends, in images seen (default: the last)."""
+    images: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="")] = None
+    """Snapshot at which the average ends, in images seen, such as 512Ki (default: the last)."""
     out: Path | None = None
     """Model folder to write (default: RUN/models/std-STD)."""
     full: bool = False
@@ -181,8 +181,8 @@ class Ema:
     def run(self) -> None:
         if not is_run(self.folder):
             raise UserError(f"{self.folder} is not a run folder.")
-        model = load_run(self.folder, self.std, self.images)
-        out = self.out or self.folder / "models" / f"std-{self.std:.3f}"
+        model = load_run(self.folder, self.std, None if self.images is None else parse_count(self.images))
+        out = self.out or self.folder / "models" / f"std-{std_name(self.std)}"
         kept = {key: model.config[key] for key in ("settings", "images_seen", "ema")}
         save_model(out, model.denoiser, model.tell, kept, half=not self.full)
         say(f"The average of std {self.std:g} at {model.config['images_seen']} images is in {out}.")
