@@ -74,3 +74,10 @@ def test_a_plot_is_saved_with_few_colours_whole_or_not_at_all(tmp_path):
     assert any(red > 230 and max(green, blue) < 40 for red, green, blue in colors)
     with pytest.raises(UserError, match="Could not write"):
         save_plot(figure, tmp_path / "nowhere" / "plot.png")
+
+
+def test_a_link_stays_a_link_and_what_it_points_at_is_written(tmp_path):
+    write_json(tmp_path / "true.json", 1)
+    (tmp_path / "link.json").symlink_to("true.json")
+    write_json(tmp_path / "link.json", 2)
+    assert (tmp_path / "link.json").is_symlink() and json.loads((tmp_path / "true.json").read_text()) == 2

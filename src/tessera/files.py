@@ -17,7 +17,11 @@ LINE = 160  # characters
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success it becomes `path`, on failure it is removed."""
+    """Yield a temporary path beside `path`; on success it becomes `path`, on failure it is removed.
+
+    Where `path` is a link, what it points at is written, and the link stays one.
+    """
+    path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
         yield temporary
