@@ -26,6 +26,18 @@ def precision_on(device, name: str = "auto") -> str:
     return "bfloat16" if device.type == "cuda" else "float32"
 
 
+def double_home(device):
+    """Where tensors of a device can be doubles: Apple's GPUs have none, so theirs go to the CPU."""
+    import torch
+
+    return torch.device("cpu") if device.type == "mps" else device
+
+
+def in_double(values):
+    """The tensor in double precision, on its own device if that has any."""
+    return values.to(double_home(values.device)).double()
+
+
 def synchronize(device) -> None:
     """Wait for queued work, so that a clock read afterwards is honest."""
     import torch

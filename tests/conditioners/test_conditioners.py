@@ -135,6 +135,15 @@ def test_a_patch_of_a_list_counts_from_its_own_centre():
     assert told.tolist() == pytest.approx([1, 0, 0, 1, 2 / 2.5, 0])
 
 
+def test_what_is_near_comes_first_in_what_a_patch_is_told():
+    wanted = [(0.1, 0.1), (0.5 + 1 / 32, 0.5 + 1 / 32)]  # the second is the centre of cell (8, 8)
+    tell, cell = LocationList(slots=3), torch.tensor([[8, 8]])
+    assert tell.in_patch(tell.at(wanted), cell, 2)[0].tolist() == pytest.approx([1, 0, 0] + 6 * [0], abs=1e-6)
+    scattered = LocationList(slots=3, fill="anywhere")  # where slots mean nothing, each keeps its own
+    told = scattered.in_patch(scattered.at(wanted), cell, 2)[0].reshape(3, 3)
+    assert told[:, 0].tolist() == [0, 1, 0]
+
+
 def test_the_grid_counts_projected_centres():
     batch = three_things(1)
     centres, _ = project(batch.center, batch.camera)

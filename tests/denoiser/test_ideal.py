@@ -232,3 +232,14 @@ def test_all_are_denoisers_and_can_be_sampled(data):
 def test_what_does_not_fit_is_said_in_one_sentence(data, build):
     with pytest.raises(UserError):
         build(*data)
+
+
+def test_where_no_condition_agrees_the_first_pictures_answer_whatever_they_were_told():
+    tell, images = LocationGrid(cells=2), torch.rand(40, 1, 4, 4)
+    cond = torch.zeros(40, 4)
+    cond[1::2] = 1
+    local = LocalConditional(images, cond, tell, radius=0, least=3, most=5)
+    strange = torch.full((1, 4), 7.0)  # as many things in a cell as no picture has
+    for group in local.groups(strange, images[:1]):
+        assert [rows.tolist() for _, rows in group.sources] == [[0, 1, 2, 3, 4]]
+    assert local.agreement[None] == 4

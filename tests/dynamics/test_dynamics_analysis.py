@@ -26,6 +26,12 @@ def test_turning_points_are_found_between_samples():
     assert (t, value) == (pytest.approx(1.234), pytest.approx(2.0))
 
 
+def test_turning_points_are_found_between_unevenly_spaced_samples():
+    times = np.linspace(0, np.sqrt(3), 30) ** 2  # as swing-by's looks at training are spaced
+    curve = (times - 1.234) ** 2 + 2
+    assert analysis.refine(times, curve, int(curve.argmin())) == (pytest.approx(1.234), pytest.approx(2.0))
+
+
 def test_samples_too_coarse_for_a_parabola_are_left_alone():
     times = np.arange(4.0)
     curve = np.array([10.0, 0.5, 1.0, 0.0])
@@ -59,14 +65,6 @@ def test_concepts_never_learned_are_left_out_of_the_order():
     assert analysis.order(np.array([np.inf, 2.0, 1.0])) == [3, 2]
     assert analysis.crossing(np.array([0.0, 1.0]), np.array([0.0, 0.4])) == np.inf
     assert analysis.crossing(np.array([0.0, 1.0]), np.array([0.0, 1.0])) == pytest.approx(0.5)
-
-
-def test_entries_have_their_names():
-    assert analysis.entry_kinds(2, 3) == [
-        ["major", "minor", "minor"],
-        ["minor", "major", "minor"],
-        ["minor", "minor", "irrelevant"],
-    ]
 
 
 def test_the_hierarchy_share_counts_pairs():

@@ -72,6 +72,11 @@ def test_a_rotation_keeps_lengths_and_turns_train_and_test_alike():
     assert turned.target == pytest.approx(turned.turn @ plain.target, abs=1e-12)
 
 
+def test_one_concept_cannot_be_kept_away_from_its_own_composition():
+    with pytest.raises(UserError, match="With one concept"):
+        Sim((1.0,), 0.05, truncate=True)
+
+
 def test_truncated_data_keep_away_from_the_composition():
     task = Sim((1, 2), 1.0, truncate=True)
     free = Sim((1, 2), 1.0).draw(2000, seed=0)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tessera.cli import dispatch
+from tessera.dynamics import analysis
 from tessera.dynamics.circles import COMPOSITION
 from tessera.dynamics.swingby import (
     Plan,
@@ -15,6 +16,7 @@ from tessera.dynamics.swingby import (
     last_crossing,
     new_learner,
     new_network,
+    rise_record,
     run_path,
     summary,
     train_all,
@@ -78,6 +80,16 @@ def test_a_path_that_turns_back_is_a_swing_and_a_noisy_falling_one_is_not():
     falling = np.linspace([0.5, 0.4], [1, 1], 32)
     straight = summary(0.4, [run_with(falling, 0.3, seed) for seed in range(5)])
     assert not straight["swing_by"] and straight["p"] > 0.05
+
+
+def test_the_rise_is_read_from_the_samples_that_chance_is_read_from():
+    """A parabola through them would lift the measured rise alone, and not what it is compared with."""
+    wave = np.linspace(0.3, 1, 24) + 0.3 * np.sin(np.linspace(0, 2 * np.pi, 24))
+    composed = np.repeat(wave[None, :, None, None], 2, -1)  # (S, T, N, 2), no scatter at all
+    steps, errors = np.arange(24.0), error_of(composed)
+    found = rise_record(steps, composed, resamples=20)
+    assert analysis.swing(steps, errors).rise > analysis.rise(errors)
+    assert found["rise"]["value"] == found["rise"]["low"] == found["rise"]["high"] == analysis.rise(errors)
 
 
 def test_what_pictures_without_circles_do_is_no_swing():

@@ -15,6 +15,7 @@ from PIL import Image
 pytest.importorskip("fastapi", reason="the explorer's extra is not installed")
 
 from tessera.cli import main
+from tessera.explorer.requests import MOST_SEED
 from tessera.explorer.shelf import Shelf
 from tessera.explorer.work import Studio
 
@@ -360,6 +361,13 @@ def test_bad_input_is_told_in_one_sentence_and_nothing_is_lost(visit):
     expect(page.find("#seed")).to_have_value("3")
     expect(page.find("#k")).to_have_text("K = 1")
     page.drawn()
+
+
+def test_another_seed_may_be_the_largest_and_then_the_first(visit):
+    page = visit(seed=MOST_SEED - 1, steps=1).drawn()
+    for seed in (MOST_SEED, 0):
+        page.find("#reroll").click()
+        expect(page.find("#seed")).to_have_value(str(seed))
 
 
 def test_what_a_model_refuses_is_told_in_its_column(visit):

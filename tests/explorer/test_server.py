@@ -56,6 +56,20 @@ def test_what_is_remembered_needs_no_waiting(running):
     assert [event["event"] for event in told] == ["queue", "begun", "probed", "probed", "end"]
 
 
+def test_what_is_remembered_is_made_ready_beside_the_loop(running, monkeypatch):
+    """Encoding takes a while, and the loop has other pages to serve."""
+    list(events(running.post("api/draw", ASKED)))
+    made, watched = [], running.studio.watched
+
+    def seen(request, ways):
+        made.append(threading.current_thread())
+        return watched(request, ways)
+
+    monkeypatch.setattr(running.studio, "watched", seen)
+    assert [event["event"] for event in events(running.post("api/watch", ASKED))] == ["way", "way", "end"]
+    assert made[0] not in (running.thread, running.explorer.line.worker)
+
+
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [

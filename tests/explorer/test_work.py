@@ -5,6 +5,7 @@ import io
 import json
 import shlex
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,11 +17,14 @@ pytest.importorskip("fastapi", reason="the explorer's extra is not installed")
 from pydantic import ValidationError
 
 from tessera.cli import main
+from tessera.denoiser.folder import Model
 from tessera.errors import UserError
 from tessera.explorer.requests import Drawing, Probing, Watching
-from tessera.explorer.shelf import NO_MODELS, distinct, open_shelf
+from tessera.explorer.shelf import NO_MODELS, Exhibit, distinct, open_shelf
+from tessera.explorer.verbs import extra_needed
 from tessera.explorer.ways import Memory, Way
 from tessera.images.pictures import to_uint8
+from tessera.judge.kmax import Training
 from tessera.locality.pixels import pixel_influence
 from tessera.sampler.sample import sample
 
@@ -134,12 +138,23 @@ def test_colours_lie_nowhere_and_cannot_be_localized(studio):
 
 def test_what_was_drawn_is_remembered_not_drawn_again(studio):
     request = Watching(models=("exp1C",), **ASKED, picture=1)
-    assert not studio.remembers(request)
+    assert studio.remembered(request) is None
     list(studio.draw(Drawing(models=("exp1C",), **ASKED)))
-    assert studio.remembers(request)
     told = list(studio.watch(request))
     assert [event["event"] for event in told] == ["way"]
+    assert studio.watched(request, studio.remembered(request)) == told
     assert pixels(told[0]["clean"]).shape == pixels(told[0]["noisy"]).shape == (4 * 32, 32, 3)
+
+
+def test_ways_at_hand_are_shown_even_if_memory_forgets_them_meanwhile(studio, monkeypatch):
+    request = Watching(models=("exp1C",), **ASKED)
+    list(studio.watch(request))
+    ways = studio.remembered(request)
+    studio.memory.ways.clear()
+    monkeypatch.setattr(studio, "gone", None)  # no network may be asked
+    assert [event["event"] for event in studio.watched(request, ways)] == ["way"]
+    beyond = Watching(models=("exp1C",), **ASKED, picture=6)
+    assert "only 2 were made" in studio.watched(beyond, ways)[0]["sentence"]
 
 
 def test_a_forgotten_way_is_gone_again(studio):
@@ -234,6 +249,14 @@ def test_cards_tell_what_the_page_must_know(shelf):
     assert cards["color"]["hows"] == ["plain", "sum"]
 
 
+def test_a_model_whose_settings_are_null_has_a_card(shelf, monkeypatch):
+    monkeypatch.setattr(Model, "seen_max", 3)  # this and the label are read elsewhere
+    monkeypatch.setattr(Exhibit, "training", Training(3, "all"))
+    exhibit = shelf["exp1"]
+    bare = replace(exhibit, model=replace(exhibit.model, config={**exhibit.model.config, "settings": None}))
+    assert bare.card()["about"] == ""
+
+
 def test_equal_names_are_numbered():
     assert distinct(["a", "b", "a", "a"]) == ["a", "b", "a (2)", "a (3)"]
 
@@ -261,9 +284,15 @@ def test_without_any_model_one_sentence_says_what_to_do(monkeypatch, tmp_path, c
 
 
 def test_without_its_extra_the_verb_says_what_to_install(folders, monkeypatch, capfd):
-    monkeypatch.setitem(sys.modules, "tessera.explorer.server", None)
+    monkeypatch.delitem(sys.modules, "tessera.explorer.server", raising=False)
+    monkeypatch.setitem(sys.modules, "fastapi", None)
     assert call("explore", folders["exp1"], "--device", "cpu") == 2
     assert "pip install 'tessera[explorer]'" in capfd.readouterr().err
+
+
+def test_another_import_that_fails_is_not_blamed_on_the_extra():
+    with pytest.raises(ImportError, match="broken"), extra_needed():
+        raise ImportError("broken", name="tessera.judge")
 
 
 def test_bad_input_of_the_verbs_is_told_in_one_sentence(folders, capfd):

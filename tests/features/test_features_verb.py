@@ -12,6 +12,7 @@ from tessera.conditioners.nothing import Nothing
 from tessera.denoiser.build import build_denoiser
 from tessera.denoiser.folder import save_model
 from tessera.experiments import settings_for
+from tessera.features.tables import words
 
 QUICK = ("--seeds", 2, "--steps", 3, "--sigmas", 10, "--device", "cpu")
 
@@ -55,6 +56,13 @@ def test_features_prints_one_object_and_draws(capsys, color_model, tmp_path):
     assert record["provenance"]["torch"] == torch.__version__
     for name in ("matrices-1", "encoder-1", "layers", "leakage"):
         assert (out / f"{name}.png").stat().st_size > 20_000
+
+
+def test_the_table_says_when_no_untrained_network_was_run():
+    null = {"low": 0.1, "high": 0.2}
+    assert words({"mean": 0.5, "null": null}) == "0.50 (untrained 0.10 to 0.20)"
+    assert words({"mean": 0.5, "null": None}) == "0.50 (untrained not run)"  # --nulls 0
+    assert words({"mean": None, "null": None}) == ""
 
 
 def test_models_told_places_compare_places(capsys, place_model, tmp_path):

@@ -189,9 +189,9 @@ def test_an_empty_place_that_looks_filled_is_counted():
 def test_strange_pictures_are_counted():
     truth = drawn(1)
     assert summary(tallies_of(truth, truth, strangeness=1.5))["strange"]["share"] == 1
-    record = nothing_record(np.array([0, 2, 1, 0]), np.array([True, True, False, False]))
-    assert record["false_things"]["mean"] == 0.75 and record["any_thing"]["share"] == 0.5
-    assert record["things_without_warning"]["count"] == 1
+    record = nothing_record(np.array([0, 2, 1, 0, 1]), np.array([True, True, False, False, False]))
+    assert record["false_things"]["mean"] == 0.8 and record["any_thing"]["share"] == 0.6
+    assert record["strange"]["count"] == 2 and record["things_without_warning"]["count"] == 2
 
 
 def test_rows_are_by_the_true_number_of_things_and_pools_take_them_together():
@@ -279,3 +279,9 @@ def test_a_file_that_is_no_calibration_is_refused(tmp_path):
 def test_the_published_calibration_is_the_one_verdicts_go_by():
     published = Path(__file__).parents[2] / "results" / "judge-calibration.json"
     assert json.loads(published.read_text()) == load_calibration()
+
+
+@pytest.mark.parametrize(("k", "spacing"), [(10, "official"), (11, "relaxed")])
+def test_up_to_ten_things_stand_by_the_official_rule_and_more_of_them_closer(k, spacing):
+    expected = Scenes(objects=k, spacing=spacing).draw(1, 4, 0)
+    assert torch.equal(arranged("official", k, 1, 4, 0).xy, expected.xy)

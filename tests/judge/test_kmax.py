@@ -243,3 +243,20 @@ def test_shares_of_many_tables_are_those_of_each():
     together = shares_of(tables, Training(2, "one"))
     for i, table in enumerate(tables):
         assert np.allclose([share[i] for share in together], shares_of(table, Training(2, "one")))
+
+
+def test_what_was_never_counted_may_yet_be_the_truth():
+    always_one = JudgeError({0: np.array([[1]]), 1: np.array([[0], [1]]), 2: np.array([[0], [1]])}, {})
+    true = unconfuse(np.array([[0.0, 1.0, 0.0]]), confusion(always_one, 2, 0))  # one of two, in every picture
+    assert true[0] == pytest.approx([0, 0, 1], abs=1e-3)
+
+
+def test_two_things_beyond_a_training_on_one_may_both_be_left_out():
+    assert rule_says("paper", pictures(2, (3, 2, 0), (5, 0, 0)), seen_max=1)
+    assert not rule_says("paper", pictures(2, (2, 2, 0), (6, 0, 0)), seen_max=1)  # a quarter is not more
+
+
+def test_the_interval_of_proper_things_lies_around_their_share():
+    counts = Counts(4, [4] * 16, [0] * 16, [4] * 16, [1] + [0] * 15)
+    proper = length_generalization([counts], 4, resamples=10)["rows"][0]["proper"]
+    assert proper["share"] == 63 / 64 and 0.9 < proper["low"] <= 63 / 64 <= proper["high"] <= 1

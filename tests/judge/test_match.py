@@ -126,3 +126,16 @@ def test_a_wish_is_filled_in_the_pictures_that_pair_it():
     assert filled_at(verdicts) == [1, 0, 2]
     colors = [match_colors([thing(0.1, 0.1, "blue")], ["red", "blue"])]
     assert filled_at(colors) == [0, 1]
+
+
+def test_where_properness_is_required_a_half_drawn_extra_spoils_the_picture_though_extras_are_allowed():
+    findings = [thing(0.5, 0.5), thing(0.1, 0.1, proper=0.2)]
+    lenient, stern = (
+        match(findings, [(0.5, 0.5)], extras_allowed=1, require_proper=p) for p in (False, True)
+    )
+    assert lenient.ok and not stern.ok and stern.missing == 0
+
+
+def test_a_cell_is_a_sixteenth_of_the_picture():
+    assert CELL == 0.0625
+    assert match([thing(0.562, 0.5)], [(0.5, 0.5)]).ok and not match([thing(0.564, 0.5)], [(0.5, 0.5)]).ok

@@ -97,13 +97,24 @@ def test_folders_of_png_and_strips_of_png(tmp_path, known):
     found = load_cifar(tmp_path / "classes")
     assert found.classes == ("ant", "bee") and found.labels.tolist() == [0, 0, 1, 1]
     assert torch.equal(found.images, images[[0, 2, 1, 3]])
+    with pytest.raises(UserError, match="too few pictures"):
+        load_cifar(tmp_path / "classes", "test")
     strips = tmp_path / "strips"
     strips.mkdir()
     save_png(strips / "test_batch.png", images.flatten(2).transpose(0, 1))  # a row per picture
     (strips / "test_labels.json").write_text(json.dumps([3, 1, 4, 1]))
     found = load_cifar(strips, "test")
     assert torch.equal(found.images, images) and found.labels.tolist() == [3, 1, 4, 1]
-    assert found.floats().min() >= -1 and found.floats().max() <= 1
+
+
+def test_pictures_that_nobody_divided_are_either_for_training_or_for_the_test(tmp_path, known):
+    images = torch.from_numpy(known[0].reshape(-1, 3, 32, 32))  # 24
+    for number, picture in enumerate(images):
+        (tmp_path / "ant").mkdir(exist_ok=True)
+        save_png(tmp_path / "ant" / f"{number:02d}.png", picture)
+    held_out = torch.arange(24) % 6 == 5
+    assert torch.equal(load_cifar(tmp_path, "train").images, images[~held_out])
+    assert torch.equal(load_cifar(tmp_path, "test").images, images[held_out])
 
 
 # -- what a pickle may not do ------------------------------------------------------------------------------------

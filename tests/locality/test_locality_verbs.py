@@ -76,7 +76,7 @@ def test_bad_input_is_one_sentence(capsys, model, words, complaint):
     assert code == 2 and printed == "" and complaint in said and len(said.strip().splitlines()) == 1
 
 
-def test_bench_measures_both_ways_and_finds_the_same_numbers(capsys):
+def test_bench_measures_both_ways_and_finds_the_same_numbers(capsys, tmp_path):
     words = (
         "--preset",
         "tiny",
@@ -91,8 +91,9 @@ def test_bench_measures_both_ways_and_finds_the_same_numbers(capsys):
         "--device",
         "cpu",
     )
-    code, printed, _ = run(capsys, "bench", "locality", *words, "--json")
+    code, printed, _ = run(capsys, "bench", "locality", *words, "--json", "--out", tmp_path / "speed.json")
     record = json.loads(printed)
+    assert json.loads((tmp_path / "speed.json").read_text()) == record
     assert code == 0 and record["ratio"] > 0 and record["ratio_with_one_forward_for_all_probes"] > 0
     assert record["largest_difference"] < 1e-4 and record["probes_timed_one_by_one"] == 4
     assert record["seconds"]["batched"] > 0
@@ -112,6 +113,9 @@ def test_scatter_draws_points_and_refuses_half_a_pair(capsys, tmp_path):
     record = json.loads(printed)
     assert code == 0 and record["spearman"]["value"] > 0.9 and record["points"] == 12
     assert (tmp_path / "out" / "scatter.png").stat().st_size > 20_000
+    again = tmp_path / "out" / "scatter.json"  # which the verb reads as well as it writes
+    code, printed, _ = run(capsys, "locate", "scatter", again, "--resamples", 100, "--json")
+    assert code == 0 and json.loads(printed)["spearman"] == record["spearman"]
     half = tmp_path / "locate.json"
     half.write_text(json.dumps({"conditional_locality": None}))
     code, _, said = run(capsys, "locate", "scatter", half)

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from tessera.denoiser.contract import FromNoise, FromPathEnd, linear_alphas
+from tessera.devices import double_home, in_double
 from tessera.errors import UserError
 from tessera.locality.pixels import (
     How,
@@ -252,6 +253,12 @@ def test_values_that_are_not_finite_are_refused():
     x[0, 0, 0, 0] = torch.nan
     with pytest.raises(UserError, match="not finite"):
         pixel_influence(identity, x, 1.0, at=[(0, 0)])
+
+
+def test_doubles_of_a_device_that_has_none_live_on_the_cpu():
+    assert double_home(torch.device("mps")) == torch.device("cpu")
+    assert double_home(torch.device("cuda:1")) == torch.device("cuda:1")
+    assert in_double(torch.ones(2)).dtype == torch.float64
 
 
 def test_other_nonsense_is_refused():

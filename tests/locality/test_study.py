@@ -7,7 +7,9 @@ from matplotlib.colors import to_hex
 from scipy import stats
 
 from tessera.conditioners import ColorCounts, LocationGrid, Nothing
+from tessera.conditioners.labels import places_of
 from tessera.errors import UserError
+from tessera.locality import study, tables
 from tessera.locality.figures import distinct_colors, figure_scatter
 from tessera.locality.residual import definition_residual
 from tessera.locality.scatter import Point, correlation, point_from, scatter_record
@@ -98,6 +100,21 @@ def test_conditions_without_a_place_and_models_without_conditions_are_studied_in
     assert colors[0].told.shape == (2, 3, 1, 3)
     nothing = locate(paint, Nothing(), 16, Plan(k=0, pictures=2, levels=3, steps=6))
     assert nothing[0].told.shape[-1] == 0 and nothing[0].influence.shape == (3, 1, 16, 16)
+
+
+def test_random_scenes_that_do_not_show_everything_are_replaced_by_the_next(monkeypatch):
+    whole = study.random_places(3, 8, seed=1)
+
+    def every_second(scenes):
+        places, visible = places_of(scenes)
+        return places, visible & (torch.arange(len(visible)) % 2 == 0)[:, None]
+
+    monkeypatch.setattr(study, "places_of", every_second)
+    found = study.random_places(3, 8, seed=1)
+    assert len(found) == 8 and found[:4] == whole[::2]
+    monkeypatch.setattr(study, "places_of", lambda scenes: (places_of(scenes)[0], scenes.present & False))
+    with pytest.raises(UserError, match="only 0 show all 3"):
+        study.random_places(3, 8, seed=1)
 
 
 def test_wishes_begin_with_the_study_and_hold_k_conditions():
@@ -219,9 +236,40 @@ def test_points_come_from_the_records_of_locate_and_judge():
     judged = {"seen_max": 3, "k_max": {"paper": {"value": 7, "at_least": False}}}
     point = point_from(located, judged)
     assert (point.gained, point.locality, point.low) == (4, 0.9, 0.8)
+    unsaid = judged | {"seen_max": None}
+    with pytest.raises(UserError, match="how many things training showed"):
+        point_from(located, unsaid)
     for broken in ({}, {"k_max": {"paper": {"value": None}}}):
         with pytest.raises(UserError):
             point_from(located, broken)
+
+
+def test_tables_leave_empty_what_could_not_be_measured():
+    """Colours lie nowhere, and of flat points there is no correlation."""
+    flat = scatter_record([Point("m", n, 3, 3, 0.5) for n in range(5)], 100)
+    reading = flat | {"reading": "paper", "seen_max": None}
+    known = reading | {"spearman": {"value": 0.5, "interval": [0.1, 0.9], "interval_by_model": [0.0, 1.0]}}
+    located = {"model": "color", "studies": [{"k": 4, "source": "truth", "conditional_locality": None}]}
+    results = Results(located, reading | {"rule": "strict", "readings": [reading, known]})
+    assert tables.conditional(results)[1] == ("color", "4", "truth", "", "", "")
+    assert [row[-2:] for row in tables.scatter(results)[1:]] == [
+        ("not defined", ""),
+        ("0.50 [0.10, 0.90]", "[0.00, 1.00]"),
+    ]
+    assert tables.scatter_headline(results) == []
+    told = tables.scatter_headline(Results(located, known | {"rule": "strict", "readings": [reading]}))
+    assert told[0][1] == "Spearman 0.50 [0.00, 1.00]; by the paper rule not defined"
+
+
+class Results:
+    def __init__(self, located, scatter):
+        self.located, self.scatter = located, scatter
+
+    def several(self, pattern):
+        return [self.located]
+
+    def one(self, name):
+        return self.scatter
 
 
 def test_too_few_or_flat_points_are_told():

@@ -130,6 +130,10 @@ def test_strange_pictures_make_the_counts_doubtful():
         (GLOBAL, "not"),
         (located(0.9, 0.6, 0.95), "partly"),  # the lower end decides
         (located(0.4, 0.2, 0.6), "partly"),  # the upper end decides
+        (located(0.9, 0.25 + 0.75 * 0.71, 0.95), "local"),  # 0.7 of the way from chance to locality
+        (located(0.9, 0.25 + 0.75 * 0.69, 0.95), "partly"),
+        (located(0.4, 0.2, 0.25 + 0.75 * 0.36), "partly"),  # 0.35 of it
+        (located(0.4, 0.2, 0.25 + 0.75 * 0.34), "not"),
         (located(0.9, 0.85, 0.95, p=0.2), "chance"),
         (located(1.0, 1.0, 1.0, k=1), "unknown"),  # one condition is always its own
         ({"conditional_locality": None}, "unknown"),

@@ -171,3 +171,8 @@ def test_patches_are_told_apart_in_a_single_pass(sees):
     assert quick.passes == 9 and slow.passes == 3 + 1 + 3
     other = compose.Project(network, tell, 1)
     assert not other.in_one_pass  # regions smaller than the patch leave near things told together
+
+
+def test_a_weight_says_how_much_each_summed_condition_counts():
+    clean = compose.sum(Gullible(), TELL, weight=0.5)(noisy(1.0), 1.0, asked())
+    assert clean[:, 0, 0, 0].tolist() == [0, 0.5, 1, 2]

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from tessera.cli import main
+from tessera.conditioners import LocationGrid
 from tessera.denoiser.build import build_denoiser, tell_for
 from tessera.denoiser.edm2 import EDM2
 from tessera.denoiser.folder import load_model, save_model
@@ -13,8 +14,9 @@ from tessera.experiments import settings_for
 from tessera.files import read_json
 from tessera.images.pictures import load_png, to_uint8
 from tessera.sampler import euler, noise_levels, sample, seeded_noise, verbs
-from tessera.sampler.asking import parse_ks
+from tessera.sampler.asking import parse_ks, study
 from tessera.sampler.compose import repair
+from tessera.sampler.noise import seeded_churn
 from tessera.sampler.sample import home
 
 
@@ -208,3 +210,15 @@ def test_fresh_noise_belongs_to_the_picture_and_not_to_its_batch():
     assert len({picture.sum().item() for picture in far}) == 3  # any whole number is a seed
     with pytest.raises(UserError, match="cannot be negative"):
         sample(towards_zero, seeds=[1], churn=-1, **ways)
+
+
+def test_every_step_has_fresh_noise_of_its_own():
+    x = torch.zeros(1, 3, 16, 16)
+    first, second, again = (seeded_churn(20, [5]).draw(step, x) for step in (0, 1, 0))
+    assert torch.equal(first, again)
+    assert abs(torch.corrcoef(torch.stack([first.flatten(), second.flatten()]))[0, 1]) < 0.2
+
+
+def test_every_picture_of_a_study_has_a_seed_of_its_own():
+    asks = [one for seed in (0, 1) for one in study(LocationGrid(), list(range(13)), 4, seed)]
+    assert len({one.seed for one in asks}) == len(asks) == 2 * 13 * 4

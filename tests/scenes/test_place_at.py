@@ -126,3 +126,11 @@ def test_things_too_large_for_their_places_are_flagged():
 def test_impossible_wishes_are_told_in_one_sentence(places, options, sentence):
     with pytest.raises(UserError, match=sentence):
         place_at(places, **options)
+
+
+def test_the_study_asks_for_its_twelve_places_in_one_order():
+    hundredths = [(round(100 * x, 6), round(100 * y, 6)) for x, y in LOCATIONS]
+    assert hundredths == [
+        (65, 65), (65, 25), (25, 65), (35, 35), (45, 65), (45, 25),
+        (65, 45), (25, 45), (45, 45), (55, 55), (35, 55), (55, 35),
+    ]  # fmt: skip

@@ -227,3 +227,7 @@ def test_negative_counts_are_refused():
 def test_the_device_changes_no_scene(objects):
     scenes = Scenes(objects=objects)
     assert same(scenes.draw(500, seed=3), scenes.draw(500, seed=3, device="cuda").to("cpu"))
+
+
+def test_the_official_distances_are_those_of_the_official_generator():
+    assert SPACINGS["official"] == (0.25, 0.4)  # its --min_dist and --margin

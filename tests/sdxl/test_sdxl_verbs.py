@@ -1,13 +1,16 @@
 """The verbs from the outside: one JSON object, arrays and figures on disk, one sentence for bad input."""
 
 import json
+import math
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tessera.cli import main
 from tessera.sdxl.prompts import PAPER, PICTURE
+from tessera.sdxl.verbs import OnModel, place_record
 
 
 def run(capsys, *words):
@@ -101,6 +104,7 @@ def test_a_dry_run_only_counts(capsys, folder, tmp_path):
         (("words", "--words", "zebra"), "`zebra` is not in the prompt"),
         (("words", "--seeds", "0"), "At least one seed"),
         (("words", "--size", "big"), "is no size"),
+        (("words", "--size", "1024x768x3"), "is no size"),
         (("words", "--batch", "0"), "At least one latent at a time"),
         (("features", "--layers", "middle*"), "No transformer block is called `middle*`; near are mid_block"),
         (("features", "--site", "ear"), "not at `ear`"),
@@ -113,6 +117,32 @@ def test_bad_input_is_one_sentence(capsys, folder, words, complaint):
     defaults = [] if verb != "locality" else defaults
     code, printed, said = run(capsys, "sdxl", verb, folder, *defaults, "--device", "cpu", *rest)
     assert code == 2 and printed == "" and complaint in said and len(said.strip().splitlines()) == 1
+
+
+def test_sizes_are_width_by_height():
+    sizes = {None: None, "64": (64, 64), "64x48": (48, 64)}
+    assert {size: OnModel("model", size=size).height_width for size in sizes} == sizes
+
+
+def test_sets_of_prompts_whose_files_would_have_one_name_are_refused(capsys, folder, tmp_path):
+    files = [tmp_path / place / "mine.json" for place in ("here", "there")]
+    for file in files:
+        file.parent.mkdir()
+        rows = [{"name": name, "category": name[0], "prompt": name} for name in ("cat", "cow", "dog", "doe")]
+        file.write_text(json.dumps(rows))
+    code, _, said = run(
+        capsys, "sdxl", "features", folder, *QUICK, "--prompts", ",".join(map(str, files)), "--dry-run"
+    )
+    assert code == 2 and "Two sets of prompts are called `mine`" in said
+
+
+def test_the_best_layer_is_one_whose_ratio_is_known():
+    def layer(name, ratio):
+        found = SimpleNamespace(within=0.1, between=0.1, ratio=ratio, gap=0.0)
+        return SimpleNamespace(name=name, found=found, null={})
+
+    found = place_record("mid", [layer("a", math.nan), layer("b", 1.5), layer("c", 1.2)])
+    assert found["largest_ratio"] == {"layer": "b", "ratio": 1.5}
 
 
 def test_what_is_no_pipeline_is_told_so(capsys, tmp_path):

@@ -66,6 +66,15 @@ def test_fresh_noise_reaches_every_way_and_the_table(repaired, model, judge, tmp
     assert STUDY_TABLES["repair"](Kept())[1][0] == "exp2, fresh noise"
 
 
+def test_a_radius_as_wide_as_the_picture_asks_once_about_all_of_it(repaired):
+    cost = {}
+    for radius in (1, 2, 7):  # of 8 cells
+        _, out = repaired("--ways", "localize", "--beside", "none", "--radius", radius)
+        record = json.loads(out.read_text())
+        cost[record["radius"]] = record["rows"][0]["passes"]
+    assert cost[7] == 1 and cost[1] != cost[2] != 1
+
+
 def test_the_terminal_has_a_column_for_each_way(repaired, capsys):
     repaired("--beside", "none")
     lines = [line.split() for line in capsys.readouterr().err.splitlines()]

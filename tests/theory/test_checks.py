@@ -10,7 +10,9 @@ from tessera.cli import main
 from tessera.conditioners import LocationGrid
 from tessera.denoiser.edm2 import EDM2
 from tessera.denoiser.folder import save_model
-from tessera.theory import checks, verbs
+from tessera.images.pictures import to_float, to_uint8
+from tessera.sampler.asking import study
+from tessera.theory import checks, ideal_verb, verbs
 from tessera.theory.check import Trial
 from tessera.theory.likeness import SIGMAS, likeness, pearson_r, r_squared
 
@@ -77,7 +79,7 @@ def test_the_record_is_one_json_object(capsys, monkeypatch):
 def test_a_surprise_leaves_with_one(capsys, monkeypatch):
     surprising = replace(checks.RUNNERS[1](QUICK), expected=True)
     monkeypatch.setattr(verbs, "run_checks", lambda trial, after: [surprising])
-    assert run(["theory", "check"], capsys)[0] == 1
+    assert run(["theory", "check"], capsys) == (1, "")  # stdout is for programs
 
 
 def test_nonsense_is_told_in_a_sentence(capsys):
@@ -113,6 +115,32 @@ def test_a_formula_is_sampled_and_judged(kind, capsys, tmp_path):
     assert code == 0 and [row["n"] for row in record["judged"]["rows"]] == [2, 2]
     assert (tmp_path / "ideal.png").exists()
     assert bool(record["agreement"]) == (kind == "local-conditional")
+
+
+def test_the_judge_sees_pictures_as_a_file_holds_them_in_batches_as_asked(monkeypatch):
+    """As in every other exam: 8 bits a channel."""
+    seen, made = [], []
+
+    class Looker:
+        def find(self, pictures):
+            seen.append(pictures)
+            return [[] for _ in pictures]
+
+        def match(self, findings, aims):
+            return None
+
+    monkeypatch.setattr(ideal_verb.Counts, "of", lambda k, found: (k, len(found)))
+    pictures, asks = torch.rand(2, 3, 4, 4), study(LocationGrid(cells=8), [1], 2, 0)
+    assert ideal_verb.counted(Looker(), pictures, asks) == [(1, 2)]
+    assert torch.equal(seen[0], to_float(to_uint8(pictures)))
+
+    monkeypatch.setattr(
+        ideal_verb, "sample", lambda *given, batch=64, **_: made.append(batch) or torch.zeros(0)
+    )
+    verb = ideal_verb.TheoryIdeal(batch=70)
+    asks = study(LocationGrid(cells=8), [1], 70, 0)
+    list(verb.pictures(halved, asks, LocationGrid(cells=8), 4, torch.device("cpu")))
+    assert made == [70]
 
 
 def test_a_formula_is_set_beside_a_network(capsys, tmp_path):

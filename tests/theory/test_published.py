@@ -47,4 +47,9 @@ def test_the_closed_form_denoiser_is_told_by_size():
     judged = {"rows": [{"k": 1, "all_filled": {"count": 3, "n": 4}}], "k_max": k_max}
     records = [{"size": size, "steps": 8, "most": 9, "judged": judged} for size in (64, 32)]
     rows = ideal(Results(ideals=records))
+    unasked = {"size": 16, "steps": 8, "most": 9}  # --each 0
+    assert (
+        ideal(Results(ideals=[unasked, *records])) == rows
+        and ideal(Results(ideals=[unasked]))[1][0] == "not run"
+    )
     assert [row[0] for row in rows[1:]] == ["32", "64"] and rows[1][3:] == ("3/4", "1 (0 to 1)", "1 (0 to 1)")

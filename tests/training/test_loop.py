@@ -230,3 +230,36 @@ def test_a_state_that_does_not_fit_changes_nothing(minute):
     with pytest.raises(UserError, match="does not fit"):
         learner.load(torn, other.images_seen)
     assert all(torch.equal(value, before[name]) for name, value in weights(learner).items())
+
+
+def test_beyond_the_border_of_a_picture_a_patch_has_no_noise(minute, monkeypatch):
+    settings = minute("exp2L")
+    learner, batch = learner_for(settings), next(stream_for(settings).steps(0, 4))
+    views = training_views(learner.denoiser, batch.images, batch.cond, batch.index, learner.settings)
+    shown = []
+    real = loop.loss_at
+    monkeypatch.setattr(
+        loop, "loss_at", lambda *given, **more: shown.append(given[4]) or real(*given, **more)
+    )
+    learner.gradients(views)
+    beyond = (views.inside == 0).expand_as(shown[0])
+    assert beyond.any() and (shown[0][beyond] == 0).all() and (shown[0][~beyond] != 0).all()
+
+
+def test_the_optimiser_forgets_at_the_rates_of_the_settings(minute):
+    learner = learner_for(minute(), beta1=0.8, beta2=0.97)
+    assert learner.optimizer.param_groups[0]["betas"] == (0.8, 0.97)
+
+
+def test_a_projected_step_moves_the_weights_as_one_normalised_in_the_forward_does(minute):
+    settings, rate = minute(), 0.01
+    batch = next(stream_for(settings).steps(0, 4))
+    moved = []
+    for how in ("projected", "after-update"):
+        learner = learner_for(settings, weight_norm=how, rampup=0, decay=0, lr=rate)
+        for name, parameter in learner.denoiser.named_parameters():
+            if name.endswith("gain"):  # they begin at 0, and most weights would not count
+                torch.nn.init.constant_(parameter, 0.5)
+        learner.step(batch)
+        moved.append(torch.cat([value.flatten() for value in weights(learner).values()]))
+    assert (moved[0] - moved[1]).abs().mean() < 0.01 * rate

@@ -307,7 +307,7 @@ class LocalConditional(Local):
     as seen from the patch. Where fewer than `least` candidates agree, conditions are compared within a smaller
     radius, in the end not at all; `agreement` counts the cells that were answered at each radius. `most` takes
     only the first so many agreeing patches of each place, as if the data had ended there: empty floor is
-    plentiful, things are not. Where conditions are not compared at all it takes any so many.
+    plentiful, things are not.
     """
 
     def __init__(
@@ -335,7 +335,6 @@ class LocalConditional(Local):
             keys, order = patch_keys(tell, cond, near).T.contiguous().sort(dim=1, stable=True)  # (cells^2, N)
             self.register_buffer(f"keys{n}", keys)
             self.register_buffer(f"order{n}", order)
-        self.order0: Tensor
 
     def groups(self, cond: Tensor | None, x: Tensor) -> Iterator[Group]:
         if cond is None:
@@ -358,8 +357,8 @@ class LocalConditional(Local):
                 self.agreement[near] += 1
                 return sources
         self.agreement[None] += 1
-        # By the order of their keys, as arbitrary as any; published numbers were measured with this one.
-        return [(place, self.order0[place][: self.most]) for place in self.places(cell)]
+        first = torch.arange(len(self.padded), device=self.padded.device)[: self.most]
+        return [(place, first) for place in self.places(cell)]
 
     def with_key(self, n: int, place: int, key: Tensor) -> Tensor:
         """Pictures of the data whose patch at `place` has this key: a stretch of the sorted keys."""

@@ -16,8 +16,6 @@ THRESHOLD = 1e-4  # share of the first error that counts as a rise
 COMES_BACK = 0.1  # share of the rise that may be left at the end
 HYSTERESIS = 1e-3  # error change below which a turn is not counted as a descent
 
-Kind = Literal["major", "minor", "irrelevant"]
-
 
 @dataclass(frozen=True)
 class Swing:
@@ -73,14 +71,14 @@ def refine(times: Array, values: Array, at: int, most: float = np.inf) -> tuple[
     plain = float(times[at]), float(values[at])
     if at == 0 or at == len(times) - 1:
         return plain
-    before, here, after = values[at - 1 : at + 2]
-    bend = before - 2 * here + after
+    back, ahead = np.diff(times[at - 1 : at + 2])  # looks may be spaced unevenly
+    left, right = np.diff(values[at - 1 : at + 2]) / (back, ahead)  # slopes on both sides
+    bend = (right - left) / (back + ahead)
     if bend == 0:
         return plain
-    shift = 0.5 * (before - after) / bend
-    gain = -0.25 * (before - after) * shift
-    step = times[at + 1] - times[at]
-    return (plain[0] + float(shift * step), plain[1] + float(gain)) if abs(gain) <= most else plain
+    slope = (left * ahead + right * back) / (back + ahead)  # at the sample itself
+    shift, gain = -slope / (2 * bend), -(slope**2) / (4 * bend)
+    return (plain[0] + float(shift), plain[1] + float(gain)) if abs(gain) <= most else plain
 
 
 def turns(errors: Array, hysteresis: float = HYSTERESIS) -> list[int]:
@@ -137,17 +135,6 @@ def order(concept_times: Array) -> list[int]:
     """Concepts numbered from 1 in the order in which they were learned; those never learned are left out."""
     ranked = np.argsort(concept_times, kind="stable")
     return [int(k) + 1 for k in ranked if np.isfinite(concept_times[k])]
-
-
-def entry_kinds(s: int, d: int) -> list[list[Kind]]:
-    """Major: w_pp of a concept. Minor: off the diagonal in a concept's row or column. Irrelevant: the rest."""
-
-    def kind(i: int, j: int) -> Kind:
-        if i == j and i < s:
-            return "major"
-        return "minor" if i != j and min(i, j) < s else "irrelevant"
-
-    return [[kind(i, j) for j in range(d)] for i in range(d)]
 
 
 @dataclass(frozen=True)

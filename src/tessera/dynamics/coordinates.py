@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tessera.devices import in_double
 from tessera.dynamics.circles import CirclesTask, blurred, disc, pixel_grid
 
 LEAST_CONTRAST = 0.15  # of green between ground and disc, below which nothing is there
@@ -111,14 +112,14 @@ def fit_circle(cover: Tensor) -> tuple[Tensor, Tensor]:
     x, y = pixel_grid(cover.shape[-1], cover.device)
     weight = (edge_strength(cover) * surroundings(cover)).flatten(1)  # (B, N)
     x, y = (part.expand(cover.shape[-2:]).reshape(1, -1) for part in (x, y))
-    columns = torch.stack([2 * x, 2 * y, torch.ones_like(x)], dim=-1).double()  # (1, N, 3)
-    square = (x.square() + y.square()).double()  # (1, N)
-    weighted = columns * weight[..., None].double()  # (B, N, 3)
-    normal = weighted.mT @ columns + 1e-9 * torch.eye(3, device=cover.device, dtype=torch.float64)
+    columns = in_double(torch.stack([2 * x, 2 * y, torch.ones_like(x)], dim=-1))  # (1, N, 3)
+    square = in_double(x.square() + y.square())  # (1, N)
+    weighted = columns * in_double(weight)[..., None]  # (B, N, 3)
+    normal = weighted.mT @ columns + 1e-9 * torch.eye(3, device=columns.device, dtype=torch.float64)
     solved = torch.linalg.solve(normal, weighted.mT @ square[..., None])[..., 0]  # (B, 3)
     center = solved[:, :2]
     radius = (solved[:, 2] + center.square().sum(1)).clamp(min=0).sqrt()
-    return center.float(), radius.float()
+    return center.float().to(cover.device), radius.float().to(cover.device)
 
 
 def edge_strength(cover: Tensor) -> Tensor:

@@ -45,6 +45,10 @@ class Sim:
             )
         if not all(np.isfinite(v) and v >= 0 for v in self.spread):
             raise UserError(f"Diversities sigma must not be negative: {_words(self.spread)}.")
+        if self.truncate and self.s < 2:
+            raise UserError(
+                "With one concept the composition is its own cluster; truncate would leave nothing."
+            )
         if self.s > self.d:
             raise UserError(f"{self.s} concepts do not fit into {self.d} dimensions; s must not exceed d.")
 

@@ -3,6 +3,7 @@
 Numbers follow the published revision. Figure 1 there is a drawing and figure 6 needs a trained diffusion network.
 """
 
+import pathlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from tessera.dynamics.data import Array, Sim, ordered_pairs, population_loss
 from tessera.dynamics.integrate import Path
 from tessera.dynamics.starts import aligned_map, positive_factors
 from tessera.dynamics.sweep import AXES, DEFAULTS, Phase, phase_diagram
+from tessera.files import atomic
 
 INK, QUIET, GRID = "#22252b", "#8a8f98", "#e4e6ea"
 CONCEPTS = ("#c8553d", "#2a6f97", "#4f772d", "#7b5ea7")  # one colour per concept, weakest first
@@ -56,6 +58,13 @@ def sheet(columns: int, rows: int = 1, width: float = 3.4, height: float = 3.0) 
     """A page of equal panels; made without pyplot, so that nothing global is kept."""
     figure = Figure(figsize=(width * columns, height * rows))
     return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def save_figure(figure: Figure, path: pathlib.Path) -> None:
+    """As its suffix says; the same drawing always gives the same file."""
+    kind = path.suffix[1:]
+    with matplotlib.rc_context(STYLE), atomic(path) as temporary:
+        figure.savefig(temporary, format=kind, metadata={"Date": None} if kind == "svg" else None)
 
 
 # --- Figures 2, 11, 12: in which order concepts are learned -------------------------------------------------

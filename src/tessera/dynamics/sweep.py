@@ -11,6 +11,7 @@ from tessera.dynamics.data import Array, Sim, second_moment
 from tessera.dynamics.pairs import run_pairs
 from tessera.dynamics.starts import aligned_map, gaussian_factors, positive_factors
 from tessera.errors import UserError
+from tessera.judge.intervals import wilson
 
 AxisName = Literal["ratio", "omega", "rho", "sigma"]
 StartName = Literal["aligned", "positive", "gaussian"]
@@ -131,10 +132,8 @@ def width_study(width: int, seeds: range, energy: float = 0.0025) -> np.ndarray:
 
 def share_interval(hits: np.ndarray) -> dict[str, float | int | list[float]]:
     """A share with its 95% Wilson interval."""
-    n, share, z = len(hits), float(np.mean(hits)), 1.959964
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * float(np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)))
-    return {"share": share, "ci95": [max(0.0, centre - half), min(1.0, centre + half)], "n": n}
+    count, n = int(np.sum(hits)), len(hits)
+    return {"share": count / n, "ci95": list(wilson(count, n)), "n": n}
 
 
 def mean_half_width(values: Array) -> Array:

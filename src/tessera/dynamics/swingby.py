@@ -148,7 +148,7 @@ def jobs(plan: Plan) -> Iterator[tuple[float, int]]:
 
 
 def run_path(folder: Path, gap: float, seed: int) -> Path:
-    return folder / f"gap{gap:.3f}-seed{seed}.json"
+    return folder / f"gap{gap:g}-seed{seed}.json"
 
 
 def run_plan(plan: Plan) -> dict[str, Any]:
@@ -160,7 +160,8 @@ def finished(folder: Path, gap: float, seed: int, plan: Plan) -> dict[str, Any] 
     """The record of this very run, if it is there."""
     path = run_path(folder, gap, seed)
     found = read_json(path) if path.is_file() else {}
-    return found if found.get("format") == FORMAT and found.get("plan") == run_plan(plan) else None
+    same = found.get("format") == FORMAT and found.get("plan") == run_plan(plan) and found.get("gap") == gap
+    return found if same else None
 
 
 def train_all(
@@ -246,17 +247,18 @@ def rise_record(steps: Array, composed: Array, resamples: int = RESAMPLES) -> di
     """How far the error rises after a minimum, and how often chance alone would do as much."""
     rng = np.random.default_rng(1)
     errors = error_of(composed)
-    swing = analysis.swing(steps, errors)
+    swing, rise = analysis.swing(steps, errors), float(analysis.rise(errors))
     drawn = np.stack([error_of(resampled(composed, rng)) for _ in range(resamples)])  # (R, T)
     by_chance = analysis.rise_by_chance(errors, drawn)
     low, high = quantile_range(analysis.rise(drawn.T))
+    # Chance and interval know the samples alone, so the rise compared with them is theirs, not a parabola's.
     return {
-        "rise": {"value": swing.rise, "low": low, "high": high},
+        "rise": {"value": rise, "low": low, "high": high},
         "rise_by_chance": float(np.quantile(by_chance, 0.95)),
-        "p": float((1 + (by_chance >= swing.rise).sum()) / (1 + resamples)),
+        "p": float((1 + (by_chance >= rise).sum()) / (1 + resamples)),
         "step_of_minimum": swing.t_min,
         "step_of_maximum": swing.t_max,
-        "swing_by": bool(swing.swing_by and swing.rise > np.quantile(by_chance, 0.95)),
+        "swing_by": bool(swing.swing_by and rise > np.quantile(by_chance, 0.95)),
     }
 
 

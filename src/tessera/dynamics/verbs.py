@@ -228,7 +228,7 @@ class DynamicsRun:
         if seen.path is not None:
             from tessera.dynamics.figures import figure_run
 
-            save_figure(figure_run(seen.path, task), folder / "run", ("png",))
+            save_kinds(figure_run(seen.path, task), folder / "run", ("png",))
         console.say(f"Wrote {folder}")
 
 
@@ -323,21 +323,21 @@ class DynamicsSweep:
         if self.out:
             from tessera.dynamics.figures import figure_sweep
 
-            save_figure(figure_sweep(phase, self.x, self.y), make_folder(self.out) / "phase", ("png", "svg"))
+            save_kinds(figure_sweep(phase, self.x, self.y), make_folder(self.out) / "phase", ("png", "svg"))
         return {
             "study": "phase",
-            "x": {"name": self.x, "values": rounded(phase.x)},
-            "y": {"name": self.y, "values": rounded(phase.y)},
+            "x": {"name": self.x, "values": to_decimals(phase.x)},
+            "y": {"name": self.y, "values": to_decimals(phase.y)},
             "fixed": fixed,
             "start": self.start,
             "seeds": list(range(self.seeds)),
             "runs": runs,
             "swing_by": sweeps.share_interval(phase.swung.ravel()),
             "height": {
-                "mean": rounded(phase.mean),
-                "ci95_half": rounded(sweeps.mean_half_width(phase.heights)),
+                "mean": to_decimals(phase.mean),
+                "ci95_half": to_decimals(sweeps.mean_half_width(phase.heights)),
             },
-            "share": rounded(phase.share),
+            "share": to_decimals(phase.share),
             "unit": "rise over mu1^2 / 2; rows follow y",
         }
 
@@ -396,7 +396,7 @@ class DynamicsFigure:
         with console.progress("figures", len(names)) as advance:
             for name in names:
                 advance(0, note=f"figure {name}")
-                save_figure(draw(name), folder / f"figure-{name}", kinds)
+                save_kinds(draw(name), folder / f"figure-{name}", kinds)
                 advance()
         if self.animate:
             self.save_animation(folder / "figure-5.gif")
@@ -432,14 +432,11 @@ class DynamicsFigure:
             )
 
 
-def save_figure(figure, stem: Path, kinds: tuple[str, ...]) -> None:
-    import matplotlib
-
-    from tessera.dynamics.figures import STYLE
+def save_kinds(figure, stem: Path, kinds: tuple[str, ...]) -> None:
+    from tessera.dynamics.figures import save_figure
 
     for kind in kinds:
-        with matplotlib.rc_context(STYLE), atomic(stem.with_name(f"{stem.name}.{kind}")) as temporary:
-            figure.savefig(temporary, format=kind, metadata={"Date": None} if kind == "svg" else None)
+        save_figure(figure, stem.with_name(f"{stem.name}.{kind}"))
 
 
 def numbers(text: str, name: str) -> tuple[float, ...]:
@@ -473,8 +470,9 @@ def along_axes(task: Sim) -> Array:
     return np.concatenate([task.mu, np.zeros(task.d - task.s)])
 
 
-def rounded(values: Array, digits: int = 6) -> Any:
-    return np.round(values, digits).tolist()
+def to_decimals(values: Array, decimals: int = 6) -> Any:
+    """Plain lists; `files.rounded` keeps significant digits instead."""
+    return np.round(values, decimals).tolist()
 
 
 def run_table(record: dict[str, Any]) -> Table:

@@ -6,6 +6,7 @@ import secrets
 import socket
 import webbrowser
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,8 +186,8 @@ def add_routes(app: FastAPI, explorer: Explorer) -> None:
 
     @app.post("/api/watch")
     async def watch(request: Watching, x_page: str = Header("")) -> StreamingResponse:
-        if studio.remembers(request):  # no work, so no waiting
-            return stream(at_once(studio.watch(request)))
+        if ways := studio.remembered(request):  # no work, so no waiting
+            return stream(at_once(partial(studio.watched, request, ways)))
         return explorer.events(x_page, studio.watch(request))
 
     @app.post("/api/probe")
@@ -194,8 +195,9 @@ def add_routes(app: FastAPI, explorer: Explorer) -> None:
         return explorer.events(x_page, studio.probe(request))
 
 
-async def at_once(work: Iterator[Event]) -> AsyncIterator[Event]:
-    for event in [*work, {"event": "end"}]:
+async def at_once(tell: Callable[[], list[Event]]) -> AsyncIterator[Event]:
+    """Events that wait for nobody, made beside the loop: pictures take a while to encode."""
+    for event in [*await asyncio.to_thread(tell), {"event": "end"}]:
         yield event
 
 

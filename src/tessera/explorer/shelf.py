@@ -82,7 +82,7 @@ class Exhibit:
     def card(self) -> dict[str, Any]:
         """What the page shows of the model."""
         config, tell = self.model.config, self.model.tell
-        experiment = config.get("settings", {}).get("experiment")
+        experiment = (config.get("settings") or {}).get("experiment")
         k_max = (config.get("results") or {}).get("k_max")
         return {
             "name": self.name,

@@ -1,6 +1,8 @@
 """The verbs `explore` and `explore probe`: the page, and what one click on it measures, without the page."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +17,18 @@ from tessera.files import make_folder
 from tessera.sampler.compose import How
 
 NEEDS = "The explorer needs its extra: pip install 'tessera[explorer]'."
+EXTRA = ("fastapi", "uvicorn", "pydantic", "starlette", "anyio")  # the last three come with the first
+
+
+@contextmanager
+def extra_needed() -> Iterator[None]:
+    """Imports that fail because the extra is missing say so; any other failure keeps its own words."""
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in EXTRA:
+            raise
+        raise UserError(NEEDS) from error
 
 
 @dataclass(frozen=True)
@@ -37,11 +51,9 @@ class Explore:
     """CPU threads (0: as many as other work leaves free now)."""
 
     def run(self) -> None:
-        try:
+        with extra_needed():
             from tessera.explorer.server import serve
             from tessera.explorer.work import Studio
-        except ImportError as error:
-            raise UserError(NEEDS) from error
         import torch
 
         from tessera.demo import free_threads
@@ -83,8 +95,8 @@ class ExploreProbe:
     """Cells to each side that belong to a thing, for --repair project and localize."""
     std: float | None = None
     """Length of the running average, for run folders (default: the shortest one kept)."""
-    images: int | None = None
-    """Snapshot to take, in images seen, for run folders (default: the last)."""
+    images: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="")] = None
+    """Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last)."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
     """Folder for probe.json, the picture and the heat-map (default: none are written)."""
     device: DeviceName = "auto"
@@ -95,10 +107,8 @@ class ExploreProbe:
     """Print one JSON object on stdout."""
 
     def run(self) -> None:
-        try:
+        with extra_needed():
             from tessera.explorer.remake import remade
-        except ImportError as error:
-            raise UserError(NEEDS) from error
         from tessera.sampler.verbs import use_threads
 
         use_threads(self.threads)

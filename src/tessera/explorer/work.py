@@ -3,7 +3,7 @@
 import base64
 import math
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,9 +56,18 @@ class Studio:
         for exhibit in self.exhibits(request):
             yield from refusals(exhibit, self.probing(exhibit, request))
 
-    def remembers(self, request: Watching) -> bool:
-        """Whether `watch` needs no work."""
-        return all(self.memory.get(request.key(name)) for name in request.models)
+    def remembered(self, request: Watching) -> dict[str, Way] | None:
+        """The ways that `watch` shows, by model, if all of them are in memory."""
+        ways = {name: way for name in request.models if (way := self.memory.get(request.key(name)))}
+        return ways if ways.keys() == set(request.models) else None
+
+    def watched(self, request: Watching, ways: Mapping[str, Way]) -> list[Event]:
+        """What `watch` tells, from ways at hand: no network is asked, whatever the memory forgets meanwhile."""
+        told = (
+            refusals(exhibit, way_events(exhibit, request, ways[exhibit.name]))
+            for exhibit in self.exhibits(request)
+        )
+        return [event for events in told for event in events]
 
     # -- one model of a job --------------------------------------------------------------------------------
 
@@ -95,16 +104,7 @@ class Studio:
 
     def watching(self, exhibit: Exhibit, request: Watching) -> Iterator[Event]:
         way = yield from self.gone(exhibit, request)
-        check_picture(way, request.picture)
-        x, clean = way.x[:, request.picture], way.clean[:, request.picture]  # (S, C, H, W)
-        yield {
-            "event": "way",
-            "model": exhibit.name,
-            "picture": request.picture,
-            "sigmas": way.sigmas,
-            "noisy": png_url(column(contrasted(x, way.sigmas))),
-            "clean": png_url(column(clean)),
-        }
+        yield from way_events(exhibit, request, way)
 
     def probing(self, exhibit: Exhibit, request: Probing) -> Iterator[Event]:
         way = yield from self.gone(exhibit, request)
@@ -155,6 +155,20 @@ def step_event(exhibit: Exhibit, step: Step, steps: int) -> Event:
         "steps": steps,
         "sigma": step.sigma,
         "clean": [png_url(picture) for picture in step.clean],
+    }
+
+
+def way_events(exhibit: Exhibit, request: Watching, way: Way) -> Iterator[Event]:
+    """One event, or a refusal of a picture that was not made."""
+    check_picture(way, request.picture)
+    x, clean = way.x[:, request.picture], way.clean[:, request.picture]  # (S, C, H, W)
+    yield {
+        "event": "way",
+        "model": exhibit.name,
+        "picture": request.picture,
+        "sigmas": way.sigmas,
+        "noisy": png_url(column(contrasted(x, way.sigmas))),
+        "clean": png_url(column(clean)),
     }
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tessera.devices import double_home, in_double
 from tessera.errors import UserError
 from tessera.judge.intervals import RESAMPLES, quantile_range
 
@@ -46,10 +47,9 @@ def mean_differences(features: Tensor, baseline: Tensor | None = None) -> Tensor
 def inner_products(rows: Tensor, others: Tensor | None = None) -> Tensor:
     """Of all rows (N, F) with all others (M, F), or with each other, added up in double precision: (N, M)."""
     others = rows if others is None else others
-    home = torch.device("cpu") if rows.device.type == "mps" else rows.device  # which has no double precision
-    total = torch.zeros(len(rows), len(others), dtype=torch.float64, device=home)
+    total = torch.zeros(len(rows), len(others), dtype=torch.float64, device=double_home(rows.device))
     for left, right in zip(rows.split(CHUNK, 1), others.split(CHUNK, 1), strict=True):
-        total += left.to(home).double() @ right.to(home).double().T
+        total += in_double(left) @ in_double(right).T
     return total.cpu()
 
 
@@ -68,7 +68,7 @@ def mean_products(products: Tensor, weights: Tensor | None = None) -> Tensor:
 
 def rounding_floor(features: Tensor) -> float:
     """Squared length below which a difference between rows of features (C, S, ...) is rounding."""
-    return float(features.flatten(2).double().square().sum(2).mean()) * ROUNDING**2
+    return float(in_double(features.flatten(2)).square().sum(2).mean()) * ROUNDING**2
 
 
 # -- cosines -----------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def from_products(
         None if seeds < 2 else cosines(mean_products(products, seed_weights(seeds, resamples, seed)), floor)
     )
     told, spread, p = (
-        alone(products, matrix, again, floor, shuffles, seed)
+        alone(products, matrix, again, shuffles, seed)
         if groups is None
         else grouped(matrix, again, groups, shuffles, seed)
     )
@@ -320,7 +320,7 @@ def grouped(
 
 
 def alone(
-    products: Tensor, matrix: Tensor, again: Tensor | None, floor: float, shuffles: int, seed: int
+    products: Tensor, matrix: Tensor, again: Tensor | None, shuffles: int, seed: int
 ) -> tuple[Told, Spread, float]:
     """Every concept is its own category: compared with itself over halves of the seeds."""
     told = {name: float(value) for name, value in off_measures(matrix).items()}

@@ -17,6 +17,7 @@ from tessera.conditioners import ColorCounts, Conditioner
 from tessera.conditioners.colors import color_number
 from tessera.denoiser.contract import Denoiser
 from tessera.denoiser.folder import Model
+from tessera.devices import double_home, in_double
 from tessera.errors import UserError
 from tessera.features.leakage import Leakage, leakage
 from tessera.features.places import MODULATION, OUTPUT
@@ -278,7 +279,8 @@ def products_of(features: Tensor, concepts: int) -> Products:
     """Features (V, S, F) of all wishes, in the order of `Plan.wishes`, to what is kept of them."""
     nothing, alone, full, less = features.split([1, concepts, 1, len(features) - concepts - 2])
     among = seed_products(torch.cat([alone - nothing, full - less]))
-    length = float(features.square().sum(2, dtype=torch.float64).mean())
+    here = features.to(double_home(features.device))
+    length = float(here.square().sum(2, dtype=torch.float64).mean())
     return Products(among, length * ROUNDING**2)
 
 
@@ -323,7 +325,7 @@ def reinitialised(network: nn.Module, seed: int) -> nn.Module:
     dice = torch.Generator().manual_seed(seed)
     for parameter in fresh.parameters():
         if parameter.ndim > 1:
-            size = parameter.double().square().mean().sqrt().item()
+            size = in_double(parameter).square().mean().sqrt().item()
             drawn = torch.randn(parameter.shape, generator=dice) * size
             parameter.copy_(drawn)
     return fresh

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tessera.rows import Rows, or_not_run
+from tessera.rows import NOT_RUN, Rows, or_not_run
 
 SHOWN = {
     "off_diagonal": "cosine between conditions",
@@ -24,8 +24,9 @@ def beside_untrained(results: Any) -> Rows:
 
 
 def words(found: Mapping[str, Any]) -> str:
-    null = found["null"]
-    return f"{found['mean']:.2f} (untrained {null['low']:.2f} to {null['high']:.2f})"
+    mean, null = found["mean"], found["null"]
+    beside = f"untrained {null['low']:.2f} to {null['high']:.2f}" if null else f"untrained {NOT_RUN}"
+    return "" if mean is None else f"{mean:.2f} ({beside})"
 
 
 FEATURE_TABLES: dict[str, Callable[[Any], Rows]] = {"features": beside_untrained}

@@ -13,6 +13,7 @@ from rich.table import Table
 from tessera.console import progress, publish, say
 from tessera.denoiser.folder import Model
 from tessera.devices import DeviceName, pick_device
+from tessera.dynamics.figures import save_figure
 from tessera.errors import UserError
 from tessera.features.figures import figure_early, figure_layers, figure_leakage, figure_matrices, names_of
 from tessera.features.places import MODULATION, OUTPUT, SCALE, chosen_places
@@ -30,7 +31,6 @@ from tessera.features.study import (
     mean_over_places,
 )
 from tessera.files import make_folder, rounded
-from tessera.locality.figures import save_figure
 from tessera.provenance import provenance
 from tessera.sampler.asking import parse_colors
 from tessera.sampler.verbs import open_model, set_precision
@@ -80,8 +80,8 @@ class Features:
     """Another seed looks at other pictures."""
     std: float | None = None
     """Length of the running average, for run folders (default: the shortest one kept)."""
-    images: int | None = None
-    """Snapshot to take, in images seen, for run folders (default: the last)."""
+    images: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="")] = None
+    """Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last)."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Of the network; differences of features deserve float32."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None

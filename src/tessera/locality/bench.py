@@ -4,13 +4,14 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from rich.table import Table
 from torch import Tensor
 
-from tessera.console import print_json, progress, stderr
+from tessera.console import progress, publish
 from tessera.denoiser.build import build_denoiser
 from tessera.denoiser.contract import Denoiser
 from tessera.devices import DeviceName, peak_memory, pick_device, synchronize
@@ -53,15 +54,14 @@ class BenchLocality:
     """Where to compute."""
     json: bool = False
     """Print one JSON object on stdout."""
+    out: Path | None = None
+    """Write the JSON object to this file too."""
 
     def run(self) -> None:
         if min(self.probes, self.levels, self.pictures, self.repeats) < 1:
             raise UserError("A measurement needs at least one probe, level, picture and repeat.")
         record = self.measure(pick_device(self.device))
-        if self.json:
-            print_json(record)
-        else:
-            stderr.print(speed_table(record))
+        publish(record, self.json, self.out, speed_table(record))
 
     def measure(self, device: torch.device) -> dict[str, Any]:
         settings = settings_for(self.experiment, self.preset)

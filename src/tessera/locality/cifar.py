@@ -18,13 +18,14 @@ from torch import Tensor
 
 from tessera.errors import UserError
 from tessera.files import read_json
-from tessera.images.pictures import load_png, open_image, to_float
+from tessera.images.pictures import load_png, open_image
 from tessera.scenes.random import dice
 
 Split = Literal["train", "test"]
 SIDE, CHANNELS = 32, 3
 PIXELS = SIDE * SIDE
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+TEST_EVERY = 6  # of pictures that nobody divided every sixth is held out, as many as of CIFAR-10
 PARTS: dict[Split, tuple[str, ...]] = {
     "train": tuple(f"data_batch_{n}" for n in range(1, 6)),
     "test": ("test_batch",),
@@ -41,10 +42,6 @@ class Pictures:
 
     def __len__(self) -> int:
         return len(self.images)
-
-    def floats(self) -> Tensor:
-        """Values in [-1, 1]."""
-        return to_float(self.images)
 
 
 def load_cifar(path: str | Path, split: Split = "train") -> Pictures:
@@ -235,12 +232,22 @@ def strip_labels(path: Path, split: Split, count: int) -> np.ndarray:
 
 
 def from_class_folders(path: Path, split: Split) -> Pictures:
-    """PNG files in a folder per class, below a folder named after the split if there is one."""
-    root = path / split if (path / split).is_dir() else path
+    """PNG files in a folder per class, below a folder named after the split, or else the split's share of them."""
+    divided = (path / split).is_dir()
+    root = path / split if divided else path
     folders = sorted(folder for folder in root.iterdir() if folder.is_dir() and any(folder.glob("*.png")))
     if not folders:
         raise UserError(f"{path} holds neither the files of CIFAR-10 nor folders of PNG pictures.")
-    files = [(number, file) for number, folder in enumerate(folders) for file in sorted(folder.glob("*.png"))]
+    files = [
+        (number, file)
+        for number, folder in enumerate(folders)
+        for place, file in enumerate(sorted(folder.glob("*.png")))
+        if divided or (place % TEST_EVERY == TEST_EVERY - 1) == (split == "test")
+    ]
+    if not files:
+        raise UserError(
+            f"{path} has no folders train and test, and too few pictures to hold every sixth out for the test."
+        )
     images = [checked_picture(load_png(file), file) for _, file in files]
     labels = torch.tensor([number for number, _ in files])
     return Pictures(torch.stack(images), labels, tuple(folder.name for folder in folders))

@@ -17,6 +17,7 @@ from tessera.console import print_json, progress, say
 from tessera.denoiser.build import build_denoiser
 from tessera.denoiser.folder import Model
 from tessera.devices import DeviceName, pick_device
+from tessera.dynamics.figures import save_figure
 from tessera.errors import UserError
 from tessera.experiments import Settings, parse_count, settings_for
 from tessera.files import make_folder, write_json
@@ -24,7 +25,7 @@ from tessera.images.pictures import to_float
 from tessera.images.stream import Batch
 from tessera.judge.intervals import RESAMPLES, quantile_range
 from tessera.locality.cifar import SIDE, Pictures, load_cifar, shuffled_steps
-from tessera.locality.figures import figure_12, save_figure
+from tessera.locality.figures import figure_12
 from tessera.locality.pixels import PLAIN, How
 from tessera.locality.scatter import spearman
 from tessera.locality.study import (

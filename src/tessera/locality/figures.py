@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -18,7 +17,6 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from torch import Tensor
 
 from tessera.dynamics.figures import GRID, INK, QUIET, STYLE
-from tessera.files import atomic
 from tessera.images.pictures import to_uint8
 from tessera.locality.scatter import Point, kind_of
 from tessera.locality.study import Located, Probe
@@ -33,12 +31,6 @@ HEAT = "inferno"
 GAMMA = 0.5  # heat-maps show the root of influence, or nothing but the probe would be seen
 COLUMNS = 8  # levels shown side by side
 FAINT = 0.07  # of a cross whose condition does not matter at all
-
-
-def save_figure(figure: Figure, path: Path, dpi: int = 200) -> None:
-    kind = path.suffix[1:] or "png"
-    with atomic(path) as temporary:
-        figure.savefig(temporary, format=kind, dpi=dpi)
 
 
 def styled(draw):

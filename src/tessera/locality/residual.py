@@ -18,6 +18,7 @@ from tessera.conditioners import Conditioner, SpatialConditioner
 from tessera.conditioners.cells import every_cell, window
 from tessera.denoiser.contract import Denoiser
 from tessera.denoiser.precondition import like_image
+from tessera.devices import double_home, in_double
 from tessera.errors import UserError
 from tessera.judge.intervals import mean_record
 from tessera.locality.conditions import check_finite
@@ -44,7 +45,7 @@ class Residuals:
     fill: Fill
 
     def record(self, seed: int = 0) -> list[dict[str, Any]]:
-        """Per level: root mean square changes, and their size relative to the ceiling, with 95% intervals."""
+        """Per level: root mean square changes with 95% intervals, and their size relative to the ceiling."""
         rng = np.random.default_rng(seed)
         return [
             {"sigma": sigma, "ceiling": float(np.sqrt(self.ceiling[:, level].mean()))}
@@ -88,10 +89,10 @@ def definition_residual(
     nothing = None if told is None else torch.zeros_like(told)
     blank = work.answers(filling, work.sigma, nothing)
     squares = {what: work.changes(true, filling, what) for what in exchanged}
-    check_finite(torch.stack([*squares.values()], dim=1), work.sigma)
+    check_finite(torch.stack([*squares.values()], dim=1).cpu(), work.sigma.cpu())
 
     def table(values: Tensor) -> np.ndarray:
-        return values.double().cpu().unflatten(0, (levels, pictures)).T.numpy()
+        return in_double(values).cpu().unflatten(0, (levels, pictures)).T.numpy()
 
     return Residuals(
         [float(sigma) for sigma in way.sigmas],
@@ -144,7 +145,8 @@ class Exchange:
 
     def changes(self, true: Tensor, filling: Tensor, what: Exchanged) -> Tensor:
         """Mean square change (N,) over all pixels, each asked with its own cell's neighbourhood."""
-        total = self.x.new_zeros(len(self.x), dtype=torch.float64)
+        home = double_home(self.x.device)
+        total = torch.zeros(len(self.x), dtype=torch.float64, device=home)
         number = torch.arange(len(self.x) * self.cells**2, device=self.x.device)
         for some in number.split(self.rows):
             picture, cell = some // self.cells**2, every_cell(self.cells, some.device)[some % self.cells**2]
@@ -154,7 +156,7 @@ class Exchange:
             told = None if self.cond is None else self.cond[picture]
             clean = self.denoise(x, self.sigma[picture], self.near(told, cell, what))
             change = (clean - true[picture]).square() * self.own(cell)
-            total.index_add_(0, picture, change.flatten(1).sum(1).double())
+            total.index_add_(0, picture.to(home), in_double(change.flatten(1).sum(1)))
         return total / self.x[0].numel()
 
     def near(self, cond: Tensor | None, cell: Tensor, what: Exchanged) -> Tensor | None:

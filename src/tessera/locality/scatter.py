@@ -50,6 +50,8 @@ def kind_of(model: str) -> str:
 def point_from(located: dict[str, Any], judged: dict[str, Any], rule: str = "paper") -> Point:
     """A point from the records of `tessera locate --json` and `tessera judge --json` of one snapshot."""
     try:
+        if judged["seen_max"] is None:
+            raise UserError("The judge's record does not say how many things training showed (--seen-max).")
         found, reached = located["conditional_locality"], judged["k_max"][rule]
         if found is None or reached["value"] is None:
             raise UserError("A record without conditional locality or without K_max gives no point.")
@@ -68,9 +70,11 @@ def point_from(located: dict[str, Any], judged: dict[str, Any], rule: str = "pap
 
 
 def read_points(path: Path) -> list[Point]:
-    """Points of a JSON file: a list, or an object with the list under `points`."""
+    """Points of a JSON file: a list, or an object with the list under `points`, or under `rows` as `scatter` has it."""
     content = read_json(path)
-    rows = content.get("points") if isinstance(content, dict) else content
+    rows = content
+    if isinstance(content, dict):  # a record of `scatter` counts its points and lists them as rows
+        rows = content.get("rows" if isinstance(content.get("points"), int) else "points")
     if not isinstance(rows, list):
         raise UserError(f"{path} holds no list of points.")
     return [as_point(row, f"{path}: point {number}") for number, row in enumerate(rows)]

@@ -34,6 +34,7 @@ from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
 Source = Literal["generated", "truth"]
 OFFICIAL_MOST = 9  # more things than this rarely fit by the official distances
 SHARE = 0.9
+TURNS = 16  # times as many random scenes are drawn as are wanted, at most
 SCENE_SEED = 7_000_000  # scenes of a locality study are others than those of training streams
 
 
@@ -130,13 +131,18 @@ def wishes(tell: Conditioner, k: int, scenes: int = 1, seed: int = 0) -> list[tu
 
 
 def random_places(k: int, scenes: int, seed: int) -> list[tuple[Any, ...]]:
-    """Where things of random scenes stand."""
-    if not scenes:
-        return []
+    """Where things of random scenes stand; scenes with a thing outside the picture are passed over."""
     rules = Scenes(objects=k, spacing="official" if k <= OFFICIAL_MOST else "relaxed", jitter=False)
-    places, visible = places_of(rules.draw(scenes, SCENE_SEED + seed))
-    chosen = [tuple(map(tuple, row[here].tolist())) for row, here in zip(places, visible)]
-    return [places for places in chosen if len(places) == k]
+    found: list[tuple[Any, ...]] = []
+    drawn = 0
+    while len(found) < scenes:
+        if drawn == TURNS * scenes:
+            raise UserError(f"Of {drawn} random scenes only {len(found)} show all {k} things; ask for fewer.")
+        places, visible = places_of(rules.draw(scenes, SCENE_SEED + seed, drawn))
+        chosen = (tuple(map(tuple, row[here].tolist())) for row, here in zip(places, visible))
+        found += [places for places in chosen if len(places) == k]
+        drawn += scenes
+    return found[:scenes]
 
 
 def random_colors(k: int, scenes: int, seed: int) -> list[tuple[Any, ...]]:

@@ -17,7 +17,10 @@ def conditional(results: Any) -> Rows:
     return or_not_run(rows)
 
 
-def words(found: Mapping[str, Any]) -> Sequence[str]:
+def words(found: Mapping[str, Any] | None) -> Sequence[str]:
+    """Nothing where conditions lie nowhere, such as colours."""
+    if found is None:
+        return "", "", ""
     null, band = found["null"], found["band"]
     return (
         f"{found['value']:.2f} [{found['low']:.2f}, {found['high']:.2f}]",
@@ -71,7 +74,7 @@ def scatter(results: Any) -> Rows:
         rank, seen = one["spearman"], one["seen_max"]
         trainings = "all" if seen is None else f"on 1 to {seen} things"
         numbers = (str(one["points"]), str(one["models"]))
-        told = f"{rank['value']:.2f} {range_words(rank['interval'])}", range_words(rank["interval_by_model"])
+        told = rank_words(rank), range_words(rank["interval_by_model"])
         rows.append((READING_WORDS[one["reading"]], trainings, *numbers, *told))
     return or_not_run(rows)
 
@@ -79,21 +82,29 @@ def scatter(results: Any) -> Rows:
 def scatter_headline(results: Any) -> Rows:
     """For the README: does what looks locally compose?"""
     record = results.one("scatter")
-    if not record:
+    if not record or record["spearman"]["value"] is None:
         return []
     rank, seen = record["spearman"], record["seen_max"]
     trained = "" if seen is None else f", trainings on 1 to {seen} things"
-    told = f"Spearman {rank['value']:.2f} {range_words(rank['interval'])}"
+    told = f"Spearman {value_words(rank['value'])} {range_words(rank['interval_by_model'])}".rstrip()
     for other in record["readings"]:
         if other["reading"] != record["rule"] and other["reading"] in RULES and other["seen_max"] == seen:
-            told += f"; by the {other['reading']} rule {other['spearman']['value']:.2f}"
+            told += f"; by the {other['reading']} rule {value_words(other['spearman']['value'])}"
     what = f"conditional locality with K_max by the {record['rule']} rule{trained}"
     return [(what, told, f"{record['points']} snapshots of {record['models']} models")]
 
 
-def range_words(interval: Sequence[float]) -> str:
-    low, high = interval
-    return f"[{low:.2f}, {high:.2f}]"
+def rank_words(rank: Mapping[str, Any]) -> str:
+    return f"{value_words(rank['value'])} {range_words(rank['interval'])}".rstrip()
+
+
+def value_words(value: float | None) -> str:
+    """Where one of the two never varies there is no correlation."""
+    return "not defined" if value is None else f"{value:.2f}"
+
+
+def range_words(interval: Sequence[float] | None) -> str:
+    return "" if interval is None else "[{:.2f}, {:.2f}]".format(*interval)
 
 
 def speed(results: Any) -> Rows:

@@ -11,6 +11,7 @@ from tessera.conditioners import ColorCounts
 from tessera.console import print_json, progress, publish, say
 from tessera.denoiser.folder import Model
 from tessera.devices import DeviceName, pick_device
+from tessera.dynamics.figures import save_figure
 from tessera.errors import UserError
 from tessera.files import make_folder, read_json, rounded, write_json
 from tessera.locality.figures import (
@@ -19,7 +20,6 @@ from tessera.locality.figures import (
     figure_maps,
     figure_residual,
     figure_scatter,
-    save_figure,
 )
 from tessera.locality.pixels import How
 from tessera.locality.residual import Fill, definition_residual
@@ -70,8 +70,8 @@ class Locate:
     """Recompute the inside of the network's blocks to save memory."""
     std: float | None = None
     """Length of the running average, for run folders (default: the shortest one kept)."""
-    images: int | None = None
-    """Snapshot to take, in images seen, for run folders (default: the last)."""
+    images: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="")] = None
+    """Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last)."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Of the network; gradients deserve float32."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None

@@ -249,7 +249,7 @@ def add_record(found: Findings, path: Path, strict: bool = True) -> None:
     if kind in ("theory", "ideal", "dynamics", "circles"):
         getattr(found, kind).append(record)
     elif kind == "points":
-        found.points += read_points_of(record, path)
+        found.points += read_points(path)
     elif kind == "study":
         found.subjects.append(from_study(record, path))
     elif kind in ("judge", "locate"):
@@ -282,14 +282,6 @@ def kind_of(record: Any) -> str | None:
     if {"plan", "gaps"} <= record.keys():
         return "circles"
     return "points" if isinstance(record.get("points"), list) else None
-
-
-def read_points_of(record: Any, path: Path) -> list[Point]:
-    """Points of a scatter record, or of a file of points."""
-    if isinstance(record, dict) and "spearman" in record:
-        kept = {"model", "images_seen", "k_max", "seen_max", "locality", "low", "high", "at_least"}
-        return [Point(**{key: row[key] for key in kept & row.keys()}) for row in record["rows"]]
-    return read_points(path)
 
 
 def from_study(record: Record, path: Path) -> Subject:

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from tessera.errors import UserError
 from tessera.features.statistics import (
-    MEASURES,
     ROUNDING,
     Band,
     Disentanglement,
@@ -24,7 +23,7 @@ from tessera.features.statistics import (
     inner_products,
     known,
     mean_products,
-    null_band,
+    null_bands,
 )
 from tessera.judge.intervals import RESAMPLES
 from tessera.locality.pixels import slices
@@ -368,8 +367,7 @@ def banded(space: Space, nulls: Sequence[Mapping[str, Tensor]], concepts: Sequen
         found.append(
             from_products(own, categories, floor=floor, resamples=2)
         )  # their spread is the band itself
-    bands = {name: null_band([getattr(one, name) for one in found]) for name in MEASURES}
-    return replace(space, null=bands)
+    return replace(space, null=null_bands(found))
 
 
 # -- the way to each latent --------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """The verbs `sdxl tiny`, `sdxl locality`, `sdxl words` and `sdxl features`."""
 
 import json as json_text
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -15,11 +16,11 @@ from torch import Tensor
 
 from tessera.console import print_json, progress, publish, say
 from tessera.devices import DeviceName, pick_device
+from tessera.dynamics.figures import save_figure
 from tessera.errors import UserError
 from tessera.features.statistics import known
 from tessera.files import atomic, make_folder, rounded
-from tessera.images.pictures import save_png
-from tessera.locality.figures import save_figure
+from tessera.images.pictures import parse_size, save_png, width_height
 from tessera.locality.pixels import How, Pairs
 from tessera.locality.study import picked
 from tessera.provenance import provenance
@@ -135,10 +136,7 @@ class OnModel:
     def height_width(self) -> tuple[int, int] | None:
         if self.size is None:
             return None
-        try:
-            width, height = (int(word) for word in (self.size.lower().split("x") * 2)[:2])
-        except ValueError:
-            raise UserError(f"`{self.size}` is no size; write 1024 or 1216x832.") from None
+        width, height = width_height(parse_size(self.size))
         return height, width
 
     def load(self) -> Sdxl:
@@ -514,6 +512,7 @@ class SdxlFeatures(OnModel):
     def run(self) -> None:
         self.check()
         asked = {name: concepts_of(name) for name in self.prompts.split(",")}
+        check_labels(asked)
         plans = [self.plan(site, first=number == 0) for number, site in enumerate(self.sites())]
         if self.dry_run:
             return self.estimate(list(asked.values()), plans)
@@ -526,7 +525,7 @@ class SdxlFeatures(OnModel):
         ) as advance:
             for name, concepts, plan in todo:
                 found = study(sdxl, concepts, plan, advance=advance)
-                label = f"{Path(name).stem}-{plan.site}"
+                label = f"{label_of(name)}-{plan.site}"
                 studies.append(study_record(name, plan, found))
                 tables += [feature_table(found, level, label) for level in found.levels]
                 if out:
@@ -631,6 +630,19 @@ class SdxlFeatures(OnModel):
         )
 
 
+def label_of(prompts: str) -> str:
+    """What files about a set of prompts are called after."""
+    return Path(prompts).stem
+
+
+def check_labels(asked: Iterable[str]) -> None:
+    for label, count in Counter(map(label_of, asked)).items():
+        if count > 1:
+            raise UserError(
+                f"Two sets of prompts are called `{label}`, and so would their files be; rename one."
+            )
+
+
 def study_record(name: str, plan: Plan, found: Found) -> dict[str, Any]:
     """Numbers of one set of prompts at one site; matrices are in the .npz file."""
     return {
@@ -659,7 +671,7 @@ def without_matrix(record: dict[str, Any]) -> dict[str, Any]:
 
 def place_record(place: str, spaces: Sequence[Space]) -> dict[str, Any]:
     """Means over the layers of one part of the network, and its best layer."""
-    best = max(spaces, key=lambda space: space.found.ratio)
+    best = max(spaces, key=lambda space: np.nan_to_num(space.found.ratio, nan=-np.inf))
     names = ("within", "between", "ratio", "gap")
     means = {
         name: known(float(np.nanmean([getattr(space.found, name) for space in spaces]))) for name in names

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from tessera.denoiser.precondition import per_picture
 from tessera.theory.mixtures import (
     Mixture,
     gaussian,
@@ -129,7 +130,7 @@ class FamilyDenoiser:
 
     def __call__(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
         """The clean picture for x (B, 1, S, S), noise level () or (B,), conditions (B, conditions) of 0 and 1."""
-        levels = torch.as_tensor(sigma).reshape(-1).expand(len(x)).tolist()
+        levels = per_picture(sigma, x).tolist()
         told = [()] * len(x) if cond is None else [tuple(row.nonzero()[:, 0].tolist()) for row in cond]
         rows = []
         for picture, level, J in zip(x.flatten(1).double(), levels, told):

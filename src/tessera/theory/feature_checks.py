@@ -276,7 +276,7 @@ def claim2_points(trial: Trial) -> Check:
 # -- the heuristic of orthogonal mean differences ----------------------------------------------------------
 
 
-def mean_cosines(given, conditions: int) -> Tensor:
+def shift_products(given, conditions: int) -> Tensor:
     """Inner products (J, J) of mu_j - mu_b."""
     shifts = torch.stack([given((j,)).mean() - given(()).mean() for j in range(conditions)])
     return shifts @ shifts.T
@@ -293,7 +293,7 @@ def heuristic_necessary(trial: Trial) -> Check:
             family = literal_composition((1, 2, 1), 1, chance)
         else:
             family = composition((1, 2, 1), 1, KINDS[number % 4], chance)
-        found.append(off_diagonal(mean_cosines(family.given, 3)))
+        found.append(off_diagonal(shift_products(family.given, 3)))
     return Check(
         "orthogonal mean differences are necessary",
         "In a CPC the shifts of the mean by different conditions are orthogonal (Definition 2 as written is enough).",
@@ -330,7 +330,7 @@ def heuristic_sufficient(trial: Trial) -> Check:
         expected=False,
         witness={
             "p": "unit Gaussians, condition j shifts pixel j by 1; told both, the pixels correlate by 0.9",
-            "inner product of shifts": off_diagonal(mean_cosines(given, 2)),
+            "inner product of shifts": off_diagonal(shift_products(given, 2)),
             "score at 0": both.score(x)[0].tolist(),
             "local score at 0": apart[0].tolist(),
         },

@@ -7,18 +7,17 @@ from typing import Annotated, Any, Literal
 
 import torch
 import tyro
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from tessera.conditioners import Label, LocationGrid
-from tessera.console import print_json, progress, say
+from tessera.console import progress, publish, say
 from tessera.denoiser.folder import Model
 from tessera.denoiser.ideal import Empirical, Local, LocalConditional
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.files import make_folder
-from tessera.images.pictures import save_png
+from tessera.images.pictures import save_png, to_float, to_uint8
 from tessera.images.stream import Batch, Stream
 from tessera.judge import Judge, length_generalization, load_judge
 from tessera.judge.kmax import Counts
@@ -107,10 +106,7 @@ class TheoryIdeal:
                     ideal, model, test.images, test.cond, seed=self.seed, floor=floor
                 )
         record["provenance"] = provenance(device)
-        if self.json:
-            print_json(record)
-        else:
-            show(record)
+        publish(record, self.json, None, *tables(record))
 
     def setting(self, model: Model | None, device) -> tuple[LocationGrid, int]:
         """What is told and the size of pictures: the model's, where there is one."""
@@ -171,7 +167,9 @@ class TheoryIdeal:
                 part = asks[start : start + self.batch]
                 cond = torch.cat([tell.at(ask.wanted) for ask in part]).to(device)
                 seeds = [ask.seed for ask in part]
-                yield sample(ideal, cond, size, seeds, sigmas=sigmas, solver=heun, device=device).cpu()
+                yield sample(
+                    ideal, cond, size, seeds, batch=len(part), sigmas=sigmas, solver=heun, device=device
+                ).cpu()
                 advance(len(part))
 
     def settings(self) -> dict[str, Any]:
@@ -192,9 +190,9 @@ class TheoryIdeal:
 
 
 def counted(judge: Judge, pictures: Tensor, asks: list[Ask]) -> list[Counts]:
-    """The judge's counts for every K."""
+    """The judge's counts for every K, of pictures as a file would hold them."""
     verdicts: dict[int, list] = {}
-    for ask, findings in zip(asks, judge.find(pictures)):
+    for ask, findings in zip(asks, judge.find(to_float(to_uint8(pictures)))):
         verdicts.setdefault(len(ask.wanted), []).append(judge.match(findings, ask.aims))
     return [Counts.of(k, found) for k, found in verdicts.items()]
 
@@ -204,9 +202,8 @@ def shares(counts: dict) -> dict:
     return {key: count / total for key, count in counts.items()} if total else {}
 
 
-def show(record: dict[str, Any]) -> None:
-    """Tables for people."""
-    console = Console()
+def tables(record: dict[str, Any]) -> Iterator[Table | str]:
+    """For people."""
     if "judged" in record:
         rows = Table("K", "n", "all filled", "95%", "extras", title="The judge's word")
         for row in record["judged"]["rows"]:
@@ -215,9 +212,9 @@ def show(record: dict[str, Any]) -> None:
             rows.add_row(
                 str(row["k"]), str(row["n"]), f"{share['share']:.2f}", interval, f"{row['extra']['mean']:.2f}"
             )
-        console.print(rows)
+        yield rows
         limits = {rule: found["value"] for rule, found in record["judged"]["k_max"].items()}
-        console.print(f"K_max: {limits}")
+        yield f"K_max: {limits}"
     if "likeness" in record:
         rows = Table("sigma", "Pearson r", "R^2", "Pearson r, beyond the mean", "R^2, beyond the mean")
         for row in record["likeness"]:
@@ -227,4 +224,4 @@ def show(record: dict[str, Any]) -> None:
                 for name in ("pearson_r", "r_squared")
             ]
             rows.add_row(f"{row['sigma']:g}", *(f"{value:.3f}" for value in both))
-        console.print(rows)
+        yield rows

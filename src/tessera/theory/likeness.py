@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tessera.denoiser.contract import Denoiser
+from tessera.devices import in_double
 from tessera.judge.intervals import mean_record
 from tessera.sampler.noise import seeded_noise
 
@@ -16,13 +17,14 @@ SIGMAS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0)
 
 def pearson_r(a: Tensor, b: Tensor) -> Tensor:
     """Correlation of the pixels of each pair of pictures, (B,)."""
-    a, b = (x.flatten(1).double() - x.flatten(1).double().mean(1, keepdim=True) for x in (a, b))
+    a, b = (in_double(x.flatten(1)) for x in (a, b))
+    a, b = (x - x.mean(1, keepdim=True) for x in (a, b))
     return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
 
 
 def r_squared(guess: Tensor, truth: Tensor) -> Tensor:
     """1 - |guess - truth|^2 / |truth - its mean|^2 per picture, (B,): at most 1, below 0 if worse than the mean."""
-    guess, truth = guess.flatten(1).double(), truth.flatten(1).double()
+    guess, truth = in_double(guess.flatten(1)), in_double(truth.flatten(1))
     spread = (truth - truth.mean(1, keepdim=True)).square().sum(1)
     return 1 - (guess - truth).square().sum(1) / spread
 

@@ -40,7 +40,7 @@ def claim_2(results: Any) -> Rows:
 
 def ideal(results: Any) -> Rows:
     """The closed-form local denoiser, sampled and judged."""
-    records = [record for record in results.several("theory-ideal-*") if record["judged"]]
+    records = [record for record in results.several("theory-ideal-*") if record.get("judged")]
     if not records:
         return [("size", "K_max, paper rule"), (NOT_RUN, NOT_RUN)]
     ks = sorted({row["k"] for record in records for row in record["judged"]["rows"]})

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
-from tessera.console import print_json, progress, say
+from tessera.console import progress, publish, say
 from tessera.errors import UserError
 from tessera.provenance import provenance
 from tessera.theory.check import Check, Trial
@@ -36,18 +35,14 @@ class TheoryCheck:
         with progress("checking", len(RUNNERS)) as advance:
             found = run_checks(trial, advance)
         surprises = [check.name for check in found if not check.as_expected]
-        if self.json:
-            print_json(
-                {
-                    "checks": [check.record for check in found],
-                    "as_expected": not surprises,
-                    "seed": self.seed,
-                    "conditions": self.conditions,
-                    "provenance": provenance(torch.device("cpu")),
-                }
-            )
-        else:
-            Console().print(table(found))
+        record = {
+            "checks": [check.record for check in found],
+            "as_expected": not surprises,
+            "seed": self.seed,
+            "conditions": self.conditions,
+            "provenance": provenance(torch.device("cpu")),
+        }
+        publish(record, self.json, None, table(found))
         for name in surprises:
             say(f"Not as expected: {name}.")
         return 1 if surprises else 0

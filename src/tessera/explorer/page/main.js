@@ -479,7 +479,7 @@ function readPlaces() {
 }
 
 function reroll() {
-  state.seed = (state.seed + 1) % facts.limits.seed;
+  state.seed = (state.seed + 1) % (facts.limits.seed + 1);
   $("seed").value = state.seed;
   changed();
 }
