@@ -46,6 +46,32 @@ def test_every_verb_explains_itself(name, capsys):
     assert f"usage: tessera {name}" in told and "{None" not in told and "default: None" not in told
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_no_option_takes_what_is_no_finite_number(capsys, value):
+    assert "--churn takes a finite number" in complaint(capsys, "sample", "exp1", "--churn", value)
+    assert "--minutes takes a finite number" in complaint(capsys, "train", "exp1", f"--minutes={value}")
+
+
+def test_a_file_that_cannot_be_written_is_told_before_the_work(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("tessera.study.repair.ReproduceRepair.run", None)
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file" / "x.json", tmp_path.with_name(tmp_path.name + ".d")):
+        if out.suffix == ".d":
+            out.mkdir()
+        complaint(capsys, "reproduce", "repair", "exp2", "--out", str(out))
+
+
+def test_running_out_of_memory_is_told_in_one_sentence(capsys, monkeypatch):
+    def greedy(self):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: not enough memory")
+
+    monkeypatch.setattr("tessera.study.zoo.ZooList.run", greedy)
+    assert "not enough memory" in complaint(capsys, "zoo", "list")
+    monkeypatch.setattr("tessera.study.zoo.ZooList.run", lambda self: {}[1])
+    with pytest.raises(KeyError):
+        main(["zoo", "list"])
+
+
 def test_a_misspelt_verb_is_told_the_near_one(capsys):
     assert "did you mean `render`" in complaint(capsys, "rendr")
     assert "did you mean `bench render`" in complaint(capsys, "bench", "rendr")

@@ -70,7 +70,7 @@ def test_a_busy_machine_gets_fewer_threads_and_never_none(monkeypatch):
     ("words", "sentence"),
     [
         (("--count", "0"), "at least one picture"),
-        (("--train-minutes", "-1"), "-1 minutes"),
+        (("--train-minutes", "-1"), "cannot be negative"),
         (("--experiment", "exp9"), "exp9"),
     ],
 )

@@ -6,13 +6,16 @@ import difflib
 import importlib
 import inspect
 import io
+import math
 import os
 import re
 import sys
 import types
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from tessera.errors import UserError
+from tessera.files import check_writable
 from tessera.version import __version__
 
 
@@ -95,6 +98,11 @@ def main(words: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("tessera: stopped.", file=sys.stderr)
         sys.exit(130)
+    except (MemoryError, RuntimeError) as error:
+        if not wants_memory(error):
+            raise
+        print("tessera: There is not enough memory for this; ask for less at a time.", file=sys.stderr)
+        sys.exit(2)
     except BrokenPipeError:  # the reader of our output left early, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
@@ -108,7 +116,36 @@ def dispatch(words: list[str]) -> int | None:
         print(f"tessera {__version__}")
         return 0
     name, rest = split_verb(words)
-    return parse(name, rest).run()
+    options = parse(name, rest)
+    check_numbers(options)
+    check_out(options)
+    return options.run()
+
+
+def check_numbers(options: Any) -> None:
+    """No option takes NaN or infinity, and nothing takes less than no time."""
+    for option in dataclasses.fields(options):
+        value = getattr(options, option.name)
+        if dataclasses.is_dataclass(value):
+            check_numbers(value)
+        numbers = value if isinstance(value, tuple | list) else [value]
+        if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
+            raise UserError(f"--{option.name.replace('_', '-')} takes a finite number, not {value}.")
+        if option.name.endswith("minutes") and value is not None and value < 0:
+            raise UserError(f"--{option.name.replace('_', '-')} cannot be negative, as {value:g} is.")
+
+
+def check_out(options: Any) -> None:
+    """A file that cannot be written is told before the work is done, not after it."""
+    out = getattr(options, "out", None)
+    if isinstance(out, Path) and out.suffix:
+        check_writable(out)
+
+
+def wants_memory(error: Exception) -> bool:
+    """Whether it is torch's, or Python's, way to say that memory ran out."""
+    said = str(error).lower()
+    return isinstance(error, MemoryError) or "out of memory" in said or "not enough memory" in said
 
 
 def split_verb(words: list[str]) -> tuple[str, list[str]]:

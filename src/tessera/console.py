@@ -22,7 +22,8 @@ stderr = Console(stderr=True)
 
 def say(message: str) -> None:
     """A line for the person watching."""
-    stderr.print(message, highlight=False, markup=False)  # a path may hold [brackets]
+    # A path may hold [brackets], and in a file or a pipe it stays whole.
+    stderr.print(message, highlight=False, markup=False, soft_wrap=not stderr.is_terminal)
 
 
 def print_json(record: dict[str, Any]) -> None:

@@ -38,8 +38,8 @@ from tessera.report.measure import Dials, Measurer
 from tessera.report.showcase import models_to_show, showcase, showcase_table
 from tessera.report.subjects import Findings, measured_model
 from tessera.report.write import write_page
-from tessera.sampler.asking import study
-from tessera.sampler.verbs import make_pictures, save_pictures, save_sheets
+from tessera.sampler.asking import Ask, study
+from tessera.sampler.verbs import drawn, save_samples
 from tessera.scenes.sampling import Scenes
 from tessera.scenes.vocabulary import COLORS, LOCATIONS
 from tessera.study.exam import verdict_on
@@ -237,11 +237,12 @@ class Tour:
         if model is None:
             return None
         asks = study(model.tell, list(SAMPLED_KS), each, self.seed)
-        pictures = make_pictures(model, asks, SAMPLE_STEPS, each, self.device)
-        folder = make_folder(self.out / "samples")
-        record = {**model.config, "size": model.size, "steps": SAMPLE_STEPS, "seed": self.seed}
-        write_json(folder / "asked.json", {**record, "pictures": save_pictures(folder, asks, pictures)})
-        save_sheets(folder, asks, pictures)
+        facts = {**model.config, "size": model.size, "steps": SAMPLE_STEPS, "seed": self.seed}
+
+        def draw(missing: list[Ask]) -> Iterator[Tensor]:
+            return drawn(model, missing, SAMPLE_STEPS, each, self.device)
+
+        _, pictures = save_samples(self.out / "samples", facts, asks, draw)
         self.path("samples/sheet.png")
         found = judge.find(pictures)
         verdicts = [verdict_on(findings, ask, model.tell) for findings, ask in zip(found, asks, strict=True)]

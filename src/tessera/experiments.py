@@ -27,7 +27,7 @@ class TellSettings:
     label: Annotated[Label, "which things are told: all, one, a random number, or all but one (drop)"] = "all"
     cells: Annotated[int, "cells along one side of the picture"] = 16
     slots: Annotated[int, "places a list can hold"] = 12
-    fill: Annotated[Literal["anywhere", "first"], "slots a list uses: from the first on, or random ones"] = (
+    fill: Annotated[Literal["anywhere", "first"], "slots a list uses: random ones, or from the first on"] = (
         "first"
     )
 
@@ -316,6 +316,23 @@ def changed(settings: Settings, changes: Mapping[str, Mapping[str, Any]]) -> Set
     return dataclasses.replace(settings, **groups)
 
 
+NOT_BELOW = [  # group, setting, the least that makes sense
+    ("training", "micro", 0),
+    ("training", "decay", 0),
+    ("training", "rampup", 0),
+    ("training", "cooldown", 0),
+    ("training", "stockpile", 1),
+    ("denoiser", "emb_mult", 0),
+    ("denoiser", "width", 1),
+    ("denoiser", "blocks", 1),
+    ("denoiser", "head_width", 1),
+    ("denoiser", "depth", 1),
+    ("denoiser", "local_width", 1),
+    ("tell", "cells", 1),
+    ("tell", "slots", 1),
+]
+
+
 def checked(settings: Settings) -> Settings:
     """The same settings, if they make sense together."""
     data, training, denoiser, tell = settings.data, settings.training, settings.denoiser, settings.tell
@@ -332,10 +349,15 @@ def checked(settings: Settings) -> Settings:
         )
     if training.loss_radius < 0:
         raise UserError("The loss counts at least the centre cell of a patch: --training.loss-radius 0.")
-    if training.micro < 0 or training.lr <= 0:
-        raise UserError("The learning rate must be positive and --training.micro not negative.")
-    if training.cooldown < 0 or denoiser.emb_mult < 0:
-        raise UserError("Neither --training.cooldown nor --denoiser.emb-mult can be negative.")
+    for group, name, least in NOT_BELOW:
+        if not getattr(getattr(settings, group), name) >= least:
+            raise UserError(f"--{group}.{name.replace('_', '-')} must be at least {least}.")
+    if not (training.lr > 0 and training.p_std > 0):
+        raise UserError("The learning rate and the spread of noise levels must be positive.")
+    if not all(0 <= beta < 1 for beta in (training.beta1, training.beta2)):
+        raise UserError("Adam's memories lie between 0 and 1 (--training.beta1, --training.beta2).")
+    if tell.kind == "list" and tell.slots < high:
+        raise UserError(f"A list of {tell.slots} places cannot tell of {high} things (--tell.slots).")
     if denoiser.kind != "edm2" and tell.kind not in ("grid", "list"):
         raise UserError(
             f"A local network needs conditions that lie somewhere, and `{tell.kind}` ones do not."

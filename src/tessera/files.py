@@ -114,6 +114,14 @@ def make_folder(path: Path) -> Path:
     return path
 
 
+def check_writable(path: Path) -> None:
+    """One sentence if a file could not be written here; folders on the way are not made yet."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, and a file is to be written there.")
+    folder = next(above for above in path.absolute().parents if above.exists())
+    make_folder(folder)
+
+
 def sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -20,6 +20,12 @@ def test_a_rise_that_is_never_undone_is_no_swing():
     assert found.rise == pytest.approx(0.5, abs=1e-3) and not found.swing_by
 
 
+@pytest.mark.parametrize(("left", "verdict"), [(0.05, True), (1 / 3, False)])
+def test_a_rise_of_which_a_third_is_left_at_the_end_is_no_swing(left, verdict):
+    curve = np.array([3.0, 1.0, 4.0, 1.0 + 3 * left])
+    assert analysis.swing(np.arange(4.0), curve).swing_by == analysis.swings(curve) == verdict
+
+
 def test_turning_points_are_found_between_samples():
     times = np.arange(0, 3, 0.1)
     t, value = analysis.refine(times, (times - 1.234) ** 2 + 2, 12)

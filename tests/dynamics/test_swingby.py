@@ -11,6 +11,7 @@ from tessera.dynamics import analysis
 from tessera.dynamics.circles import COMPOSITION
 from tessera.dynamics.swingby import (
     Plan,
+    error_band,
     error_of,
     finished,
     last_crossing,
@@ -58,6 +59,16 @@ def test_another_seed_is_another_network():
     assert not torch.equal(one, other)
 
 
+def test_runs_of_two_seeds_share_no_noise(monkeypatch):
+    learner, drawn = new_learner(SMALL), []
+    chance = learner.chance
+    monkeypatch.setattr(learner, "chance", lambda views: drawn.append(chance(views)) or drawn[-1])
+    for seed in (0, 1):
+        train_one(0.4, seed, SMALL, learner)
+    noise = torch.cat([noise for _, noise in drawn]).flatten(1)
+    assert len(noise) == 2 * SMALL.steps * SMALL.batch == len(noise.unique(dim=0))
+
+
 def test_finished_runs_are_left_alone_and_processes_share_the_rest(tmp_path):
     plan = Plan(**{**SMALL.plain(), "gaps": (0.3, 0.6)})
     train_all(plan, tmp_path, share=(1, 2))
@@ -70,6 +81,14 @@ def test_finished_runs_are_left_alone_and_processes_share_the_rest(tmp_path):
 
 def test_the_error_is_the_squared_distance_to_the_composition():
     assert error_of(np.full((2, 3, 4, 2), 0.5)) == pytest.approx([0.25] * 3)
+
+
+@pytest.mark.parametrize("differ", ["seeds", "pictures"])
+def test_the_band_is_as_wide_as_seeds_and_pictures_scatter(differ):
+    shape = (5, 1, 1, 1) if differ == "seeds" else (1, 1, 5, 1)
+    composed = np.broadcast_to(np.linspace(0, 1, 5).reshape(shape), (5, 2, 5, 2))
+    low, high = error_band(composed, resamples=100)
+    assert (high - low > 0.1).all()
 
 
 def test_a_path_that_turns_back_is_a_swing_and_a_noisy_falling_one_is_not():

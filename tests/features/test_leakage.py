@@ -64,6 +64,13 @@ def test_removals_that_all_do_the_same_have_no_locality():
     assert one.locality == pytest.approx(1 / K) and one.leakage == pytest.approx(1 - 1 / K)
 
 
+def test_locality_asks_which_removals_move_a_concept_not_which_concepts_a_removal_moves():
+    alone = vectors(2)
+    one = found(alone, torch.stack([alone[0], 3 * alone[0] + 2 * alone[1]]))
+    torch.testing.assert_close(one.coefficients, torch.tensor([[1.0, 3], [0, 2]]).double())
+    assert one.locality == pytest.approx((1 / 4 + 2 / 2) / 2)
+
+
 def test_seeds_give_an_interval_around_the_value():
     one = found(vectors(), vectors()[:K], seeds=12, noise=0.3)
     low, high = one.intervals["leakage"]

@@ -155,6 +155,13 @@ def test_moved_centres_show_as_errors_in_cells():
     assert off["center_error_cells"]["median"] == pytest.approx(1.5, abs=1e-6)
 
 
+@pytest.mark.parametrize(("reach", "share"), [(0.45, 1), (0.55, 0)])
+def test_centres_within_half_a_cell_are_told_from_those_beyond(reach, share):
+    truth = drawn(1)
+    row = summary(tallies_of(shaken(truth, reach * CELL, np.random.default_rng(0)), truth))
+    assert row["center_error_cells"]["within_half"]["share"] == share
+
+
 def test_wrong_attributes_are_counted_one_by_one():
     truth = [[Finding((0.5, 0.5), "red", "cube", "large", "metal", 1, 1)]]
     found = [[Finding((0.5, 0.5), "red", "sphere", "large", "rubber", 1, 1)]]

@@ -382,6 +382,30 @@ def test_pictures_of_which_nobody_knows_what_was_asked_are_named(judged_by, tmp_
     assert run(capsys, "judge", tmp_path, "--strict", "--device", "cpu")[0] == 2
 
 
+def test_mistakes_of_a_judgement_are_refused(judged_by, tmp_path, capsys):
+    folder = sampled(tmp_path / "s", [1])
+    judged_by([all_of(1)] * 2)
+    for words in ("--resamples 0", "--resamples -5", "--places 0.5,0.5 --colors red"):
+        assert run(capsys, "judge", folder, *words.split(), "--device", "cpu")[0] == 2
+    assert (
+        run(capsys, "judge", folder, "--seed", "-1", "--device", "cpu")[0] == 0
+    )  # any whole number is a seed
+
+
+def test_a_picture_is_not_replaced_by_its_explanation_and_explanations_are_not_judged(
+    judged_by, tmp_path, capsys
+):
+    save(tmp_path / "k01" / "0.png")
+    before = (tmp_path / "k01" / "0.png").read_bytes()
+    judged_by([all_of(1)] * 4)
+    picture = tmp_path / "k01" / "0.png"
+    assert run(capsys, "judge", "explain", picture, "--out", picture)[0] == 2
+    assert picture.read_bytes() == before
+    assert run(capsys, "judge", "explain", picture)[0] == 0
+    code, record, _ = run(capsys, "judge", tmp_path, "--device", "cpu", "--json")
+    assert code == 0 and record["pictures"] == 1 and not record["skipped"]
+
+
 def test_training_a_judge_on_nothing_is_refused(tmp_path, capsys):
     for words in ("--total 0", "--batch 0", "--minutes -1", "--rate 0"):
         assert run(capsys, f"judge train --out {tmp_path / 'judge'} {words} --device cpu")[0] == 2

@@ -111,6 +111,13 @@ def test_the_band_is_where_conditions_matter_and_has_no_gap():
     assert [row["locality"] for row in found["by_level"]] == pytest.approx([1, 1, 0.25])
 
 
+def test_the_null_knows_the_levels_of_the_band_alone():
+    table = influences(1.0, 1.0)  # all shares are 1 / K, in any order
+    table[:, 2] = influences(0.1, 0.0)[:, 0]  # weak, and local
+    null = conditional_locality(table, [10.0, 1.0, 0.1])["null"]
+    assert null["low"] == pytest.approx(0.25) and null["high"] == pytest.approx(0.25)
+
+
 def test_places_where_nothing_moves_are_left_out():
     table = influences(1.0, 0.0)
     table[0, :, 1] = 0

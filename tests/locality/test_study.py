@@ -11,7 +11,7 @@ from tessera.conditioners.labels import places_of
 from tessera.errors import UserError
 from tessera.locality import study, tables
 from tessera.locality.figures import distinct_colors, figure_scatter
-from tessera.locality.residual import definition_residual
+from tessera.locality.residual import Residuals, definition_residual, replacement
 from tessera.locality.scatter import Point, correlation, point_from, scatter_record
 from tessera.locality.study import (
     Plan,
@@ -175,6 +175,18 @@ def test_conditions_that_act_from_afar_leave_a_residual():
     assert row["pixels"]["rms"] == 0
     assert row["conditions"]["rms"] == pytest.approx(np.sqrt(1 - 25 / 256))  # all cells but 5 x 5 forget it
     assert row["both"]["relative"] == pytest.approx(np.sqrt(1 - 25 / 256))
+
+
+def test_noise_that_fills_a_picture_is_as_strong_as_data_and_noise_together():
+    strong, none = replacement(way_of(levels=(1.2, 0.0)), "noise", seed=0)
+    assert strong.std().item() == pytest.approx(1.3, rel=0.05)  # 1.2^2 + 0.5^2 = 1.3^2
+    assert none.std().item() == pytest.approx(0.5, rel=0.05)
+
+
+def test_a_residual_is_relative_to_the_ceiling_as_roots_not_squares():
+    squares, ceiling = np.full((3, 1), 4.0), np.full((3, 1), 16.0)
+    (row,) = Residuals([1.0], {"both": squares}, ceiling, radius=1, cells=16, fill="noise").record()
+    assert (row["ceiling"], row["both"]["rms"], row["both"]["relative"]) == (4, 2, 0.5)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import torch
 from tessera.sdxl.build import FULL, unet_config
 from tessera.sdxl.cost import (
     SDXL_NAME,
+    PassCost,
     Peak,
     added,
     features_bill,
@@ -74,6 +75,22 @@ def test_the_bill_of_a_locality_study_counts_its_passes(folder):
     assert cost.parameters == 782_660 and len(cost.floats["block"]) == 17
     assert cost.gradient_bytes > 5 * cost.forward_bytes  # what a backward pass needs is remembered
     assert 0.5 < cost.backward_flops / cost.forward_flops < 1.5  # weights take no gradients
+
+
+def test_the_device_needs_fifteen_hundredths_more_than_tensors_hold():
+    cost = PassCost(
+        weights=700, unet_weights=500, parameters=0, forward_flops=0, backward_flops=0, forward_bytes=100,
+        gradient_bytes=0, decode_flops=0, decode_bytes=0, picture_floats=0, floats={"block": {"a": 10}},
+    )  # fmt: skip
+    locality = locality_bill(
+        cost, seeds=1, steps=1, guidance=1.0, levels=1, probes=0, words=0, word_levels=0, ways=1, batch=3, rows=1
+    )  # fmt: skip
+    features = features_bill(
+        cost, site="block", rows=1, prompts=1, seeds=1, steps=1, at=(0,), guidance=1.0, null=1, outputs=False,
+        memory=1000, batch=2, element=2,
+    )  # fmt: skip
+    assert locality.device_bytes == pytest.approx(1.15 * 1000, abs=1)  # weights, and three passes
+    assert features.device_bytes == pytest.approx(1.15 * 1440, abs=1)  # untrained weights too, and features
 
 
 def test_the_full_shape_has_sdxls_blocks_in_order():

@@ -92,6 +92,7 @@ def test_removing_a_word_is_no_local_edit_but_masking_it_is(sdxl):
 
     places = token_places(sdxl, PICTURE, "horse")
     assert changed("remove") == (list(range(places[0], 77)), False)  # CLIP reads from left to right
+    assert changed("sequence") == (list(range(places[0], 77)), True)
     assert changed("pooled") == ([], False)
     assert changed("mask") == (places, True)
 

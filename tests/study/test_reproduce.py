@@ -66,8 +66,10 @@ def test_settings_are_recorded_to_the_last_digit_and_recognised(reproduce, judge
 def test_another_exam_needs_no_other_training(reproduce, results, monkeypatch, judge):
     assert reproduce("fig5") == 0
     monkeypatch.setattr("tessera.study.reproduce.train_run", no_training)
-    assert reproduce("fig5", "--k", "0-2") == 0
-    assert judge.exams == 2 and record_of(results)["exam"]["ks"] == [0, 1, 2]
+    assert reproduce("fig5", "--k", "0-5") == 0
+    assert judge.exams == 2 and record_of(results)["exam"]["ks"] == [0, 1, 2, 3, 4, 5]
+    assert reproduce("fig5", "--k", "1-2", "--each", "1") == 0  # it is answered already, and better
+    assert judge.exams == 2 and record_of(results)["exam"]["ks"] == [0, 1, 2, 3, 4, 5]
 
 
 def test_interrupted_training_carries_on_to_the_same_pictures(reproduce, results, tmp_path, monkeypatch):
@@ -330,6 +332,8 @@ def test_a_dry_run_tells_that_another_training_is_in_the_way(reproduce, capfd):
         (["reproduce", "fig1", "--only", "exp1-M33"], "did you mean `exp1-M3`"),
         (["reproduce", "fig1", "--seeds", "0"], "At least one seed"),
         (["reproduce", "fig1", "--each", "0"], "at least one picture"),
+        (["reproduce", "fig1", "--k", "99"], "none of --k is among them"),
+        (["reproduce", "repair", "exp1", "--beside", "nowhere"], "nowhere"),
         (["reproduce", "status", "--preset", "smal"], "did you mean `small`"),
     ],
 )

@@ -12,7 +12,7 @@ from tessera.denoiser.edm2 import EDM2
 from tessera.denoiser.folder import save_model
 from tessera.images.pictures import to_float, to_uint8
 from tessera.sampler.asking import study
-from tessera.theory import checks, ideal_verb, verbs
+from tessera.theory import checks, ideal_verb, noise_checks, verbs
 from tessera.theory.check import Trial
 from tessera.theory.likeness import SIGMAS, likeness, pearson_r, r_squared
 
@@ -55,6 +55,22 @@ def test_lemma_1_and_corollary_1_are_exact(found):
         "corollary 1, orthogonal map",
     ):
         assert exact[name] <= 1e-10
+
+
+def test_as_many_instances_are_tried_as_the_record_says(found):
+    named = {check.name: check for check in found}
+    for name in ("lemma 1 needs p(x|nothing) to factorise", "lemma 2 with means in place of suprema"):
+        assert named[name].instances == QUICK.instances
+    bound = named["lemma 2, bound of the relaxation"]
+    assert bound.witness["sets J"] == bound.instances * 2**3  # all sets of three conditions
+
+
+@pytest.mark.parametrize("conditional_first", [False, True])
+@pytest.mark.parametrize("noise_on_y", [False, True])
+def test_lemma_3_is_refuted_where_noise_is_taken_away(conditional_first, noise_on_y, monkeypatch):
+    monkeypatch.setattr(noise_checks, "LEVELS", noise_checks.LEVELS[::-1])
+    check = noise_checks.lemma3(Trial(instances=2), conditional_first, noise_on_y)
+    assert check.holds is False and check.error > 1e-3
 
 
 @pytest.mark.slow
@@ -143,11 +159,43 @@ def test_the_judge_sees_pictures_as_a_file_holds_them_in_batches_as_asked(monkey
     assert made == [70]
 
 
-def test_a_formula_is_set_beside_a_network(capsys, tmp_path):
+def test_things_are_looked_for_where_the_model_was_told_to_put_them(monkeypatch):
+    """A grid tells the centre of a cell, not where in the cell one points."""
+    sought = []
+
+    class Seeker:
+        def find(self, pictures):
+            return [[] for _ in pictures]
+
+        def match(self, findings, places):
+            sought.append(places)
+
+    monkeypatch.setattr(ideal_verb.Counts, "of", lambda k, found: None)
+    ideal_verb.counted(Seeker(), torch.zeros(1, 3, 4, 4), study(LocationGrid(cells=8), [1], 1, 0))
+    assert sought == [((0.6875, 0.6875),)]  # of cell 5, for the place (0.65, 0.65)
+
+
+@pytest.fixture
+def network(tmp_path):
+    """The folder of a small untrained model."""
     tell = LocationGrid(cells=8)
     network = EDM2(16, cond_dim=tell.dim, width=16, mult=(1, 2), blocks=1, attention=(), head_width=16)
     save_model(tmp_path / "net", network, tell, {})
-    words = f"theory ideal --model {tmp_path / 'net'} --scenes 30 --each 0 --compared 2 --radius 1"
+    return tmp_path / "net"
+
+
+def test_pictures_the_two_are_compared_on_are_not_those_the_formula_knows(network, capsys, monkeypatch):
+    given = []
+    monkeypatch.setattr(ideal_verb, "likeness", lambda *told, **_: given.extend(told) or [])
+    words = f"theory ideal --model {network} --kind empirical --scenes 30 --each 0 --compared 4 --device cpu"
+    assert run(words.split(), capsys)[0] == 0
+    ideal, _, images, _ = given
+    apart = torch.cdist(images.flatten(1), ideal.images.flatten(1))  # (compared, known)
+    assert apart.shape == (4, 30) and apart.min() > 0.5
+
+
+def test_a_formula_is_set_beside_a_network(network, capsys):
+    words = f"theory ideal --model {network} --scenes 30 --each 0 --compared 2 --radius 1"
     code, out = run([*words.split(), "--device", "cpu", "--json"], capsys)
     rows = json.loads(out)["likeness"]
     assert code == 0 and [row["sigma"] for row in rows] == list(SIGMAS)

@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 
 from tessera.cli import main
+from tessera.sampler import verbs as sampling
 from tessera.sampler.asking import parse_ks, picture_seed
 
 SMALL = [
@@ -132,6 +133,15 @@ def test_what_cannot_be_sampled_is_told_in_one_sentence(run, tmp_path, capfd, wo
         (["train", "exp1", "--preset", "medium"], "There is no preset `medium`"),
         (["train", "exp1", "--total", "many"], "no number of images"),
         (["train", "exp1", "--objects", "3-1"], "no range"),
+        (["train", "exp1", "--training.lr", "nan"], "finite number"),
+        (["train", "exp1", "--training.p-std", "-1"], "must be positive"),
+        (["train", "exp1", "--training.beta1", "2"], "between 0 and 1"),
+        (["train", "exp1", "--training.stockpile", "0"], "stockpile must be at least 1"),
+        (["train", "exp1", "--denoiser.blocks", "-1"], "blocks must be at least 1"),
+        (["train", "exp1", "--denoiser.head-width", "0"], "head-width must be at least 1"),
+        (["train", "exp1C", "--denoiser.local-width", "0"], "local-width must be at least 1"),
+        (["train", "exp3", "--tell.slots", "1"], "cannot tell of 3 things"),
+        (["train", "exp1", "--minutes", "-1"], "--minutes cannot be negative"),
         (["ema", "nowhere"], "not a run folder"),
         (["sample", "nowhere"], "no model"),
     ],
@@ -140,6 +150,56 @@ def test_mistakes_are_told_in_one_sentence(words, sentence, capfd):
     assert call(*words) == 2
     said = capfd.readouterr().err
     assert sentence in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize("kind", ["a file", "a model"])
+def test_what_is_no_run_folder_is_left_as_it_is(run, tmp_path, capfd, kind):
+    where = tmp_path / "taken"
+    if kind == "a file":
+        where.write_text("mine")
+    else:
+        assert call("ema", run, "--out", where) == 0
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    assert call("train", "exp1", "--run", where, *SMALL) == 2
+    assert "Traceback" not in capfd.readouterr().err
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.name != ".lock") == before
+
+
+def test_a_model_is_not_written_over_somebody_s_files(run, tmp_path, capfd):
+    (tmp_path / "README.md").write_text("my notes")
+    assert call("ema", run, "--out", tmp_path) == 2
+    assert "choose another folder" in capfd.readouterr().err
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["my notes"]
+
+
+def test_sampling_carries_on_and_another_command_replaces_what_was_there(run, tmp_path, monkeypatch):
+    words = ["sample", run, "--k", "1-2", "--steps", "2", "--device", "cpu", "--out", tmp_path / "s"]
+    many, few = [*words, "--each", "3", "--batch", "2"], [*words, "--each", "1"]
+    real, made = sampling.sample, []
+
+    def until_third(*told, **options):
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(1)
+        return real(*told, **options)
+
+    monkeypatch.setattr(sampling, "sample", until_third)
+    assert call(*many) == 130
+    kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "s").rglob("k*/*.png")}
+    assert len(kept) == 4  # two batches of six pictures
+    monkeypatch.setattr(sampling, "sample", lambda *told, **options: made.append(1) or real(*told, **options))
+    assert call(*many) == 0
+    assert len(made) == 3 and all(file.stat().st_mtime_ns == time for file, time in kept.items())
+    assert len(list((tmp_path / "s").rglob("k*/*.png"))) == 6
+    assert call(*few) == 0
+    assert len(list((tmp_path / "s").rglob("k*/*.png"))) == 2
+
+
+def test_samples_are_not_mixed_with_renders(run, tmp_path, capfd):
+    (tmp_path / "scenes.json").write_text("{}")
+    assert call("sample", run, "--k", "1", "--steps", "2", "--out", tmp_path) == 2
+    assert "something else than samples" in capfd.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["scenes.json"]
 
 
 def test_the_training_bench_prints_one_record(capfd):

@@ -18,7 +18,7 @@ from tessera.images.render import render
 from tessera.judge.clutter import KINDS, nothing_to_find
 from tessera.judge.error import JudgeError
 from tessera.judge.finding import Finder, Finding
-from tessera.judge.intervals import mean_record, share_record
+from tessera.judge.intervals import generator, mean_record, share_record
 from tessera.judge.matching import CELL, Place, Verdict, match, match_colors
 from tessera.judge.truth import ClevrTruth, truths
 from tessera.scenes.batch import SceneBatch
@@ -120,7 +120,7 @@ def summary(tallies: Sequence[Tally], seed: int = 0) -> dict[str, Any]:
     )
     found = int((things - missed).sum())
     right = np.sum([t.right for t in tallies], axis=0)
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     return {
         "pictures": len(tallies),
         "things": int(things.sum()),
@@ -210,7 +210,7 @@ def nothing_record(things: np.ndarray, strange: np.ndarray) -> dict[str, Any]:
     n = len(things)
     return {
         "pictures": n,
-        "false_things": mean_record(things, np.random.default_rng(0)),
+        "false_things": mean_record(things, generator(0)),
         "any_thing": share_record(int((things > 0).sum()), n),
         "strange": share_record(int(strange.sum()), n),
         "things_without_warning": share_record(int(((things > 0) & ~strange).sum()), n),

@@ -15,6 +15,7 @@ from tessera.experiments import Label
 from tessera.judge.error import JudgeError, confusion, unconfuse
 from tessera.judge.intervals import (
     RESAMPLES,
+    generator,
     mean_record,
     quantile_range,
     share_record,
@@ -158,7 +159,7 @@ def length_generalization(
         raise UserError("Counts were given twice for the same K.")
     training = Training(seen_max, label)
     counts = sorted(counts, key=lambda c: c.k)
-    drawn = {c.k: resampled_tables(c, np.random.default_rng([seed, c.k]), resamples) for c in counts}
+    drawn = {c.k: resampled_tables(c, generator(seed, c.k), resamples) for c in counts}
     corrected = correct(counts, error, seed) if error else None
     rules = {name: rule for name, rule in RULES.items() if name == "strict" or seen_max is not None}
     return {
@@ -190,7 +191,7 @@ def exams_of(
     """K_max by the paper rule of many exams with so few pictures of each K, drawn from those counted: (R,)."""
     passed = {}
     for k, table in tables.items():
-        rng = np.random.default_rng([seed, k, 3])
+        rng = generator(seed, k, 3)
         drawn = rng.multinomial(pictures, table.ravel() / table.sum(), size=resamples)
         shares = shares_of(drawn.reshape(-1, *table.shape), training)
         passed[k] = paper_rule(k, shares, pictures, training)
@@ -210,11 +211,11 @@ class Corrected:
 
 
 def correct(counts: Sequence[Counts], error: JudgeError, seed: int) -> Corrected:
-    others = [error.resampled(np.random.default_rng([seed, j, 1])) for j in range(OTHER_JUDGES)]
+    others = [error.resampled(generator(seed, j, 1)) for j in range(OTHER_JUDGES)]
     corrected = Corrected({}, {}, {})
     for c in counts:
         table = c.table()
-        rng = np.random.default_rng([seed, c.k, 2])
+        rng = generator(seed, c.k, 2)
         corrected.best[c.k] = freed(table[None], error)[0]
         again = [freed(stacked(table, c, rng), other, QUICK_STEPS) for other in others]
         corrected.judges[c.k] = np.stack([tables[0] for tables in again])
@@ -274,7 +275,7 @@ def row_record(
 ) -> dict[str, Any]:
     """One K: shares, means, quality, and whether it succeeds."""
     shares = shares_of(counts.table(), training)
-    rng = np.random.default_rng([seed, counts.k, 3])
+    rng = generator(seed, counts.k, 3)
     succeeds = {
         name: bool(rule(counts.k, shares, counts.n, training)) if counts.k else None
         for name, rule in rules.items()

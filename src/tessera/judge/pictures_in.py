@@ -27,6 +27,7 @@ GREY = (
     "I",
     "F",
 )  # Pillow's names for pictures without colour; 16-bit ones begin with I
+EXPLAINED = "-explained.png"  # how the names of pictures end that `judge explain` drew beside others
 SMALLEST = 16  # pixels; below, things are no larger than a pixel or two
 AT_ONCE = 256
 MOST_NAMED = 8  # files named one by one
@@ -185,9 +186,10 @@ def from_names(folder: Path) -> Pictures:
 
 
 def picture_files(folder: Path) -> list[Path]:
-    """All files but sheets and records: what turns out to be no picture is named when it is read."""
+    """All files but sheets, explanations and records: what turns out to be no picture is named when it is read."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
-    kept = [f for f in files if f.suffix.lower() not in RECORDS and not f.name.startswith("sheet")]
+    drawn = [f for f in files if f.name.startswith("sheet") or f.name.endswith(EXPLAINED)]
+    kept = [f for f in files if f.suffix.lower() not in RECORDS and f not in drawn]
     if not kept:
         raise UserError(f"{folder} has no pictures.")
     return kept

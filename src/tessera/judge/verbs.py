@@ -33,6 +33,7 @@ from tessera.judge.intervals import RESAMPLES, share_record
 from tessera.judge.kmax import Counts, length_generalization
 from tessera.judge.matching import CELL, Verdict, filled_at, match, match_colors
 from tessera.judge.pictures_in import (
+    EXPLAINED,
     MOST_NAMED,
     Asked,
     Pictures,
@@ -94,6 +95,10 @@ class JudgePictures:
     """Write the JSON object to this file too (in a run folder also to results/judge.json)."""
 
     def run(self) -> None:
+        if self.resamples < 1:
+            raise UserError(f"The bootstrap needs at least one resample, not {self.resamples}.")
+        if self.places is not None and self.colors is not None:
+            raise UserError("Give either --places or --colors.")
         device = pick_device(self.device)
         pictures = pictures_in(
             self.path,
@@ -359,7 +364,9 @@ class Explain:
         found, strange = open_judge(self.weights, device).look(to_float(picture)[None])
         verdict = verdict_on(found[0], asked, self.require_proper) if asked else None
         strangeness = strange.tolist()[0]
-        out = self.out or self.image.with_name(f"{self.image.stem}-explained.png")
+        out = self.out or self.image.with_name(f"{self.image.stem}{EXPLAINED}")
+        if out.resolve() == self.image.resolve():
+            raise UserError("The explanation would replace the picture it explains; choose another --out.")
         make_folder(out.parent)
         save_png(out, draw_explanation(picture, found[0], verdict, asked.aims if asked else (), strangeness))
         if self.json:

@@ -14,7 +14,7 @@ from tessera.files import read_json
 from tessera.locality.scatter import Point, point_from, read_points
 from tessera.locality.study import Located
 from tessera.report.measure import Measurer, Record, aims_of
-from tessera.sampler.verbs import open_model
+from tessera.sampler.verbs import check_models, open_model
 from tessera.study.cells import CELLS, HEADLINES, Cell, Paper
 from tessera.study.strips import STRIP, Shown, load_strip
 from tessera.training.run import RunFolder, is_run
@@ -77,6 +77,7 @@ def gather(sources: Sequence[str], measurer: Measurer, keep: Path) -> Findings:
 
     A record of the study that is named like a run given with it tells of that run.
     """
+    check_models(source for source in sources if not is_record(source) and not is_results(Path(source)))
     found = Findings()
     cells = {Path(source).stem: Path(source) for source in sources if is_record(source)}
     for source in sources:

@@ -1,8 +1,11 @@
 """The verb `sample`: pictures from a run or a model, sheets of them, and a record of what was asked."""
 
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -11,12 +14,12 @@ from torch import Tensor
 from tessera.conditioners import ColorCounts, Conditioner
 from tessera.console import print_json, progress, say
 from tessera.denoiser.contract import Denoiser
-from tessera.denoiser.folder import Model, load_model
+from tessera.denoiser.folder import Model, find_model, load_model
 from tessera.devices import DeviceName, pick_device, precision_on
 from tessera.errors import UserError
 from tessera.experiments import parse_count
-from tessera.files import make_folder, write_json
-from tessera.images.pictures import save_png
+from tessera.files import make_folder, read_json, write_json
+from tessera.images.pictures import load_png, save_png, to_float
 from tessera.provenance import provenance
 from tessera.sampler.asking import Ask, parse_colors, parse_ks, parse_places, study, wish
 from tessera.sampler.compose import How, repair
@@ -26,12 +29,17 @@ from tessera.sampler.sheets import sample_sheet
 
 SHEET_COLUMNS = 8
 AT_ONCE = 64
+ASKED = "asked.json"
+OTHERS = ("scenes.json", "config.json")  # of renders, runs and models, which samples must not be mixed with
 NEAR = ("project", "localize")  # ways that put answers together by where they lie
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Make pictures with a trained network: for the study's places or colours, or for your own."""
+    """Make pictures with a trained network: for the study's places or colours, or for your own.
+
+    The same command carries on after an interruption; another one into the same folder replaces its pictures.
+    """
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN|MODEL")]
     """A run folder, a model folder, the name of a shipped model, or a hub id."""
@@ -77,8 +85,6 @@ class Sample:
         set_precision(model, self.precision, device)
         asks = self.asks(model.tell)
         denoise = as_asked(model, self.repair, self.radius, self.batch)
-        out = make_folder(self.out)
-        pictures = make_pictures(model, asks, self.steps, self.batch, device, denoise, self.churn)
         record = {
             "model": self.model,
             "settings": model.config.get("settings"),
@@ -91,14 +97,16 @@ class Sample:
             "repair": self.repair,
             "radius": self.radius if self.repair in NEAR else None,
             "precision": model.denoiser.precision,
-            "pictures": save_pictures(out, asks, pictures),
             "provenance": provenance(device),
         }
-        write_json(out / "asked.json", record)
-        save_sheets(out, asks, pictures)
+
+        def draw(missing: list[Ask]) -> Iterator[Tensor]:
+            return drawn(model, missing, self.steps, self.batch, device, denoise, self.churn)
+
+        record, _ = save_samples(self.out, record, asks, draw)
         if self.json:
             print_json(record)
-        say(f"{len(asks)} pictures, sheets and asked.json are in {out}.")
+        say(f"{len(asks)} pictures, sheets and asked.json are in {self.out}.")
 
     def asks(self, tell: Conditioner) -> list[Ask]:
         if min(self.each, self.batch) < 1:
@@ -117,7 +125,8 @@ class Sample:
         if self.places is not None and self.colors is not None:
             raise UserError("Give either --places or --colors: a model is told one kind of thing.")
         if (self.places is not None) == told_colors:
-            raise UserError(f"This model is told {'colours' if told_colors else 'places'}, not the other.")
+            kind, flag = ("colours", "--colors") if told_colors else ("places", "--places")
+            raise UserError(f"This model is told {kind}: use {flag}.")
         return parse_places(self.places or "") if not told_colors else parse_colors(self.colors or "")
 
 
@@ -132,6 +141,15 @@ def open_model(name: str, std: float | None = None, images: str | int | None = N
             "--std and --images choose among the snapshots of a run folder; a model has only one."
         )
     return load_model(name, device)
+
+
+def check_models(names: Iterable[str]) -> None:
+    """One sentence about the first name that stands for nothing, before any of them is worked on."""
+    from tessera.training.run import is_run
+
+    for name in names:
+        if not is_run(Path(name)):
+            find_model(name)
 
 
 def use_threads(threads: int) -> None:
@@ -153,7 +171,53 @@ def as_asked(model: Model, how: str = "plain", radius: int = 2, batch: int = AT_
     return repair(model.denoiser, model.tell, how, radius, batch)
 
 
-def make_pictures(
+def save_samples(
+    out: Path, facts: dict[str, Any], asks: list[Ask], draw: Callable[[list[Ask]], Iterator[Tensor]]
+) -> tuple[dict[str, Any], Tensor]:
+    """What `asks` are for, as files: what asked.json says, and the pictures, of which only missing ones are drawn."""
+    names = file_names(asks)
+    record = {**facts, "pictures": [{"file": name, **ask.record} for name, ask in zip(names, asks)]}
+    opened(out, record)
+    missing = [(out / name, ask) for name, ask in zip(names, asks) if not (out / name).exists()]
+    made = (picture for pictures in draw([ask for _, ask in missing]) for picture in pictures)
+    for (file, _), picture in zip(missing, made):
+        save_png(file, picture)
+    pictures = torch.stack([to_float(load_png(out / name)) for name in names])
+    save_sheets(out, asks, pictures)
+    return record, pictures
+
+
+def opened(out: Path, record: dict[str, Any]) -> None:
+    """Makes the folder and its asked.json: pictures of the very same command stay, those of another one go."""
+    asked = out / ASKED
+    if not asked.is_file() and any((out / name).exists() for name in OTHERS):
+        raise UserError(f"{out} holds something else than samples; choose another folder (--out).")
+    before = read_json(asked) if asked.is_file() else {}
+    if without_provenance(before) != json.loads(json.dumps(without_provenance(record))):
+        for entry in before.get("pictures", []):
+            (out / entry["file"]).unlink(missing_ok=True)
+        for sheet in out.glob("sheet*.png"):
+            sheet.unlink()
+        write_json(make_folder(out) / ASKED, record)
+    for file in {out / entry["file"] for entry in record["pictures"]}:
+        file.parent.mkdir(exist_ok=True)
+
+
+def without_provenance(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name != "provenance"}
+
+
+def file_names(asks: list[Ask]) -> list[str]:
+    """A PNG for each, in a folder per K."""
+    numbers: Counter[str] = Counter()
+    names = []
+    for ask in asks:
+        names.append(f"{ask.name}/{numbers[ask.name]:04d}.png")
+        numbers[ask.name] += 1
+    return names
+
+
+def drawn(
     model: Model,
     asks: list[Ask],
     steps: int,
@@ -161,41 +225,23 @@ def make_pictures(
     device,
     denoise: Denoiser | None = None,
     churn: float = 0.0,
-) -> Tensor:
-    """All pictures asked for, (len(asks), 3, H, W) on the CPU; `denoise` may stand in for the model's network."""
+) -> Iterator[Tensor]:
+    """Pictures (B, 3, H, W) on the CPU, batch by batch; `denoise` may stand in for the model's network."""
     sigmas = noise_levels(steps)
-    cond = torch.cat([model.tell.at(ask.wanted) for ask in asks])
-    made = []
     with progress("sampling", len(asks)) as advance:
         for start in range(0, len(asks), batch):
-            rows = slice(start, start + batch)
-            seeds = [ask.seed for ask in asks[rows]]
-            pictures = sample(
+            some = asks[start : start + batch]
+            yield sample(
                 denoise or model.denoiser,
-                cond[rows],
+                torch.cat([model.tell.at(ask.wanted) for ask in some]),
                 model.size,
-                seeds,
+                [ask.seed for ask in some],
                 batch=batch,
                 sigmas=sigmas,
                 churn=churn,
                 device=device,
-            )
-            made.append(pictures.cpu())
-            advance(len(seeds))
-    return torch.cat(made)
-
-
-def save_pictures(out: Path, asks: list[Ask], pictures: Tensor) -> list[dict]:
-    """One PNG each, in a folder per K. Returns what asked.json says of them."""
-    records: list[dict] = []
-    numbers: dict[str, int] = {}
-    for ask, picture in zip(asks, pictures):
-        number = numbers.setdefault(ask.name, 0)
-        numbers[ask.name] += 1
-        path = make_folder(out / ask.name) / f"{number:04d}.png"
-        save_png(path, picture)
-        records.append({"file": f"{ask.name}/{path.name}", **ask.record})
-    return records
+            ).cpu()
+            advance(len(some))
 
 
 def save_sheets(out: Path, asks: list[Ask], pictures: Tensor) -> None:

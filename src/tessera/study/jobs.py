@@ -68,12 +68,19 @@ class Job:
         return found if found is not None and self.is_answered_by(found) else None
 
     def is_answered_by(self, record: Mapping[str, Any]) -> bool:
-        """Whether a record has the same training, the same exam and as many moments as are asked for."""
-        if record.get("format") != FORMAT or {**NO_CHURN, **record["exam"]} != {**NO_CHURN, **self.exam}:
+        """Whether a record has the same training, all that the exam asks for, and as many moments."""
+        if record.get("format") != FORMAT or not covers({**NO_CHURN, **record["exam"]}, self.exam):
             return False
         if first_difference(settings_from(record["settings"]), self.settings, HARMLESS):
             return False
         return record["snapshots_asked"] >= self.snapshots
+
+
+def covers(known: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
+    """Whether an exam asked for all these Ks, in as many pictures, made in the same way."""
+    asked = {**NO_CHURN, **asked}
+    alike = all(known[name] == asked[name] for name in asked.keys() - {"ks", "each"})
+    return alike and set(asked["ks"]) <= set(known["ks"]) and asked["each"] <= known["each"]
 
 
 def job_name(cell: str, preset: str, seed: int) -> str:

@@ -19,6 +19,7 @@ from tessera import console
 from tessera.dynamics import analysis
 from tessera.errors import UserError
 from tessera.files import make_folder, save_plot
+from tessera.judge.intervals import generator
 from tessera.locality.figures import distinct_colors
 from tessera.locality.scatter import training_name
 from tessera.provenance import provenance
@@ -47,8 +48,8 @@ class ReproduceLearning:
         rows = [learning(record, self.k) for record in records if has_course(record, self.k)]
         if not rows:
             raise UserError(
-                f"{self.results} has no training at {self.preset} with exams at {FEWEST} moments or more; "
-                "`tessera reproduce table1 --snapshots 8` makes them."
+                f"{self.results} has no training at {self.preset} with exams of K = {self.k} "
+                f"at {FEWEST} moments or more; `tessera reproduce table1 --snapshots 8` makes them."
             )
         made = {
             "k": self.k,
@@ -89,7 +90,7 @@ def loss_of_what_was_learned(shares: Sequence[Mapping[str, Any]], seed: int = 0)
     """How far the error rises after a minimum, and how often the scatter of so few pictures would do as much."""
     count, total = (np.array([share[name] for share in shares]) for name in ("count", "n"))
     errors = 1 - count / total
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     drawn = 1 - rng.binomial(total, count / total, size=(RESAMPLES, len(total))) / total  # (R, T)
     by_chance = analysis.rise_by_chance(errors, drawn)
     rise = float(analysis.rise(errors))

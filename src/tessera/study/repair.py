@@ -15,7 +15,7 @@ from tessera.provenance import provenance
 from tessera.rows import turned
 from tessera.sampler.asking import parse_ks
 from tessera.sampler.compose import HOWS, repair
-from tessera.sampler.verbs import open_model, set_precision
+from tessera.sampler.verbs import check_models, open_model, set_precision
 from tessera.study.exam import Answers, Exam, Examiner
 from tessera.study.tables import repair_rows
 from tessera.study.verbs import open_judge
@@ -55,6 +55,7 @@ class ReproduceRepair:
     def run(self) -> None:
         device, jobs = pick_device(self.device), self.jobs()
         exam = Exam(tuple(parse_ks(self.k)), self.each, self.steps, self.seed, self.churn)
+        check_models(name for name, _ in jobs)
         examiner = Examiner(open_judge(device), load_calibration(), device)
         rows = []
         for name, way in jobs:

@@ -13,6 +13,7 @@ from tessera.console import NARROW, print_json, say, stderr
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.experiments import PRESETS, format_count, look_up, parse_count
+from tessera.files import make_folder
 from tessera.sampler.asking import parse_ks
 from tessera.study.cells import CELLS, Cell, cells_for, with_ks
 from tessera.study.exam import Exam
@@ -119,6 +120,8 @@ class Reproduce:
         from tessera.study.reproduce import Clock, Study
 
         device = pick_device(self.device)
+        for folder in (places.runs, places.records):  # before the work, which could not be kept
+            make_folder(folder)
         if self.parallel > 1:
             threads = max(1, (os.cpu_count() or 1) // self.parallel)
             return run_together(Task(places, device, self.minutes, self.keep, threads), jobs, self.parallel)

@@ -67,9 +67,9 @@ class RunFolder:
 
     def prepare(self, settings: Settings) -> None:
         """Make the folder, or check that the run in it is this one."""
+        self.check(settings)
         for path in (self.folder, self.snapshots, self.samples, self.results):
             make_folder(path)
-        self.check(settings)
         write_json(self.config, {"tessera": __version__, **settings.plain()})
 
     def check(self, settings: Settings) -> None:
@@ -87,7 +87,7 @@ class RunFolder:
 
     def settings(self) -> Settings:
         record = read_json(self.config)
-        if not isinstance(record, dict):
+        if not isinstance(record, dict) or "experiment" not in record:
             raise UserError(f"{self.config} is not the config of a run.")
         return settings_from({key: value for key, value in record.items() if key != "tessera"})
 

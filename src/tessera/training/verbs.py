@@ -11,7 +11,7 @@ import tyro
 
 from tessera.console import progress, say
 from tessera.denoiser.build import tell_for
-from tessera.denoiser.folder import save_model
+from tessera.denoiser.folder import is_model_folder, save_model
 from tessera.devices import DeviceName
 from tessera.errors import UserError
 from tessera.experiments import Settings, format_count, parse_count, parse_range, settings_for
@@ -98,9 +98,10 @@ class Watch:
     """What a person sees of a run: a bar on stderr, and TensorBoard."""
 
     def __init__(self, settings: Settings, folder: Path, group: Group, tensorboard: str):
-        self.settings, self.group = settings, group
+        self.settings, self.group, self.folder = settings, group, folder
         self.stack = ExitStack()
-        self.board = open_board(folder, tensorboard) if group.leads else None
+        self.open_writer = board_opener(tensorboard) if group.leads else None
+        self.board: Any = None
         self.shown = 0
 
     def __enter__(self) -> "Watch":
@@ -120,6 +121,8 @@ class Watch:
 
     def record(self, record: dict[str, Any]) -> None:
         self.advance(0, note=f"{record['images_per_second']:,.0f} images/s, loss {record['loss']:.4f}")
+        if self.board is None and self.open_writer:  # not before there is a run to write about
+            self.board = self.open_writer(self.folder / "tensorboard")
         if self.board is not None:
             for name in ("loss", "lr", "images_per_second"):
                 self.board.add_scalar(name, record[name], record["images_seen"])
@@ -129,15 +132,15 @@ class Watch:
             say(message)
 
 
-def open_board(folder: Path, wanted: str) -> Any:
-    """A TensorBoard writer into the run folder, or None."""
+def board_opener(wanted: str) -> Any:
+    """What opens a TensorBoard writer into a folder, or None."""
     if wanted == "off" or (wanted == "auto" and find_spec("tensorboard") is None):
         return None
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise UserError("TensorBoard is not installed: pip install 'tessera[track]'.") from None
-    return SummaryWriter(folder / "tensorboard")
+    return SummaryWriter
 
 
 def save_sheet(run: RunFolder, learner: Learner) -> None:
@@ -183,6 +186,8 @@ class Ema:
             raise UserError(f"{self.folder} is not a run folder.")
         model = load_run(self.folder, self.std, None if self.images is None else parse_count(self.images))
         out = self.out or self.folder / "models" / f"std-{std_name(self.std)}"
+        if out.exists() and not is_model_folder(out) and any(out.iterdir()):
+            raise UserError(f"{out} holds something else than a model; choose another folder (--out).")
         kept = {key: model.config[key] for key in ("settings", "images_seen", "ema")}
         save_model(out, model.denoiser, model.tell, kept, half=not self.full)
         say(f"The average of std {self.std:g} at {model.config['images_seen']} images is in {out}.")
