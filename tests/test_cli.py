@@ -55,17 +55,23 @@ def test_no_option_takes_what_is_no_finite_number(capsys, value):
 def test_a_file_that_cannot_be_written_is_told_before_the_work(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("tessera.study.repair.ReproduceRepair.run", None)
     (tmp_path / "file").touch()
-    for out in (tmp_path / "file" / "x.json", tmp_path.with_name(tmp_path.name + ".d")):
-        if out.suffix == ".d":
-            out.mkdir()
+    (tmp_path / "folder.json").mkdir()
+    for out in (tmp_path / "file" / "x.json", tmp_path / "folder.json"):
         complaint(capsys, "reproduce", "repair", "exp2", "--out", str(out))
 
 
-def test_running_out_of_memory_is_told_in_one_sentence(capsys, monkeypatch):
-    def greedy(self):
-        raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: not enough memory")
+def test_a_folder_may_have_a_dot_in_its_name(capsys, tmp_path):
+    words = ["render", "--count", "1", "--size", "16", "--device", "cpu", "--out", str(tmp_path / "v1.0")]
+    for _ in range(2):
+        with pytest.raises(SystemExit) as leaving:
+            main(words)
+        assert leaving.value.code == 0, capsys.readouterr().err
 
-    monkeypatch.setattr("tessera.study.zoo.ZooList.run", greedy)
+
+def test_running_out_of_memory_is_told_in_one_sentence(capsys, monkeypatch):
+    import torch
+
+    monkeypatch.setattr("tessera.study.zoo.ZooList.run", lambda self: torch.empty(10**15))
     assert "not enough memory" in complaint(capsys, "zoo", "list")
     monkeypatch.setattr("tessera.study.zoo.ZooList.run", lambda self: {}[1])
     with pytest.raises(KeyError):

@@ -18,6 +18,8 @@ from tessera.errors import UserError
 from tessera.files import check_writable
 from tessera.version import __version__
 
+FILES = (".json", ".html", ".htm", ".png", ".webp", ".svg", ".gif")  # what `--out` may be, if it is no folder
+
 
 class Verb(NamedTuple):
     where: str  # module:Dataclass; the dataclass holds the options and has `run()`
@@ -138,14 +140,15 @@ def check_numbers(options: Any) -> None:
 def check_out(options: Any) -> None:
     """A file that cannot be written is told before the work is done, not after it."""
     out = getattr(options, "out", None)
-    if isinstance(out, Path) and out.suffix:
+    if isinstance(out, Path) and out.suffix.lower() in FILES:
         check_writable(out)
 
 
 def wants_memory(error: Exception) -> bool:
     """Whether it is torch's, or Python's, way to say that memory ran out."""
     said = str(error).lower()
-    return isinstance(error, MemoryError) or "out of memory" in said or "not enough memory" in said
+    ways = ("out of memory", "not enough memory", "allocate memory")
+    return isinstance(error, MemoryError) or any(words in said for words in ways)
 
 
 def split_verb(words: list[str]) -> tuple[str, list[str]]:

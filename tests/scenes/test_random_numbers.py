@@ -1,11 +1,13 @@
 """Counter-based random numbers: the published answers, their statistics, and what they do not depend on."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from tessera.chance import generator
 from tessera.scenes.random import lane_key, normal, philox, uniform, words
 
 # Known answers published with Random123 for philox4x32-10: counter, key, output.
@@ -90,3 +92,10 @@ def test_the_device_changes_nothing():
     index = torch.arange(10_000)
     assert torch.equal(uniform(1, index, "a", 9), uniform(1, index.cuda(), "a", 9).cpu())
     assert torch.allclose(normal(1, index, "a", 9), normal(1, index.cuda(), "a", 9).cpu(), atol=1e-6)
+
+
+def test_any_whole_number_is_a_seed_of_numpy_s_generator_too():
+    drawn = {key: generator(*key).integers(2**60) for key in [(5,), (-5,), (5, 1), (-1, 1), (2**63,)]}
+    assert len(set(drawn.values())) == 5
+    assert drawn[5,] == np.random.default_rng(5).integers(2**60)
+    assert drawn[5, 1] == np.random.default_rng([5, 1]).integers(2**60)

@@ -1,5 +1,6 @@
 """What happened in a run: who was learned when, did the error swing, how often did it descend."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
 from tessera.dynamics.data import Array
+from tessera.errors import UserError
 
 MONOTONE = 1e-9  # a continuous flow on the population loss that rises by less has not risen
 THRESHOLD = 1e-4  # share of the first error that counts as a rise
@@ -40,6 +42,11 @@ def rise_by_chance(errors: Array, drawn: Array) -> Array:
     resamples `drawn` (R, T) around their own mean."""
     falling = isotonic_regression(errors, increasing=False).x
     return rise((falling + drawn - drawn.mean(0)).T)
+
+
+def check_threshold(threshold: float) -> None:
+    if not 0 <= threshold < math.inf:
+        raise UserError(f"The threshold is a share of the first error, 0 or more, not {threshold:g}.")
 
 
 def swings(errors: Array, threshold: float = THRESHOLD) -> NDArray[np.bool_]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tessera.chance import generator
 from tessera.errors import UserError
 
 Array = NDArray[np.floating[Any]]
@@ -81,7 +82,7 @@ class Sim:
         """The rotation from concept axes to coordinates, (d, d)."""
         if self.rotation is None:
             return np.eye(self.d)
-        q, r = np.linalg.qr(np.random.default_rng(self.rotation).standard_normal((self.d, self.d)))
+        q, r = np.linalg.qr(generator(self.rotation).standard_normal((self.d, self.d)))
         return q * np.sign(np.diag(r))  # Haar: the sign fixes the freedom QR leaves
 
     @cached_property
@@ -122,7 +123,7 @@ class Sim:
         """n training points from every cluster, (clusters * n, d), cluster after cluster."""
         if n < 1:
             raise UserError(f"Each cluster needs at least one sample, not {n}.")
-        random = np.random.default_rng(seed)
+        random = generator(seed)
         centres = np.repeat(self.centres, n, axis=0)  # (N, d)
         points = centres + self._noise(len(centres), random)
         while self.truncate and (inside := self._near_target(points)).any():

@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from tessera.chance import generator
 from tessera.dynamics.data import Array
 from tessera.dynamics.integrate import (
     EULER_REACH,
@@ -99,7 +100,7 @@ def uniform_layers(seeds: range | NDArray[np.int_], dims: tuple[int, ...]) -> St
 
 
 def _uniform_network(seed: int, dims: tuple[int, ...]) -> list[Array]:
-    random = np.random.default_rng(seed)
+    random = generator(seed)
     return [random.uniform(-1, 1, (wide, narrow)) / np.sqrt(narrow) for narrow, wide in pairwise(dims)]
 
 

@@ -1,5 +1,6 @@
 """Marching a system of arrays through time, many runs at once, with a clear word when a step is too long."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -89,6 +90,10 @@ def check_step(step: float, fastest: float, reach: float, what: str = "step") ->
 
 
 def step_count(duration: float, step: float) -> int:
-    if not duration > 0:
-        raise UserError(f"The time to run must be positive, not {duration:g}.")
+    check_time(duration, step)
     return max(1, round(duration / step))
+
+
+def check_time(duration: float, step: float) -> None:
+    if not (duration > 0 and math.isfinite(duration / step)):
+        raise UserError(f"The time to run must be positive and finite, not {duration:g}.")

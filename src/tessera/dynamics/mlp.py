@@ -33,13 +33,9 @@ class Recipe:
     """Multiplies the starting weights, which are uniform in +-1/sqrt(fan_in) without bias."""
 
     def __post_init__(self):
-        if (
-            self.depth < 1
-            or self.batch < 1
-            or self.epochs < 1
-            or (self.hidden is not None and self.hidden < 1)
-        ):
-            raise UserError("Depth, width, batch size and epochs must all be at least 1.")
+        counts = (self.depth, self.batch, self.epochs, self.samples)
+        if min(counts) < 1 or (self.hidden is not None and self.hidden < 1):
+            raise UserError("Depth, width, samples, batch size and epochs must all be at least 1.")
         if not self.rate > 0:
             raise UserError(f"The learning rate must be positive, not {self.rate:g}.")
 
@@ -93,7 +89,7 @@ def start(task: Sim, recipe: Recipe, seeds: range) -> list[Tensor]:
 
 
 def _one_start(seed: int, dims: list[int]) -> list[Tensor]:
-    random = torch.Generator().manual_seed(seed)
+    random = dice(seed)
     return [
         (2 * torch.rand(wide, narrow, generator=random) - 1) / narrow**0.5 for narrow, wide in pairwise(dims)
     ]

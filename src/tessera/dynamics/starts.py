@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tessera.chance import generator
 from tessera.dynamics.data import Array
 from tessera.errors import UserError
 
@@ -19,12 +20,12 @@ def aligned_map(omega: Array | float, rho: Array | float) -> Array:
 
 def positive_factors(seeds: Iterable[int], omega: float, shape: tuple[int, int], low=0.5, high=1.5) -> Array:
     """U = omega * uniform(low, high), all entries positive: (seeds, d, d')."""
-    return omega * np.stack([np.random.default_rng(seed).uniform(low, high, shape) for seed in seeds])
+    return omega * np.stack([generator(seed).uniform(low, high, shape) for seed in seeds])
 
 
 def gaussian_factors(seeds: Iterable[int], scale: float, shape: tuple[int, int]) -> Array:
     """U with independent N(0, scale^2) entries: (seeds, d, d')."""
-    return scale * np.stack([np.random.default_rng(seed).standard_normal(shape) for seed in seeds])
+    return scale * np.stack([generator(seed).standard_normal(shape) for seed in seeds])
 
 
 def alignment(w: Array, i: int = 0, j: int = 1) -> Array:

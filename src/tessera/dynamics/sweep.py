@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from tessera.dynamics import deep, symmetric
-from tessera.dynamics.analysis import THRESHOLD, rise
+from tessera.dynamics.analysis import THRESHOLD, check_threshold, rise
 from tessera.dynamics.data import Array, Sim, second_moment
 from tessera.dynamics.pairs import run_pairs
 from tessera.dynamics.starts import aligned_map, gaussian_factors, positive_factors
@@ -71,6 +71,8 @@ def phase_diagram(
 ) -> Phase:
     """Two concepts with mu1 = 1, symmetric model, all other settings held at `fixed`."""
     check_axes(x, y, cells, seeds, start)
+    check_width(width)
+    check_threshold(threshold)
     axes = {**AXES, **(axes or {})}
     xs, ys = axes[x].values(cells), axes[y].values(cells)
     grid_y, grid_x, seed = (part.ravel() for part in np.meshgrid(ys, xs, np.arange(seeds), indexing="ij"))
@@ -105,6 +107,11 @@ def check_axes(x: str, y: str, cells: int, seeds: int, start: str) -> None:
         raise UserError("The aligned start has nothing random in it; use --seeds 1.")
     if start != "aligned" and "rho" in (x, y):
         raise UserError("The alignment rho can be chosen only with --start aligned; other starts draw it.")
+
+
+def check_width(width: int) -> None:
+    if width < 1:
+        raise UserError(f"The width must be at least 1, not {width}.")
 
 
 def check_settings(values: dict[str, Array]) -> None:

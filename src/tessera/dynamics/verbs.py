@@ -4,7 +4,7 @@ import csv
 import math
 import time
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -78,6 +78,7 @@ class DynamicsRun:
     """Print one JSON object."""
 
     def run(self) -> None:
+        self.check()
         task = Sim(numbers(self.mu, "mu"), numbers(self.sigma, "sigma"), self.dim, rotation=self.rotation)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -92,6 +93,11 @@ class DynamicsRun:
             console.print_json(record)
         else:
             console.stderr.print(run_table(record))
+
+    def check(self) -> None:
+        analysis.check_threshold(self.threshold)
+        if self.width is not None:
+            sweeps.check_width(self.width)
 
     def solve(self, task: Sim) -> "Seen":
         """A linear model on the population loss."""
@@ -147,8 +153,6 @@ class DynamicsRun:
                 raise UserError("The torch default start is for --model deep, mlp and relu.")
             return deep.product(self.layers(task, np.eye(task.d)))
         shape = (task.d, self.width or task.d)
-        if shape[1] < 1:
-            raise UserError(f"The width must be at least 1, not {shape[1]}.")
         if kind == "positive":
             return symmetric.map_of(positive_factors([self.seed], self.omega, shape)[0])
         return symmetric.map_of(gaussian_factors([self.seed], self.omega / math.sqrt(shape[1]), shape)[0])
@@ -170,11 +174,12 @@ class DynamicsRun:
         rate = self.step if self.step is not None else 0.1
         march.check_step(rate, 0, 1, "learning rate")
         duration = self.time if self.time is not None else 300.0
-        per_epoch = -(-task.clusters * self.samples // self.batch) if self.batch > 0 else 1
-        epochs = max(1, math.ceil(duration / rate / per_epoch))
+        march.check_time(duration, rate)
         relu = self.model == "relu"
-        recipe = mlp.Recipe(self.depth, self.width, relu, self.samples, self.batch, rate, epochs)
-        every = max(1, epochs * per_epoch // KEPT)
+        once = mlp.Recipe(self.depth, self.width, relu, self.samples, self.batch, rate, epochs=1)
+        per_epoch = -(-task.clusters * self.samples // self.batch)
+        recipe = replace(once, epochs=max(1, math.ceil(duration / rate / per_epoch)))
+        every = max(1, recipe.epochs * per_epoch // KEPT)
         with console.progress("training", mlp.look_count(task, recipe, every)) as advance:
             seeds = range(self.seed, self.seed + 1)
             seen = mlp.train(task, recipe, seeds, task.target[None], every, advance)
@@ -264,7 +269,7 @@ class DynamicsSweep:
     seeds: int = 20
     """Starts per setting."""
     start: sweeps.StartName = "positive"
-    """omega * uniform(0.5, 1.5); exact alignment rho (then --seeds 1); or Gaussian."""
+    """Exact alignment rho (then --seeds 1); omega * uniform(0.5, 1.5); or Gaussian."""
     width: int = 2
     """Columns of U for random starts."""
     ratio: float = sweeps.DEFAULTS["ratio"]
@@ -302,9 +307,10 @@ class DynamicsSweep:
 
     def phase(self) -> dict[str, Any]:
         ranges: dict[str, sweeps.Axis] = {}
-        for name, text in ((self.x, self.x_range), (self.y, self.y_range)):
+        asked = ((self.x, self.x_range, "x-range"), (self.y, self.y_range, "y-range"))
+        for name, text, option in asked:
             if text is not None:
-                ranges[name] = sweeps.with_range(name, numbers(text, "range"))
+                ranges[name] = sweeps.with_range(name, numbers(text, option))
         fixed = {name: getattr(self, name) for name in sweeps.DEFAULTS if name not in (self.x, self.y)}
         runs = self.cells**2 * self.seeds
         with console.progress("runs", runs) as advance:

@@ -9,6 +9,12 @@ from tessera.sampler.compose import How
 
 MOST_THINGS, MOST_EACH, MOST_STEPS, MOST_RADIUS = 64, 8, 128, 15
 MOST_SEED = 2**31 - 1
+BEYOND = {  # what pydantic calls a value beyond its limit, in our words
+    "greater_than_equal": "must be at least {ge}, not {given}",
+    "less_than_equal": "must be at most {le}, not {given}",
+    "less_than": "must be less than {lt}, not {given}",
+    "too_long": "may be at most {max_length}, not {actual_length}",
+}
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -50,4 +56,6 @@ def first_complaint(errors: Sequence[Any]) -> str:
     """What a request does wrong, in one sentence."""
     error = errors[0]
     where = ".".join(str(part) for part in error["loc"] if part != "body")
+    if told := BEYOND.get(error["type"]):
+        return f"The request does not fit: {where} {told.format(given=error['input'], **error['ctx'])}."
     return f"The request does not fit: {where + ': ' if where else ''}{error['msg'].rstrip('.')}."

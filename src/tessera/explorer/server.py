@@ -1,6 +1,7 @@
 """The page and its wires: one FastAPI application, answers as server-sent events, nothing from outside."""
 
 import asyncio
+import errno
 import json
 import secrets
 import socket
@@ -243,12 +244,19 @@ def serve(studio: Studio, host: str, port: int, open_browser: bool = False) -> N
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket, or one sentence that says why not."""
+    check_port(port)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"Cannot listen at {host}, port {port}: {reason}; choose another --port.") from error
+    except OSError as error:
+        wrong = "--port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "--host"
+        reason = str(error.strerror or error).partition(" (while")[0].rstrip(".")
+        raise UserError(f"Cannot listen at {host}, port {port}: {reason}; choose another {wrong}.") from error
+
+
+def check_port(port: int) -> None:
+    if not 0 <= port <= 65535:
+        raise UserError(f"Cannot listen at port {port}: ports are numbered from 0 to 65535.")
 
 
 def address(host: str, port: int) -> str:

@@ -52,7 +52,7 @@ class Explore:
 
     def run(self) -> None:
         with extra_needed():
-            from tessera.explorer.server import serve
+            from tessera.explorer.server import check_port, serve
             from tessera.explorer.work import Studio
         import torch
 
@@ -61,6 +61,7 @@ class Explore:
         from tessera.judge.judge import load_judge
         from tessera.sampler.verbs import use_threads
 
+        check_port(self.port)
         use_threads(self.threads or free_threads(torch.get_num_threads(), os.getloadavg()[0]))
         device = pick_device(self.device)
         studio = Studio(open_shelf(self.models, device), load_judge(device=device))

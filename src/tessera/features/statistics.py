@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tessera.chance import generator
 from tessera.devices import double_home, in_double
 from tessera.errors import UserError
 from tessera.judge.intervals import RESAMPLES, quantile_range
@@ -109,7 +110,7 @@ def between_halves(products: Tensor, splits: int = SPLITS, seed: int = 0) -> Ten
     seeds = products.shape[1]
     if seeds < 2:
         raise UserError("Halves need at least two seeds.")
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     orders = torch.from_numpy(rng.permuted(np.tile(np.arange(seeds), (splits, 1)), axis=1))
     first = torch.zeros(splits, seeds, dtype=products.dtype).scatter_(1, orders[:, : seeds // 2], 1.0)
     second = 1 - first
@@ -172,7 +173,7 @@ def permutation_p(
     """Chance of a gap (or ratio) as large when the names of the concepts are shuffled; (C, C) cosines."""
     check_groups(groups, len(matrix))
     compare = COMPARE[by]
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     orders = torch.from_numpy(rng.permuted(np.tile(np.arange(len(matrix)), (shuffles, 1)), axis=1))
     numbers = numbered(groups)[orders]  # (shuffles, C)
     shuffled = compare(*masked_means(matrix, numbers[:, :, None] == numbers[:, None, :]))
@@ -184,7 +185,7 @@ def permutation_p(
 
 def repetition_p(halves: Tensor, *, shuffles: int = RESAMPLES, seed: int = 0) -> float:
     """Chance of a diagonal as large when the second half's names are shuffled; halves (C, C)."""
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     orders = torch.from_numpy(rng.permuted(np.tile(np.arange(len(halves)), (shuffles, 1)), axis=1))
     shuffled = halves[torch.arange(len(halves)), orders].mean(1)
     found = halves.diagonal().mean()
@@ -198,7 +199,7 @@ def repetition_p(halves: Tensor, *, shuffles: int = RESAMPLES, seed: int = 0) ->
 
 def seed_weights(seeds: int, resamples: int = RESAMPLES, seed: int = 0) -> Tensor:
     """Shares (R, S) of each seed when S of them are drawn again with replacement."""
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     drawn = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples) / seeds
     return torch.from_numpy(drawn)
 

@@ -336,7 +336,7 @@ def weight_seeds(plan: Plan) -> list[int]:
 
     A torch generator listens to 32 bits only, so numbers are mixed before they are handed to it.
     """
-    mixed = np.random.SeedSequence([plan.seed, *b"weights"]).generate_state(plan.nulls)
+    mixed = np.random.SeedSequence([plan.seed % 2**64, *b"weights"]).generate_state(plan.nulls)
     return [int(seed) for seed in mixed]
 
 

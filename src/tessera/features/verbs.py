@@ -31,6 +31,7 @@ from tessera.features.study import (
     mean_over_places,
 )
 from tessera.files import make_folder, rounded
+from tessera.locality.pixels import memory_bytes
 from tessera.provenance import provenance
 from tessera.sampler.asking import parse_colors
 from tessera.sampler.verbs import open_model, set_precision
@@ -56,7 +57,7 @@ class Features:
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN|MODEL")]
     """A run folder, a model folder, the name of a shipped model, or a hub id."""
-    at: Annotated[str, tyro.conf.arg(metavar="PATTERNS")] = f"{MODULATION},{OUTPUT}"
+    at: Annotated[str, tyro.conf.arg(metavar="PATTERNS", help_behavior_hint="")] = f"{MODULATION},{OUTPUT}"
     """Places to look at, such as encoder.*,output (default: all modulation layers, and the output)."""
     colors: Annotated[str | None, tyro.conf.arg(metavar="COLORS", help_behavior_hint="")] = None
     """Colours to compare, such as red,blue,green (default: all; models told places compare the study's)."""
@@ -118,7 +119,7 @@ class Features:
             nulls=self.nulls,
             steps=self.steps,
             rows=self.rows,
-            memory=int(self.memory * 2**30),
+            memory=memory_bytes(self.memory),
             seed=self.seed,
         )
         check_plan(plan, model.tell)

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from tessera.files import make_folder, write_json
+from tessera.errors import UserError
+from tessera.files import make_folder, read_json, write_json
 from tessera.images.pictures import save_depth, save_mask, save_png, width_height
 from tessera.scenes.clevr import pixel_coords, scene_record
 from tessera.scenes.scene import Scene
@@ -19,7 +20,10 @@ SAVE = {"rgb": save_png, "mask": save_mask, "depth": save_depth}
 class Album:
     """Writes pictures as they come, and the scene file when all are there."""
 
-    def __init__(self, folder: Path, size: int | tuple[int, int], layers: Sequence[str]):
+    def __init__(
+        self, folder: Path, size: int | tuple[int, int], layers: Sequence[str], names: Sequence[str]
+    ):
+        self.earlier = earlier_files(folder, names)
         self.folder, self.size, self.layers = make_folder(folder), size, layers
         self.records: list[dict[str, Any]] = []
         for layer in layers:
@@ -35,10 +39,44 @@ class Album:
             self.records.append(picture_record(scene, len(self.records), self.size, name))
 
     def close(self) -> None:
+        """Write the scene file; what an earlier render left, and this one did not write, goes."""
         width, height = width_height(self.size)
         info = {"split": SPLIT, "version": "1.0", "width": width, "height": height}
         squeezed = {"squeezed_from": "4:3"} if isinstance(self.size, int) else {}
         write_json(self.folder / "scenes.json", {"info": {**info, **squeezed}, "scenes": self.records})
+        names = {record["image_filename"] for record in self.records}
+        written = {self.folder / FOLDERS[layer] / name for layer in self.layers for name in names}
+        for path in self.earlier - written:
+            path.unlink(missing_ok=True)
+
+
+def earlier_files(folder: Path, names: Sequence[str]) -> set[Path]:
+    """Pictures of an earlier render that one of pictures `names` replaces; a folder with any others is refused."""
+    parts = [folder / part for part in FOLDERS.values() if (folder / part).is_dir()]
+    there = {path for part in parts for path in part.iterdir() if not path.name.startswith(".")}
+    rendered = rendered_names(folder / "scenes.json")
+    broken_off = {
+        name for name in names if name.startswith(f"CLEVR_{SPLIT}_")
+    }  # no scene file was written then
+    for path in sorted(there):
+        if path.name not in rendered | broken_off:
+            raise UserError(
+                f"{path} is not of an earlier render, which could be replaced; choose another folder."
+            )
+    return {path for path in there if path.name in rendered}
+
+
+def rendered_names(path: Path) -> set[str]:
+    """The pictures our own scene file tells of; none where there is no file."""
+    if not path.exists():
+        return set()
+    content = read_json(path)
+    try:
+        if content["info"]["split"] == SPLIT:
+            return {Path(record["image_filename"]).name for record in content["scenes"]}
+    except (KeyError, TypeError):
+        pass
+    raise UserError(f"{path} is not of an earlier render, which could be replaced; choose another folder.")
 
 
 def picture_name(number: int) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tessera.chance import generator
 from tessera.errors import UserError
 from tessera.files import read_json
 from tessera.images.pictures import load_mask, load_png, resize, resize_mask
@@ -231,7 +232,7 @@ def shared_names(a: Gallery, b: Gallery, where: tuple[Path, Path], subset: bool)
 
 def picked(names: Sequence[str], pick: str | None) -> list[str]:
     """The names under the numbers `3,9,54`, or every second one from the first on: `1::2`."""
-    if not pick:
+    if pick is None:
         return list(names)
     try:
         if ":" in pick:
@@ -356,7 +357,7 @@ def mean_with_interval(pictures: Sequence[Sequence[float]], seed: int) -> dict[s
     if not kept:
         return None
     sums, counts = (np.array([f(numbers) for numbers in kept], dtype=float) for f in (sum, len))
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     rows = rng.integers(len(kept), size=(RESAMPLES, len(kept)))
     low, high = np.quantile(sums[rows].sum(1) / counts[rows].sum(1), (0.025, 0.975))
     return {

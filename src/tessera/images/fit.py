@@ -44,6 +44,8 @@ def fit(folder: Path, out: Path, rounds: int) -> dict:
     """Least squares on display values with a robust loss, so that single highlights do not rule the fit."""
     from scipy.optimize import least_squares
 
+    if rounds < 1:
+        raise UserError(f"At least one round is needed, not {rounds}.")
     scenes, truth = _read(folder)
     start = _pack(Look())
     evaluations = rounds * (len(start) + 1)

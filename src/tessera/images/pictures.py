@@ -14,6 +14,7 @@ from tessera.files import atomic
 
 RESIZE_FILTER = "bicubic, antialiased"  # what `resize` does, for the record of a result
 DEPTH_STEP = 1e-3  # world units per grey level of a depth PNG
+LARGEST_SIDE = 16384  # pixels; a larger picture fits into hardly any memory
 DEPTH_NOWHERE = 65535  # grey level of a pixel that sees nothing
 
 
@@ -68,7 +69,7 @@ def save_png(path: Path, picture: Tensor) -> None:
     save_bytes(path, png_bytes(picture))
 
 
-COMPACT = ".webp"
+COMPACT, PICTURE_FORMATS = ".webp", (".png", ".webp")
 
 
 def save_compact(path: Path, picture: Tensor) -> None:
@@ -79,8 +80,16 @@ def save_compact(path: Path, picture: Tensor) -> None:
 
 
 def save_picture(path: Path, picture: Tensor) -> None:
-    """Write an 8-bit picture (3, H, W) in the format its name asks for: .webp, or PNG."""
-    (save_compact if path.suffix == COMPACT else save_png)(path, picture)
+    """Write an 8-bit picture (3, H, W) in the format its name asks for."""
+    check_format(path)
+    (save_compact if path.suffix.lower() == COMPACT else save_png)(path, picture)
+
+
+def check_format(path: Path) -> None:
+    if path.suffix.lower() not in PICTURE_FORMATS:
+        raise UserError(
+            f"Pictures are written as {' or '.join(PICTURE_FORMATS)}, so {path.name} will not do."
+        )
 
 
 def save_mask(path: Path, mask: Tensor) -> None:
@@ -138,6 +147,8 @@ def parse_size(words: str) -> int | tuple[int, int]:
         raise UserError(f"`{words}` is no size; write 128 or 320x240.")
     if min(numbers) < 1:
         raise UserError(f"A picture needs at least one pixel in each direction, not {words}.")
+    if max(numbers) > LARGEST_SIDE:
+        raise UserError(f"A picture has at most {LARGEST_SIDE} pixels in each direction, not {words}.")
     return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
 
 

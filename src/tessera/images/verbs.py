@@ -21,7 +21,15 @@ from tessera.images.album import Album, picture_name
 from tessera.images.blender import SAMPLES, blender_python, checked_assets
 from tessera.images.compare import MEASURES, compare, folder_name, report, side_by_side
 from tessera.images.painters import BlenderPainter, Painter, TesseraPainter, aspect_of
-from tessera.images.pictures import RESIZE_FILTER, parse_size, save_picture, save_png, to_uint8, width_height
+from tessera.images.pictures import (
+    RESIZE_FILTER,
+    check_format,
+    parse_size,
+    save_picture,
+    save_png,
+    to_uint8,
+    width_height,
+)
 from tessera.images.render import Quality
 from tessera.images.shards import ShardFolder, pictures_per_shard, write_shards
 from tessera.images.sheet import contact_sheet
@@ -66,7 +74,7 @@ class Render:
     """Draw scenes as pictures with masks and a scene file in the official CLEVR layout."""
 
     out: Path
-    """Folder for images/, masks/ and scenes.json, or for shards."""
+    """Folder for images/, masks/ and scenes.json, or shards; replaces an earlier render, refuses other pictures."""
     count: int | None = None
     """Number of pictures (default 16, or all scenes of --scenes)."""
     objects: str = "1-3"
@@ -94,7 +102,7 @@ class Render:
     spacing: Spacing = "official"
     """How far apart things stand; 11 or 12 hardly fit the official rule."""
     visibility: Visibility = "exact"
-    """How to ensure that every thing is seen: by counting pixels, by an estimate, or not at all."""
+    """How to ensure that every thing is seen: by an estimate, by counting pixels, or not at all."""
     no_jitter: bool = False
     """Leave camera and lamps at their places."""
     depth: bool = False
@@ -156,7 +164,10 @@ class Render:
         def take(first: int, many: int) -> SceneBatch:
             return rules.draw(many, self.seed, self.start + first, device)
 
-        take(0, 1)  # an impossible request is refused before anything is written
+        try:
+            take(0, 1)  # an impossible request is refused before anything is written
+        except UserError as error:
+            raise UserError(str(error).replace('spacing="relaxed"', "--spacing relaxed")) from error
         return Source(count, take, self.numbered(count), self.stream_settings(rules))
 
     def placed_scenes(self, device: torch.device) -> Source:
@@ -218,7 +229,7 @@ class Render:
         return {"rules": vars(rules), "seed": self.seed, "start": self.start}
 
     def write_album(self, source: Source, painter: Painter, advance: Callable) -> str:
-        album = Album(self.out, painter.size, painter.layers)
+        album = Album(self.out, painter.size, painter.layers, source.names)
         shown: list[Tensor] = []
         for first in range(0, source.count, painter.at_once):
             scenes = source.take(first, min(painter.at_once, source.count - first))
@@ -326,6 +337,8 @@ class CompareRenders:
     """Write the JSON object to this file too."""
 
     def run(self) -> None:
+        if self.side_by_side:
+            check_format(self.side_by_side)
         size = width_height(parse_size(self.size)) if self.size else None
         with console.progress("comparing", None) as advance:
             found = compare(self.a, self.b, size, self.subset, advance, self.pick)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tessera.chance import generator
 from tessera.errors import UserError
 from tessera.files import read_json
 from tessera.images.pictures import load_png, resize, to_float
@@ -18,7 +19,7 @@ from tessera.images.render import render
 from tessera.judge.clutter import KINDS, nothing_to_find
 from tessera.judge.error import JudgeError
 from tessera.judge.finding import Finder, Finding
-from tessera.judge.intervals import generator, mean_record, share_record
+from tessera.judge.intervals import mean_record, share_record
 from tessera.judge.matching import CELL, Place, Verdict, match, match_colors
 from tessera.judge.truth import ClevrTruth, truths
 from tessera.scenes.batch import SceneBatch

@@ -22,11 +22,6 @@ def wilson(count: float | np.ndarray, n: int, z: float = Z95) -> tuple[Any, Any]
     return (float(low), float(high)) if low.ndim == 0 else (low, high)
 
 
-def generator(*key: int) -> np.random.Generator:
-    """Numbers that belong to these whole numbers, a seed first; negative ones are as good as any."""
-    return np.random.default_rng([number % 2**64 for number in key])
-
-
 def share_record(count: int, n: int) -> dict[str, Any]:
     """A share with its Wilson interval, or nulls where nothing was counted."""
     if n == 0:

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from tessera.chance import generator
 from tessera.errors import UserError
 from tessera.experiments import Label
 from tessera.judge.error import JudgeError, confusion, unconfuse
 from tessera.judge.intervals import (
     RESAMPLES,
-    generator,
     mean_record,
     quantile_range,
     share_record,

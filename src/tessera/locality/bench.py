@@ -17,9 +17,10 @@ from tessera.denoiser.contract import Denoiser
 from tessera.devices import DeviceName, peak_memory, pick_device, synchronize
 from tessera.errors import UserError
 from tessera.experiments import Settings, settings_for
-from tessera.locality.pixels import How, Method, Pixel, pixel_influence
+from tessera.locality.pixels import How, Method, Pixel, memory_bytes, pixel_influence
 from tessera.provenance import provenance
 from tessera.sampler.noise import noise_levels
+from tessera.scenes.random import dice
 
 MOST_PROBES = 4  # of the slow way that are timed unless --whole; the rest would take just as long each
 
@@ -45,7 +46,7 @@ class BenchLocality:
     precision: Literal["float32", "bfloat16"] = "float32"
     """Of the network, for both ways."""
     whole: bool = False
-    """Time all probes of the slow way (default: a few, scaled up)."""
+    """Time all probes of the slow way, rather than a few, scaled up."""
     repeats: int = 3
     """Timed repeats of the batched way; the median counts."""
     seed: int = 0
@@ -64,11 +65,13 @@ class BenchLocality:
         publish(record, self.json, self.out, speed_table(record))
 
     def measure(self, device: torch.device) -> dict[str, Any]:
-        settings = settings_for(self.experiment, self.preset)
+        settings, how = (
+            settings_for(self.experiment, self.preset),
+            How(self.method, memory_bytes(self.memory)),
+        )
         denoise = awake(settings, self.precision, self.seed).to(device)
         x, sigma, cond = pictures_for(denoise, self.levels, self.pictures, self.seed, device)
         at = spread_probes(self.probes, x.shape[-1])
-        how = How(self.method, int(self.memory * 2**30))
         with progress("measuring", self.repeats + 3) as advance:
             batched, fast = timed(
                 lambda: pixel_influence(denoise, x, sigma, cond, at=at, how=how),
@@ -113,10 +116,10 @@ class BenchLocality:
 def awake(settings: Settings, precision: str, seed: int) -> Any:
     """An untrained network whose output is not held at zero, so that every layer takes part."""
     denoise = build_denoiser(settings).eval().requires_grad_(False)
-    dice = torch.Generator().manual_seed(seed)
+    random = dice(seed)
     for name, parameter in denoise.named_parameters():
         if name.endswith("gain"):
-            parameter.copy_(0.5 + 0.5 * torch.rand((), generator=dice))
+            parameter.copy_(0.5 + 0.5 * torch.rand((), generator=random))
     denoise.precision = precision  # type: ignore[assignment]
     return denoise
 
@@ -127,7 +130,7 @@ def pictures_for(
     """Noise at every level, and the conditions of an empty scene: (S B, 3, H, W), (S B,), (S B, dim)."""
     sigma = noise_levels(levels)[:-1].repeat_interleave(pictures).to(device)
     shape = (levels * pictures, 3, denoise.size, denoise.size)
-    noise = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device)
+    noise = torch.randn(shape, generator=dice(seed)).to(device)
     x = noise * (sigma.square() + 0.25).sqrt()[:, None, None, None]
     return x, sigma, torch.zeros(len(x), denoise.cond_dim, device=device)
 

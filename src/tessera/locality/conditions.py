@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tessera.chance import generator
 from tessera.conditioners import Conditioner
 from tessera.denoiser.contract import Denoiser
 from tessera.denoiser.localconv import LocalConv
@@ -142,7 +143,7 @@ def conditional_locality(
     strengths = strength(influence)
     band = band_of(strengths, band_share)
     shares = shares_of_own(influence)  # (B, S, K)
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     draws = drawn_again(len(influence), groups, rng, resamples)  # (R, B) counts
     score = pooled(shares[:, band])
     spread = resampled(shares[:, band], draws)

@@ -13,6 +13,7 @@ import torch
 import tyro
 from torch import Tensor
 
+from tessera.chance import generator
 from tessera.console import print_json, progress, say
 from tessera.denoiser.build import build_denoiser
 from tessera.denoiser.folder import Model
@@ -26,7 +27,7 @@ from tessera.images.stream import Batch
 from tessera.judge.intervals import RESAMPLES, quantile_range
 from tessera.locality.cifar import SIDE, Pictures, load_cifar, shuffled_steps
 from tessera.locality.figures import figure_12
-from tessera.locality.pixels import PLAIN, How
+from tessera.locality.pixels import PLAIN, How, memory_bytes
 from tessera.locality.scatter import spearman
 from tessera.locality.study import (
     Located,
@@ -39,6 +40,7 @@ from tessera.locality.study import (
     probes_at,
 )
 from tessera.provenance import provenance
+from tessera.scenes.random import dice
 from tessera.training.loop import Learner
 from tessera.training.run import Keeper, RunFolder, gentle_stop, load_run
 
@@ -123,7 +125,7 @@ def fig12(
     seeds = [(seed << 32) + n for n in range(pictures)]
     if source == "truth":
         shown = load_cifar(path, "test")
-        order = torch.randperm(len(shown), generator=torch.Generator().manual_seed(seed))[:pictures]
+        order = torch.randperm(len(shown), generator=dice(seed))[:pictures]
         way = noised(
             to_float(shown.images[order]).to(device), seeds[: len(order)], steps=steps, levels=levels
         )
@@ -157,7 +159,7 @@ def growth(located: Located, seed: int = 0, resamples: int = RESAMPLES) -> dict[
     """
     sides = located.sides_each.double().mean(-1).numpy()  # (B, S), from high noise to low
     third = max(1, sides.shape[1] // 3)
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     drawn = sides[rng.integers(len(sides), size=(resamples, len(sides)))].mean(1)  # (R, S)
     mean = sides.mean(0)[None]
 
@@ -193,7 +195,7 @@ class ReproduceFig12:
     levels: int = 12
     """Noise levels to look at."""
     source: Source = "truth"
-    """Noised test pictures, or pictures the model makes itself."""
+    """Pictures the model makes itself, or noised test pictures."""
     seed: int = 0
     """Another seed looks at other pictures."""
     memory: float = 1.0
@@ -225,7 +227,7 @@ class ReproduceFig12:
                 levels=self.levels,
                 source=self.source,
                 seed=self.seed,
-                how=How(memory=int(self.memory * 2**30)),
+                how=How(memory=memory_bytes(self.memory)),
                 device=device,
                 on_step=moved,
             )

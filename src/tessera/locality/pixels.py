@@ -5,6 +5,7 @@ which share one backward pass, as many as a budget of memory allows.
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -49,6 +50,13 @@ class How:
 
 
 PLAIN = How()
+
+
+def memory_bytes(gib: float) -> int:
+    """A budget in GiB, as people give it, in bytes."""
+    if not 0 < gib < math.inf:
+        raise UserError(f"A budget of memory is a positive number of GiB, not {gib:g}.")
+    return max(1, int(gib * 2**30))
 
 
 def pixel_of(place: Sequence[float], height: int, width: int) -> Pixel:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tessera.chance import generator
 from tessera.conditioners import Conditioner, SpatialConditioner
 from tessera.conditioners.cells import every_cell, window
 from tessera.denoiser.contract import Denoiser
@@ -46,7 +47,7 @@ class Residuals:
 
     def record(self, seed: int = 0) -> list[dict[str, Any]]:
         """Per level: root mean square changes with 95% intervals, and their size relative to the ceiling."""
-        rng = np.random.default_rng(seed)
+        rng = generator(seed)
         return [
             {"sigma": sigma, "ceiling": float(np.sqrt(self.ceiling[:, level].mean()))}
             | {name: self.at_level(values[:, level], level, rng) for name, values in self.squares.items()}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from tessera.chance import generator
 from tessera.errors import UserError
 from tessera.files import read_json
 from tessera.judge.intervals import quantile_range
@@ -104,7 +105,7 @@ def correlation(points: Sequence[Point], resamples: int = RESAMPLES, seed: int =
     )
     if not (np.isfinite(gained).all() and np.isfinite(locality).all()):
         raise UserError("The points hold values that are not finite.")
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     each = [rng.integers(len(points), size=len(points)) for _ in range(resamples)]
     whole = list(whole_models(points, rng, resamples))
     return {

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tessera.chance import generator
 from tessera.conditioners import ColorCounts, Conditioner, places_of
 from tessera.denoiser.contract import Denoiser
 from tessera.errors import UserError
@@ -146,7 +147,7 @@ def random_places(k: int, scenes: int, seed: int) -> list[tuple[Any, ...]]:
 
 
 def random_colors(k: int, scenes: int, seed: int) -> list[tuple[Any, ...]]:
-    rng = np.random.default_rng([SCENE_SEED, seed])
+    rng = generator(SCENE_SEED, seed)
     return [tuple(rng.permutation(COLOR_NAMES)[:k].tolist()) for _ in range(scenes)]
 
 
@@ -363,7 +364,7 @@ def level_records(found: Sequence[Located], seed: int) -> list[dict[str, Any]]:
     """`side90` and `energy` are Eq. 9's, mean over probes and scenes; intervals draw pictures again."""
     sides = np.concatenate([located.sides_each.numpy().mean(-1) for located in found])  # (B, S)
     energies = np.concatenate([located.energy_each.numpy().mean(-1) for located in found])
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     return [
         {
             "sigma": sigma,

@@ -21,7 +21,7 @@ from tessera.locality.figures import (
     figure_residual,
     figure_scatter,
 )
-from tessera.locality.pixels import How
+from tessera.locality.pixels import How, memory_bytes
 from tessera.locality.residual import Fill, definition_residual
 from tessera.locality.scatter import Point, point_from, read_points, scatter_record
 from tessera.locality.study import Located, Plan, Source, asked, locate, study_record, trajectory
@@ -82,10 +82,13 @@ class Locate:
     """Print one JSON object on stdout."""
 
     def run(self) -> None:
+        how = How(memory=memory_bytes(self.memory), checkpoint=self.checkpoint)
+        if self.rows < 1:
+            raise UserError(f"At least one picture is denoised at a time, not {self.rows}.")
         device = pick_device(self.device)
         model = open_model(self.model, self.std, self.images, device)
         set_precision(model, self.precision, device)
-        plans = self.plans(model)
+        plans = self.plans(model, how)
         out = None if self.out is None else make_folder(self.out)
         studies = []
         with progress("locating", sum(len(asked(model.tell, plan)) for plan in plans)) as advance:
@@ -96,7 +99,7 @@ class Locate:
         if out:
             say(f"Figures and locate.json are in {out}.")
 
-    def plans(self, model: Model) -> list[Plan]:
+    def plans(self, model: Model, how: How) -> list[Plan]:
         """A plan per K and source."""
         if self.k and 0 in parse_ks(self.k) and model.tell.dim and self.places is None:
             raise UserError(
@@ -118,7 +121,7 @@ class Locate:
                 seed=self.seed,
                 places=places,
                 probes=probes,
-                how=How(memory=int(self.memory * 2**30), checkpoint=self.checkpoint),
+                how=how,
                 rows=self.rows,
             )
             for k in ks

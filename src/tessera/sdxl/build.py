@@ -236,6 +236,8 @@ def tiny_sdxl(
         shape = replace(shape, depth=depth)
     check_shape(shape)
     folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; a pipeline needs a new or empty folder.")
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty.")
     known = known_words(texts()) if words is None else known_words([" ".join(words)])
@@ -255,7 +257,7 @@ def make_pipeline(
 
     first, second = make_tokenizers(words)
     with torch.random.fork_rng(devices=[]), quiet():
-        torch.manual_seed(seed)
+        torch.manual_seed(seed % 2**64)
         encoders = make_encoders(shape, vocabulary_of(words)[0])
         unet, vae = make_unet(unet_config(shape)), make_vae(shape)
         if planted:

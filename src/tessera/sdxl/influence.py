@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tessera.chance import generator
 from tessera.denoiser.contract import Denoiser
 from tessera.denoiser.precondition import like_image, per_picture
 from tessera.errors import UserError
@@ -113,7 +114,7 @@ class PixelInfluence:
 
     def record(self, seed: int = 0) -> list[dict[str, Any]]:
         """A row per level and probe; intervals draw seeds again."""
-        rng = np.random.default_rng(seed)
+        rng = generator(seed)
         return [
             {
                 "sigma": sigma,
@@ -199,7 +200,7 @@ class WordInfluence:
 
         Means over pairs of probes; intervals draw seeds again. Near 1 there is no conditional locality.
         """
-        rng = np.random.default_rng(seed)
+        rng = generator(seed)
         seeds = len(self.each)
         shares = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples) / seeds
         again = torch.einsum("rb,bspk->rspk", torch.from_numpy(shares), self.each.double())

@@ -1,6 +1,7 @@
 """The verbs `sdxl tiny`, `sdxl locality`, `sdxl words` and `sdxl features`."""
 
 import json as json_text
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +22,7 @@ from tessera.errors import UserError
 from tessera.features.statistics import known
 from tessera.files import atomic, make_folder, rounded
 from tessera.images.pictures import parse_size, save_png, width_height
-from tessera.locality.pixels import How, Pairs
+from tessera.locality.pixels import How, Pairs, memory_bytes
 from tessera.locality.study import picked
 from tessera.provenance import provenance
 from tessera.sampler.asking import parse_ks
@@ -119,6 +120,8 @@ class OnModel:
         for name, number in (("seed", self.seeds), ("step", self.steps), ("latent at a time", self.batch)):
             if number < 1:
                 raise UserError(f"At least one {name} is needed, not {number}.")
+        if self.tflops is not None and not 0 < self.tflops < math.inf:
+            raise UserError(f"--tflops is a speed above 0, not {self.tflops:g}.")
 
     @property
     def all_seeds(self) -> range:
@@ -160,11 +163,11 @@ class OnModel:
     def say_bill(self, bill: Bill, cost: PassCost, note: str = "") -> None:
         """Publish a dry run."""
         device = pick_device(self.device)
-        tflops = self.tflops or sustained_tflops(device, self.dtype)
+        tflops = sustained_tflops(device, self.dtype) if self.tflops is None else self.tflops
         record = {
             "model": self.model,
             "precision": self.precision,
-            "speed": "told" if self.tflops else "measured on one block",
+            "speed": "measured on one block" if self.tflops is None else "told",
             **bill.record(tflops, cost),
             "provenance": provenance(device),
         }
@@ -207,6 +210,11 @@ def parse_steps(text: str, steps: int) -> tuple[int, ...]:
     return found
 
 
+def spread_steps(steps: int) -> str:
+    """The first, the middle and the last: 1,25,50 of 50."""
+    return f"1,{max(1, steps // 2)},{steps}"
+
+
 # -- sdxl tiny ---------------------------------------------------------------------------------------------
 
 
@@ -243,7 +251,7 @@ class OnPrompt(OnModel):
     """Options of questions about one prompt."""
 
     prompt: str = PICTURE
-    """What to draw (default: the paper's)."""
+    """What to draw: the paper's prompt, or another."""
     probe: Annotated[str | None, tyro.conf.arg(metavar="R,C ...", help_behavior_hint="")] = None
     """Cells of the latent to look at, such as "64,64 64,20" (default: middle, left, right and top)."""
     levels: int = 12
@@ -300,8 +308,8 @@ class OnPrompt(OnModel):
 class SdxlLocality(OnPrompt):
     """Which cells of the latent and which words move a cell, from high noise to low (Figures 4 and 6)."""
 
-    at: str = "1,25,50"
-    """Sampling steps at which gradients are taken, counted from 1, the noisiest."""
+    at: Annotated[str | None, tyro.conf.arg(metavar="STEPS", help_behavior_hint="")] = None
+    """Sampling steps to take gradients at, from 1, the noisiest, such as 1,25,50 (default: first, middle, last)."""
     of: Of = "clean"
     """Gradients of the clean latent, or of the predicted noise (without the identity)."""
     channels: Pairs = "same"
@@ -313,16 +321,18 @@ class SdxlLocality(OnPrompt):
 
     def run(self) -> None:
         self.check()
-        words, at = self.chosen_words(), parse_steps(self.at, self.steps)
+        memory = memory_bytes(self.memory)
+        words = self.chosen_words()
+        at = parse_steps(spread_steps(self.steps) if self.at is None else self.at, self.steps)
         told = sorted({*at, *picked(self.steps, min(self.levels, self.steps))})
         if self.dry_run:
-            return self.estimate(len(words), len(at), len(told))
+            return self.estimate(len(words), len(at), len(told), memory)
         sdxl = self.load()
         probes = self.probes(sdxl.latent)
         out = None if self.out is None else make_folder(self.out)
         with progress("locating", self.walks + len(at) + len(told)) as advance:
             way = self.way(sdxl, told, advance)
-            how = How(method="loop", memory=int(self.memory * GIB), checkpoint=self.checkpoint)
+            how = How(method="loop", memory=memory, checkpoint=self.checkpoint)
             pixel = pixel_study(
                 sdxl, way.only(at), probes, of=self.of, pairs=self.channels, how=how, advance=advance
             )
@@ -367,7 +377,7 @@ class SdxlLocality(OnPrompt):
         )
         say(f"Figures, locality.npz and locality.json are in {out}.")
 
-    def estimate(self, words: int, levels: int, word_levels: int) -> None:
+    def estimate(self, words: int, levels: int, word_levels: int, memory: int) -> None:
         cost = pass_cost(self.model, self.dtype, size=self.height_width, checkpoint=self.checkpoint)
         probes = len(PROBES) if self.probe is None else len(self.probe.split())
         bill = locality_bill(
@@ -382,7 +392,7 @@ class SdxlLocality(OnPrompt):
             ways=1,
             batch=self.batch,
             rows=self.batch,
-            memory=int(self.memory * GIB),
+            memory=memory,
         )
         self.say_bill(bill, cost)
 
@@ -558,7 +568,7 @@ class SdxlFeatures(OnModel):
             null=self.null,
             null_text=self.null_text,
             outputs=first and not self.no_outputs,
-            memory=int(self.memory * GIB),
+            memory=memory_bytes(self.memory),
             batch=self.batch,
         )
 

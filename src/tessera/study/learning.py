@@ -16,10 +16,10 @@ from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
 from tessera import console
+from tessera.chance import generator
 from tessera.dynamics import analysis
 from tessera.errors import UserError
 from tessera.files import make_folder, save_plot
-from tessera.judge.intervals import generator
 from tessera.locality.figures import distinct_colors
 from tessera.locality.scatter import training_name
 from tessera.provenance import provenance

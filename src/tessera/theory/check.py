@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from tessera.scenes.random import dice
+
 
 @dataclass(frozen=True)
 class Check:
@@ -52,7 +54,7 @@ class Trial:
     seed: int = 0
 
     def chance(self, number: int = 0) -> torch.Generator:
-        return torch.Generator().manual_seed(self.seed * 1_000_003 + number)
+        return dice(self.seed * 1_000_003 + number)
 
 
 def largest(errors: list[Any]) -> float:

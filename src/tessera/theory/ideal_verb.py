@@ -33,6 +33,7 @@ from tessera.theory.likeness import likeness
 
 Kind = Literal["local-conditional", "local", "empirical"]
 AT_ONCE = 512  # scenes rendered together
+FEWEST = {"scenes": 1, "radius": 0, "reach": -1, "least": 1, "most": 0, "each": 0, "compared": 2, "batch": 1}
 NEW_SEED = 1 << 20  # pictures the two denoisers are compared on come from another stream
 
 
@@ -88,6 +89,7 @@ class TheoryIdeal:
     """Print the record on stdout."""
 
     def run(self) -> None:
+        self.check()
         device = pick_device(self.device)
         model = None if self.model is None else open_model(self.model, None, None, device)
         tell, size = self.setting(model, device)
@@ -108,10 +110,19 @@ class TheoryIdeal:
         record["provenance"] = provenance(device)
         publish(record, self.json, None, *tables(record))
 
+    def check(self) -> None:
+        """Everything wrong with the numbers is told before any work is done."""
+        for name, fewest in FEWEST.items():
+            if getattr(self, name) < fewest:
+                raise UserError(f"--{name} must be at least {fewest}, not {getattr(self, name)}.")
+        if 0 < self.most < self.least:
+            raise UserError(f"--most must be 0 or at least {self.least}, which is --least, not {self.most}.")
+        if not self.each and self.model is None:
+            raise UserError("With --each 0 and without --model there is nothing to do.")
+        noise_levels(self.steps, self.sigma_min)
+
     def setting(self, model: Model | None, device) -> tuple[LocationGrid, int]:
         """What is told and the size of pictures: the model's, where there is one."""
-        if self.scenes < 1 or self.each < 0 or self.compared < 2 or self.batch < 1:
-            raise UserError("At least one scene and picture must be made, and two compared.")
         if model is None:
             return LocationGrid(self.cells, self.label), self.size
         if not isinstance(model.tell, LocationGrid):

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from tessera.chance import generator
 from tessera.denoiser.contract import Denoiser
 from tessera.devices import in_double
 from tessera.judge.intervals import mean_record
@@ -57,7 +57,7 @@ def likeness(
 
 
 def compared(ours: Tensor, theirs: Tensor, seed: int) -> dict[str, Any]:
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     return {
         "pearson_r": mean_record(pearson_r(ours, theirs).cpu().numpy(), rng),
         "r_squared": mean_record(r_squared(ours, theirs).cpu().numpy(), rng),
