@@ -45,15 +45,6 @@ def read_sealed(path: Path, device=None) -> tuple[dict[str, Tensor], dict[str, A
     return {name: tensor.to(device) for name, tensor in tensors.items()}, json.loads(told)
 
 
-def read_facts(path: Path) -> dict[str, Any]:
-    """The facts alone, unchecked and without reading the tensors."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return json.loads((file.metadata() or {}).get("facts", "{}"))
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged or no tensor file: {error}.") from error
-
-
 def digest(tensors: Mapping[str, Tensor], told: str) -> str:
     """SHA-256 over the facts and every tensor's name, type, shape and bytes."""
     seal = hashlib.sha256(told.encode())
