@@ -93,3 +93,12 @@ def test_the_table_says_when_it_was_not_run():
             return []
 
     assert STUDY_TABLES["repair"](Nothing())[1] == ("not run", "not run")
+
+
+def test_the_asked_precision_reaches_the_network_and_the_record(repaired, judge):
+    pictures = {}
+    for asked, kept in (("auto", "float32"), ("bfloat16", "bfloat16")):
+        _, out = repaired("--ways", "plain", "--beside", "none", "--precision", asked)
+        assert json.loads(out.read_text())["precision"] == kept
+        pictures[kept] = judge.seen[-1]
+    assert not torch.equal(pictures["float32"], pictures["bfloat16"])

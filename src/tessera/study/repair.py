@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 
 from tessera import console
 from tessera.denoiser.folder import Model
-from tessera.devices import DeviceName, pick_device
+from tessera.devices import DeviceName, pick_device, precision_on
 from tessera.errors import UserError
 from tessera.judge.calibrate import load_calibration
 from tessera.provenance import provenance
@@ -45,6 +45,8 @@ class ReproduceRepair:
     """Pictures the network sees at once."""
     seed: int = 0
     """Another seed gives other pictures."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the networks; auto is bfloat16 on CUDA and float32 elsewhere."""
     out: Path | None = None
     """Write the JSON object to this file, such as results/repair.json."""
     device: DeviceName = "auto"
@@ -61,9 +63,13 @@ class ReproduceRepair:
         for name, way in jobs:
             console.say(f"{name}, {way}")
             model = open_model(name, None, None, device)
-            set_precision(model, "auto", device)
+            set_precision(model, self.precision, device)
             rows.append({"model": name, "way": way, **self.examined(examiner, model, way, exam)})
-        settings = {"radius": self.radius, "exam": exam.plain()}
+        settings = {
+            "radius": self.radius,
+            "exam": exam.plain(),
+            "precision": precision_on(device, self.precision),
+        }
         record = {**settings, "rows": rows, "provenance": provenance(device)}
         console.publish(record, self.json, self.out, console.table_of(turned(repair_rows(rows))))
 
