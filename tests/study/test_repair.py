@@ -8,6 +8,7 @@ import torch
 from tessera.conditioners import LocationGrid
 from tessera.denoiser.build import build_denoiser
 from tessera.denoiser.folder import save_model
+from tessera.denoiser.views import trained_network
 from tessera.experiments import settings_for
 from tessera.study.tables import STUDY_TABLES, repair_rows
 
@@ -18,8 +19,10 @@ SMALL = {"width": 8, "mult": (1,), "blocks": 1, "head_width": 8, "tile": 1}
 def model(tmp_path):
     settings = settings_for("exp2", "tiny", {"data": {"size": 8}, "tell": {"cells": 8}, "denoiser": SMALL})
     torch.manual_seed(0)
+    denoiser = build_denoiser(settings)
+    trained_network(denoiser).out_gain.data.fill_(1)  # as it starts, the network is not listened to
     config = {"settings": settings.plain()}
-    return save_model(tmp_path / "exp2", build_denoiser(settings), LocationGrid(8, "one"), config)
+    return save_model(tmp_path / "exp2", denoiser, LocationGrid(8, "one"), config)
 
 
 @pytest.fixture
