@@ -46,6 +46,15 @@ def test_every_verb_explains_itself(name, capsys):
     assert f"usage: tessera {name}" in told and "{None" not in told and "default: None" not in told
 
 
+@pytest.mark.parametrize("how", [[], ["--json"]], ids=["table", "json"])
+def test_a_reader_that_leaves_early_is_no_error(how):
+    words = [sys.executable, "-m", "tessera.cli", "reproduce", "status", *how]
+    asked = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert asked.stdout is not None and asked.stderr is not None
+    asked.stdout.close()  # before anything was written
+    assert asked.stderr.read() == "" and asked.wait() == 0
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_no_option_takes_what_is_no_finite_number(capsys, value):
     assert "--churn takes a finite number" in complaint(capsys, "sample", "exp1", "--churn", value)

@@ -1,4 +1,4 @@
-"""Talking to a person (stderr) and to a program (stdout), never mixed."""
+"""What was asked for goes to stdout, how the work is going to stderr: never mixed, so that answers can be piped."""
 
 import sys
 from collections.abc import Iterator
@@ -17,13 +17,34 @@ from tessera.rows import Rows
 # Of tables with many columns, so that they fit into 80 characters.
 NARROW: dict[str, Any] = {"box": SIMPLE, "padding": (0, 1, 0, 0), "show_edge": False}
 
-stderr = Console(stderr=True)
+
+class Piped(Console):
+    """A console whose reader may leave early, as `| head` does; `cli.main` knows what to do then."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+stdout, stderr = Piped(), Console(stderr=True)
 
 
 def say(message: str) -> None:
-    """A line for the person watching."""
+    """A line about the work, for the person watching."""
+    print_line(stderr, message)
+
+
+def answer(*parts: Table | str) -> None:
+    """What was asked for, for people: tables, and lines about them."""
+    for part in parts:
+        if isinstance(part, str):
+            print_line(stdout, part)
+        else:
+            stdout.print(part)
+
+
+def print_line(where: Console, message: str) -> None:
     # A path may hold [brackets], and in a file or a pipe it stays whole.
-    stderr.print(message, highlight=False, markup=False, soft_wrap=not stderr.is_terminal)
+    where.print(message, highlight=False, markup=False, soft_wrap=not where.is_terminal)
 
 
 def print_json(record: dict[str, Any]) -> None:
@@ -40,16 +61,15 @@ def table_of(rows: Rows) -> Table:
     return table
 
 
-def publish(record: dict[str, Any], as_json: bool, out: Path | None, *tables: Any) -> None:
-    """A measurement reaches its reader: JSON on stdout or tables on stderr, and the file `out` if one is named."""
+def publish(record: dict[str, Any], as_json: bool, out: Path | None, *parts: Table | str) -> None:
+    """A measurement reaches its reader: as JSON, or as tables and lines, and in the file `out` if one is named."""
     if out:
         make_folder(out.parent)
         write_json(out, record)
     if as_json:
         print_json(record)
     else:
-        for table in tables:
-            stderr.print(table)
+        answer(*parts)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from tessera.denoiser.folder import Model, denoiser_config
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.experiments import Settings, format_count, settings_for
-from tessera.files import make_folder, write_json
+from tessera.files import make_folder
 from tessera.images.pictures import save_png, to_uint8
 from tessera.images.render import render
 from tessera.images.sheet import contact_sheet
@@ -101,23 +101,15 @@ class Demo:
         judge = load_judge(device=device)
         out = make_folder(self.out)
         summary = showcase(names, out, judge, device, self.minutes, self.seed)
-        write_json(out / "summary.json", summary)
-        if self.json:
-            console.print_json(summary)
-        console.stderr.print(showcase_table(summary))
-        for model in summary["models"]:
-            console.say(f"{model['name']}: {model['verdict']}")
+        verdicts = [f"{model['name']}: {model['verdict']}" for model in summary["models"]]
+        console.publish(summary, self.json, out / "summary.json", showcase_table(summary), *verdicts)
         console.say(f"That took {summary['seconds']:.0f} s. The report is {(out / 'report.html').resolve()}")
 
     def train_a_little(self, settings: Settings) -> None:
         tour = Tour(make_folder(self.out), pick_device(self.device), settings, self.seed)
         summary = {"seed": self.seed, **tour.show(self.count, self.each, self.train_minutes)}
-        write_json(tour.path("summary.json"), summary)
-        if self.json:
-            console.print_json(summary)
-        console.stderr.print(summary_table(summary))
-        for line in conclusions(summary):
-            console.say(line)
+        kept = tour.path("summary.json")
+        console.publish(summary, self.json, kept, summary_table(summary), *conclusions(summary))
         for path in tour.written:
             console.say(f"  {path}")
 

@@ -329,4 +329,4 @@ def test_a_probe_from_the_command_line_prints_one_object(folders, capfd):
     record = json.loads(capfd.readouterr().out)
     assert len(record["conditions"]) == 1 and record["provenance"]["tessera"]
     assert call("explore", "probe", folders["color"], *words[:6], "--colors", "red", "--device", "cpu") == 0
-    assert "red" in capfd.readouterr().err
+    assert "red" in capfd.readouterr().out

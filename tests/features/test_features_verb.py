@@ -84,7 +84,7 @@ def test_a_shared_picture_is_not_told_apart_before_the_first_modulation(capsys, 
 
 def test_without_json_there_are_tables(capsys, color_model):
     code, printed, said = run(capsys, "features", color_model, *QUICK, "--nulls", 1, "--at", "output")
-    assert code == 0 and printed == "" and "cosine between" in said and "mean over places" in said
+    assert code == 0 and said == "" and "cosine between" in printed and "mean over places" in printed
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_a_radius_as_wide_as_the_picture_asks_once_about_all_of_it(repaired):
 
 def test_the_terminal_has_a_column_for_each_way(repaired, capsys):
     repaired("--beside", "none")
-    lines = [line.split() for line in capsys.readouterr().err.splitlines()]
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["asked", "plain", "sum", "project", "localize"] in lines
     assert ["K", "=", "3", "0%", "0%", "0%", "0%"] in lines  # this judge sees two things at most
 

@@ -211,6 +211,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(reproduce, results, monkeypa
 
 def test_seeds_make_one_row_whose_interval_covers_them(reproduce, results, judge, capfd):
     assert reproduce("fig4", "--only", "exp1-M1") == 0
+    capfd.readouterr()
     judge.limit = 1
     assert reproduce("fig4", "--only", "exp1-M1", "--seeds", "2", "--json") == 0
     (row,) = json.loads(capfd.readouterr().out)["cells"]
@@ -286,7 +287,7 @@ def test_status_names_every_cell_run_or_not(reproduce, call, tmp_path, results, 
     assert [row["cell"] for row in status["cells"]] == list(CELLS) and status["run"] == 1
     assert [row["cell"] for row in status["cells"] if "k_max" in row] == ["color-M5"]
     assert call("reproduce", "status", *words) == 0
-    assert "not run" in capfd.readouterr().err
+    assert "not run" in capfd.readouterr().out
 
 
 def test_80_columns_break_no_interval():
@@ -322,7 +323,7 @@ def test_a_dry_run_tells_that_another_training_is_in_the_way(reproduce, capfd):
     (job,) = json.loads(capfd.readouterr().out)["jobs"]
     assert job["state"] == "another run" and job["images"] == job["pictures"] == 0
     assert reproduce(*other) == 0
-    assert "1 cannot begin" in capfd.readouterr().err.replace("\n", " ")
+    assert "1 cannot begin" in capfd.readouterr().out.replace("\n", " ")
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_the_run_ends_when_the_target_is_reached_and_is_logged(speedrun, judge, 
 
 def test_a_target_out_of_reach_is_told_and_logged_as_such(speedrun, judge, tmp_path, capfd):
     assert speedrun("--target", "3", "--every", "8", "--training.total", "16") == 0
-    assert "was not reached" in capfd.readouterr().err.replace("\n", " ")
+    assert "was not reached" in capfd.readouterr().out.replace("\n", " ")
     row = speed_log(Results(tmp_path))[1]
     assert row[0] == "preset" and row[2].startswith("not within") and row[3] == "2"
 

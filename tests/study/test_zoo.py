@@ -57,7 +57,7 @@ def test_the_list_names_what_is_on_the_shelf_and_what_is_not(packed, call, monke
     assert [model["name"] for model in record["models"]] == ["color"] and "exp1" in record["not_shipped"]
     assert record["models"][0]["k_max"]["paper"]["value"] == 0 and record["models"][0]["bytes"] < 8e6
     assert tessera.load("color").seen_max == 5
-    assert call("zoo", "list") == 0 and "color" in capfd.readouterr().err
+    assert call("zoo", "list") == 0 and "color" in capfd.readouterr().out
 
 
 def test_the_list_has_both_rules_beside_the_papers_number():

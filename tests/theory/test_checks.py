@@ -95,7 +95,8 @@ def test_the_record_is_one_json_object(capsys, monkeypatch):
 def test_a_surprise_leaves_with_one(capsys, monkeypatch):
     surprising = replace(checks.RUNNERS[1](QUICK), expected=True)
     monkeypatch.setattr(verbs, "run_checks", lambda trial, after: [surprising])
-    assert run(["theory", "check"], capsys) == (1, "")  # stdout is for programs
+    code, out = run(["theory", "check"], capsys)
+    assert code == 1 and out.splitlines()[-1] == f"Not as expected: {surprising.name}."
 
 
 def test_nonsense_is_told_in_a_sentence(capsys):

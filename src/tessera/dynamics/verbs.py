@@ -89,10 +89,7 @@ class DynamicsRun:
         record = {**self.describe(task, seen), "cautions": cautions}
         if self.out:
             self.save(task, seen, record)
-        if self.json:
-            console.print_json(record)
-        else:
-            console.stderr.print(run_table(record))
+        console.publish(record, self.json, None, run_table(record))
 
     def check(self) -> None:
         analysis.check_threshold(self.threshold)
@@ -300,10 +297,7 @@ class DynamicsSweep:
         if self.out:
             write_json(make_folder(self.out) / f"{self.study}.json", record)
             console.say(f"Wrote {self.out}")
-        if self.json:
-            console.print_json(record)
-        else:
-            console.stderr.print(sweep_table(record))
+        console.publish(record, self.json, None, sweep_table(record))
 
     def phase(self) -> dict[str, Any]:
         ranges: dict[str, sweeps.Axis] = {}

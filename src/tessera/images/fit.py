@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from tyro.conf import Positional
 
-from tessera.console import print_json, progress, say
+from tessera.console import progress, publish, say
 from tessera.errors import UserError
 from tessera.files import atomic
 from tessera.images.look import Look
@@ -33,11 +33,9 @@ class FitRenderer:
 
     def run(self) -> None:
         record = fit(self.clevr, self.out, self.rounds)
-        if self.json:
-            print_json(record)
-        else:
-            say(f"mean PSNR {record['psnr_fitted']:.2f} dB fitted, {record['psnr_held_out']:.2f} dB held out")
-            say(f"wrote {self.out}")
+        say(f"wrote {self.out}")
+        fitted, held_out = record["psnr_fitted"], record["psnr_held_out"]
+        publish(record, self.json, None, f"mean PSNR {fitted:.2f} dB fitted, {held_out:.2f} dB held out")
 
 
 def fit(folder: Path, out: Path, rounds: int) -> dict:

@@ -111,12 +111,7 @@ class JudgePictures:
         judged = look_at(judge, reading, self.require_proper)
         record = self.record(pictures, reading, judged, calibration, device)
         self.write(record, judged)
-        if self.json:
-            console.print_json(record)
-        else:
-            console.stderr.print(study_table(record))
-            for line in conclusions(record):
-                console.say(line)
+        console.publish(record, self.json, None, study_table(record), *conclusions(record))
 
     def own_calibration(self) -> dict[str, Any] | None:
         """The error of this judge, asked in this way: the shipped one says nothing of another."""
@@ -369,18 +364,16 @@ class Explain:
             raise UserError("The explanation would replace the picture it explains; choose another --out.")
         make_folder(out.parent)
         save_png(out, draw_explanation(picture, found[0], verdict, asked.aims if asked else (), strangeness))
-        if self.json:
-            console.print_json(
-                {
-                    "image": str(self.image),
-                    "findings": [finding._asdict() for finding in found[0]],
-                    "verdict": asdict(verdict) if verdict else None,
-                    "strangeness": strangeness,
-                    "drawn": str(out),
-                    "provenance": provenance(device),
-                }
-            )
-        console.say(f"{verdict.reason if verdict else seen_in_words(found[0])}; see {out}.")
+        record = {
+            "image": str(self.image),
+            "findings": [finding._asdict() for finding in found[0]],
+            "verdict": asdict(verdict) if verdict else None,
+            "strangeness": strangeness,
+            "drawn": str(out),
+            "provenance": provenance(device),
+        }
+        reason = verdict.reason if verdict else seen_in_words(found[0])
+        console.publish(record, self.json, None, f"{reason}; see {out}.")
 
     def asked(self) -> Asked | None:
         if self.places is not None and self.colors is not None:

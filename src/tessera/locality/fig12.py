@@ -14,7 +14,7 @@ import tyro
 from torch import Tensor
 
 from tessera.chance import generator
-from tessera.console import print_json, progress, say
+from tessera.console import progress, publish, say
 from tessera.denoiser.build import build_denoiser
 from tessera.denoiser.folder import Model
 from tessera.devices import DeviceName, pick_device
@@ -231,10 +231,8 @@ class ReproduceFig12:
                 device=device,
                 on_step=moved,
             )
-        if self.json:
-            print_json(record)
-        found = record["growth"]
-        say(
-            f"90% side: {found['side_low_noise']:.1f} pixels at low noise, {found['side_high_noise']:.1f} at high;"
-            f" figure and record are in {self.out}."
+        say(f"Figure and record are in {self.out}.")
+        sides = record["growth"]["side_low_noise"], record["growth"]["side_high_noise"]
+        publish(
+            record, self.json, None, "90% side: {:.1f} pixels at low noise, {:.1f} at high.".format(*sides)
         )

@@ -8,12 +8,12 @@ import tyro
 from rich.table import Table
 
 from tessera.conditioners import ColorCounts
-from tessera.console import print_json, progress, publish, say
+from tessera.console import progress, publish, say
 from tessera.denoiser.folder import Model
 from tessera.devices import DeviceName, pick_device
 from tessera.dynamics.figures import save_figure
 from tessera.errors import UserError
-from tessera.files import make_folder, read_json, rounded, write_json
+from tessera.files import make_folder, read_json, rounded
 from tessera.locality.figures import (
     figure_conditions,
     figure_curves,
@@ -253,16 +253,11 @@ class LocateScatter:
     def run(self) -> None:
         points = gathered(self.points, self.rule)
         record = {**scatter_record(points, self.resamples, self.seed), "provenance": provenance()}
-        if self.out:
-            out = make_folder(self.out)
+        out = None if self.out is None else make_folder(self.out)
+        if out:
             save_figure(figure_scatter(points, record), out / "scatter.png")
-            write_json(out / "scatter.json", record)
             say(f"scatter.png and scatter.json are in {out}.")
-        if self.json:
-            print_json(record)
-        else:
-            for name in ("spearman", "pearson"):
-                say(f"{name.title()}: {coefficient_words(record[name])}")
+        publish(record, self.json, out and out / "scatter.json", *coefficient_lines(record))
 
 
 def gathered(files: tuple[Path, ...], rule: str) -> list[Point]:
@@ -281,6 +276,10 @@ def gathered(files: tuple[Path, ...], rule: str) -> list[Point]:
     if waiting is not None:
         raise UserError(f"{files[-1]} lacks the judge's record that should follow it.")
     return points
+
+
+def coefficient_lines(record: dict[str, Any]) -> list[str]:
+    return [f"{name.title()}: {coefficient_words(record[name])}" for name in ("spearman", "pearson")]
 
 
 def coefficient_words(found: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from tessera.console import print_json, say
+from tessera.console import publish, say
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.provenance import provenance
@@ -53,10 +53,8 @@ class Report:
         measurer = Measurer(device, dials)
         found = gather(self.sources, measurer, self.keep or kept_beside(self.out))
         write_page(found, measurer, self.out, self.title, self.command())
-        if self.json:
-            print_json({**summary(found), "dials": dials_record(dials), "provenance": provenance(device)})
-        for line in conclusions(found):
-            say(line)
+        record = {**summary(found), "dials": dials_record(dials), "provenance": provenance(device)}
+        publish(record, self.json, None, *conclusions(found))
         say(f"The report is {self.out.resolve()}")
 
     def dials(self) -> Dials:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tessera.console import print_json, say
+from tessera.console import publish, say
 from tessera.errors import UserError
-from tessera.files import make_folder, save_plot, write_json
+from tessera.files import make_folder, save_plot
 from tessera.locality.figures import figure_scatter
 from tessera.locality.scatter import FEWEST, Point, correlation, scatter_record, training_name
-from tessera.locality.verbs import coefficient_words
+from tessera.locality.verbs import coefficient_lines
 from tessera.provenance import provenance
 from tessera.study.jobs import Places
 from tessera.study.records import Record, moments_of, read_records
@@ -51,14 +51,10 @@ class ReproduceScatter:
             "preset": self.preset,
             "provenance": provenance(),
         }
-        write_json(self.results / "scatter.json", made)
         figure = make_folder(places.figures) / f"scatter-{self.preset}.png"
         save_plot(figure_scatter(points, made), figure, dpi=120)
         say(f"{figure} is drawn.")
-        if self.json:
-            print_json(made)
-        for name in ("spearman", "pearson"):
-            say(f"{name.title()}: {coefficient_words(made[name])}")
+        publish(made, self.json, self.results / "scatter.json", *coefficient_lines(made))
 
 
 Reading = Callable[[Record, dict[str, Any]], dict[str, Any] | None]

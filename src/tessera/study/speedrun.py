@@ -18,7 +18,7 @@ import torch
 from rich.box import SIMPLE
 from rich.table import Table
 
-from tessera.console import print_json, progress, say, stderr
+from tessera.console import progress, publish
 from tessera.denoiser.build import build_denoiser, denoiser_config, tell_for
 from tessera.denoiser.folder import Model, save_model
 from tessera.devices import DeviceName, pick_device, synchronize, taken_memory
@@ -100,11 +100,7 @@ class Speedrun:
         append_line(make_folder(self.results) / LOG, record)
         if self.save and race.reached:
             race.keep(self.save)
-        if self.json:
-            print_json(record)
-        else:
-            stderr.print(race_table(record))
-            say(conclusion(record))
+        publish(record, self.json, None, race_table(record), conclusion(record))
 
     def record(self, race: "Race", changes: Mapping[str, Any]) -> dict[str, Any]:
         device, settings = race.examiner.device, race.settings

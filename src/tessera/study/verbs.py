@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.table import Column, Table
 
-from tessera.console import NARROW, print_json, say, stderr
+from tessera.console import NARROW, publish, say
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.experiments import PRESETS, format_count, look_up, parse_count
@@ -84,10 +84,8 @@ class Reproduce:
         finished, failed = self.work(places, jobs)
         figures = self.draw(places)
         rows = self.rows(places, jobs)
-        if self.json:
-            print_json({"finished": finished, "failed": failed, "figures": figures, "cells": rows})
-        else:
-            stderr.print(status_table(rows))
+        record = {"finished": finished, "failed": failed, "figures": figures, "cells": rows}
+        publish(record, self.json, None, status_table(rows))
         if not finished:
             say("Stopped before the end; the same command carries on.")
         return 1 if failed else None if finished or self.minutes is not None else 130
@@ -161,12 +159,8 @@ def outcome_words(job: Job, record: dict[str, Any]) -> str:
 
 
 def show_plan(plan: Sequence[Estimate], as_json: bool) -> None:
-    if as_json:
-        print_json({"jobs": [one.plain() for one in plan], **totals(plan)})
-        return
-    stderr.print(plan_table(plan))
-    for line in plan_words(plan):
-        say(line)
+    record = {"jobs": [one.plain() for one in plan], **totals(plan)}
+    publish(record, as_json, None, plan_table(plan), *plan_words(plan))
 
 
 def totals(plan: Sequence[Estimate]) -> dict[str, Any]:
@@ -241,13 +235,10 @@ class Status:
         rows = rows_of(read_records(places), self.preset)
         for row in rows:
             row["images_trained"] = progress_of(row, places)
-        if self.json:
-            print_json(
-                {"preset": self.preset, "cells": rows, "run": sum(r["run"] for r in rows), "of": len(CELLS)}
-            )
-        else:
-            stderr.print(status_table(rows))
-            say(f"{sum(row['run'] for row in rows)} of {len(rows)} cells were run at `{self.preset}`.")
+        run = sum(row["run"] for row in rows)
+        record = {"preset": self.preset, "cells": rows, "run": run, "of": len(CELLS)}
+        words = f"{run} of {len(rows)} cells were run at `{self.preset}`."
+        publish(record, self.json, None, status_table(rows), words)
 
 
 def progress_of(row: dict[str, Any], places: Places) -> int | None:

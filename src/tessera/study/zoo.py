@@ -10,7 +10,7 @@ import tyro
 from rich.box import SIMPLE
 from rich.table import Column, Table
 
-from tessera.console import NARROW, print_json, say, stderr
+from tessera.console import NARROW, publish, say
 from tessera.denoiser.folder import (
     CARD,
     CONFIG,
@@ -191,12 +191,11 @@ class ZooList:
     def run(self) -> None:
         models = [described(name) for name in shipped()]
         absent = [name for name in ZOO if name not in {model["name"] for model in models}]
-        if self.json:
-            print_json({"models": models, "not_shipped": absent})
-            return
-        if models:
-            stderr.print(zoo_table(models))
-        say(f"Not shipped with this version: {', '.join(absent)}." if absent else "The shelf is complete.")
+        tables = [zoo_table(models)] if models else []
+        missing = (
+            f"Not shipped with this version: {', '.join(absent)}." if absent else "The shelf is complete."
+        )
+        publish({"models": models, "not_shipped": absent}, self.json, None, *tables, missing)
 
 
 def described(name: str) -> dict[str, Any]:
@@ -269,10 +268,7 @@ class BenchZoo:
             "seeds": [0],
         }
         record["provenance"] = provenance(device)
-        if self.json:
-            print_json(record)
-        else:
-            stderr.print(bench_table(record))
+        publish(record, self.json, None, bench_table(record))
 
     def measure(self, model: Model, device) -> dict[str, Any]:
         from tessera.sampler.asking import study

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from rich.table import Table
 
-from tessera.console import progress, publish, say
+from tessera.console import progress, publish
 from tessera.errors import UserError
 from tessera.provenance import provenance
 from tessera.theory.check import Check, Trial
@@ -42,9 +42,7 @@ class TheoryCheck:
             "conditions": self.conditions,
             "provenance": provenance(torch.device("cpu")),
         }
-        publish(record, self.json, None, table(found))
-        for name in surprises:
-            say(f"Not as expected: {name}.")
+        publish(record, self.json, None, table(found), *(f"Not as expected: {name}." for name in surprises))
         return 1 if surprises else 0
 
 

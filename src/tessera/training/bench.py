@@ -12,7 +12,7 @@ import tyro
 from rich.table import Table
 from torch import Tensor
 
-from tessera.console import print_json, stderr
+from tessera.console import publish
 from tessera.denoiser.build import build_denoiser
 from tessera.denoiser.edm2 import EDM2
 from tessera.denoiser.flops import flops_per_image
@@ -65,10 +65,7 @@ class BenchTrain:
         groups = {name: given(name, getattr(self, name)) for name in ("data", "denoiser", "training")}
         settings = settings_for(self.experiment, self.preset, groups)
         record = measure_training(settings, device, self.steps, self.warmup, self.rounds, self.profile)
-        if self.json:
-            print_json(record)
-        else:
-            stderr.print(training_table(record))
+        publish(record, self.json, None, training_table(record))
 
 
 def measure_training(
@@ -256,10 +253,7 @@ class BenchDenoise:
         groups = {name: given(name, getattr(self, name)) for name in ("denoiser", "training")}
         rows = {kind: settings_for(row, self.preset, groups) for kind, row in COMPARED.items()}
         record = measure_denoising(rows, device, self.batch, self.repeats)
-        if self.json:
-            print_json(record)
-        else:
-            stderr.print(denoise_table(record))
+        publish(record, self.json, None, denoise_table(record))
 
 
 def measure_denoising(
