@@ -13,6 +13,7 @@ from typing import Any
 from tessera.errors import UserError
 
 LINE = 160  # characters
+TIGHT = (",", ":")  # between the values of a list, and after a name: a blank there is a tenth of a record
 
 
 @contextmanager
@@ -63,11 +64,11 @@ def rounded(content: Any, digits: int = 5) -> Any:
 
 def laid_out(content: Any, depth: int = 0) -> str:
     """JSON in which whatever fits on a line stands on one: smaller than one value per line, and easier to read."""
-    line = json.dumps(content, allow_nan=False)
+    line = json.dumps(content, allow_nan=False, separators=TIGHT)
     if not isinstance(content, dict | list | tuple) or depth + len(line) <= LINE:
         return line
     if isinstance(content, dict):
-        entries = [f"{key(name)}: {laid_out(value, depth + 1)}" for name, value in content.items()]
+        entries = [f"{key(name)}:{laid_out(value, depth + 1)}" for name, value in content.items()]
     else:
         entries = [laid_out(value, depth + 1) for value in content]
     opening, closing = "{}" if isinstance(content, dict) else "[]"
@@ -77,7 +78,7 @@ def laid_out(content: Any, depth: int = 0) -> str:
 
 def key(name: Any) -> str:
     """The name of an entry as JSON spells it: None is "null", 1 is "1"."""
-    return json.dumps({name: 0}).removeprefix("{").removesuffix(": 0}")
+    return json.dumps({name: 0}, separators=TIGHT).removeprefix("{").removesuffix(":0}")
 
 
 def read_json(path: Path) -> Any:
