@@ -1,11 +1,12 @@
 """The table of experiments and presets, and how settings are changed, kept and compared."""
 
+import dataclasses
 import json
 
 import pytest
 
 from tessera.conditioners import ColorCounts, LocationGrid, LocationList
-from tessera.denoiser.build import build_denoiser, tell_for
+from tessera.denoiser.build import build_denoiser, denoiser_config, tell_for
 from tessera.denoiser.edm2 import EDM2
 from tessera.denoiser.localconv import LocalConv
 from tessera.denoiser.patchwise import Patchwise
@@ -13,6 +14,7 @@ from tessera.denoiser.tiled import Tiled
 from tessera.errors import UserError
 from tessera.experiments import (
     EXPERIMENTS,
+    DenoiserSettings,
     Ki,
     Mi,
     Settings,
@@ -22,6 +24,7 @@ from tessera.experiments import (
     parse_range,
     settings_for,
     settings_from,
+    unheard,
 )
 from tessera.training.options import flags_for, given
 
@@ -92,6 +95,56 @@ def test_settings_survive_json(name, preset):
 def test_run_folders_are_named_after_what_is_in_them():
     assert settings_for("exp2L", "tiny", {"data": {"objects": (1, 5)}}).run_name == "exp2L-M5-tiny"
     assert settings_for("exp1", "small", {"data": {"objects": (2, 4)}}).run_name == "exp1-N2-4-small"
+
+
+@pytest.mark.parametrize(
+    ("experiment", "group", "setting", "kind"),
+    [
+        ("exp1C", "denoiser", "width", "localconv"),
+        ("exp1C", "denoiser", "dropout", "localconv"),
+        ("exp1", "denoiser", "local_width", "edm2"),
+        ("exp1", "denoiser", "radius", "edm2"),
+        ("exp2C", "denoiser", "hears", "localconv"),
+        ("exp1", "training", "loss_radius", "edm2"),
+        ("exp1", "tell", "slots", "grid"),
+        ("color", "tell", "cells", "color"),
+    ],
+)
+def test_a_setting_that_nobody_notices_is_told(experiment, group, setting, kind):
+    value = getattr(getattr(settings_for(experiment, "tiny"), group), setting)
+    changes = {group: {setting: value}}
+    flag = f"--{group}.{setting.replace('_', '-')}"
+    (said,) = unheard(changes, [settings_for(experiment, "tiny", changes)])
+    assert said.startswith(f"{flag} changes nothing here: ") and said.endswith(f", not {kind}.")
+
+
+def test_one_of_several_runs_is_enough_to_notice_a_setting():
+    runs = [settings_for(name, "tiny") for name in ("exp1", "exp2L")]
+    assert not unheard({"denoiser": {"radius": 1, "width": 8}, "training": {"patches": 4, "lr": 1.0}}, runs)
+    (said,) = unheard({"denoiser": {"depth": 1}}, runs)
+    assert said.endswith("not edm2 and patchwise.")
+
+
+OTHER = {
+    "width": 48, "mult": (1,), "blocks": 2, "attention": (16,), "head_width": 12, "emb_mult": 4, "coords": False,
+    "tile": 1, "radius": 1, "hears": 1, "depth": 3, "local_width": 48, "dropout": 0.5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("experiment", ["exp1", "exp1C", "exp2L"])
+@pytest.mark.parametrize("setting", OTHER)
+def test_networks_are_built_from_the_settings_that_are_theirs(experiment, setting):
+    """What `ONLY_OF` says is what networks do."""
+    usual, other = (
+        settings_for(experiment, "tiny", {"data": {"size": 64}, "denoiser": changes})
+        for changes in ({}, {setting: OTHER[setting]})
+    )
+    noticed = denoiser_config(build_denoiser(usual)) != denoiser_config(build_denoiser(other))
+    assert noticed != bool(unheard({"denoiser": {setting: OTHER[setting]}}, [other]))
+
+
+def test_all_settings_of_networks_are_looked_at():
+    assert {"kind", *OTHER} == {field.name for field in dataclasses.fields(DenoiserSettings)}
 
 
 def test_the_first_difference_is_named():

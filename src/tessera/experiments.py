@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -371,6 +371,34 @@ def checked(settings: Settings) -> Settings:
     if not 0 <= denoiser.dropout < 1:
         raise UserError(f"A share of activations to drop lies between 0 and 1, not at {denoiser.dropout}.")
     return settings
+
+
+UNET = ("width", "mult", "blocks", "attention", "head_width", "emb_mult", "dropout", "tile")
+ONLY_OF: list[tuple[str, tuple[str, ...], str, tuple[str, ...]]] = [
+    # group, settings, whose kind decides, and the kinds that have them
+    ("denoiser", UNET, "denoiser", ("edm2", "patchwise")),
+    ("denoiser", ("depth", "local_width"), "denoiser", ("localconv",)),
+    ("denoiser", ("radius",), "denoiser", ("patchwise", "localconv")),
+    ("denoiser", ("hears",), "denoiser", ("patchwise",)),
+    ("training", ("patches", "loss_radius"), "denoiser", ("patchwise",)),
+    ("tell", ("slots", "fill"), "tell", ("list",)),
+    ("tell", ("cells",), "tell", ("grid", "list")),
+    ("tell", ("label",), "tell", ("grid", "list", "color")),
+]
+
+
+def unheard(changes: Mapping[str, Mapping[str, Any]], runs: Sequence[Settings]) -> list[str]:
+    """A sentence about each change that none of these runs notices."""
+    sentences = []
+    for group, names, decider, having in ONLY_OF:
+        kinds = sorted({getattr(run, decider).kind for run in runs})
+        if set(kinds) & set(having):
+            continue
+        what = "networks" if decider == "denoiser" else "conditions"
+        why = f"it is for {what} of kind {' and '.join(having)}, not {' and '.join(kinds)}"
+        flags = [f"--{group}.{name.replace('_', '-')}" for name in names if name in changes.get(group, {})]
+        sentences += [f"{flag} changes nothing here: {why}." for flag in flags]
+    return sentences
 
 
 def first_difference(old: Settings, new: Settings, ignoring: set[str]) -> tuple[str, Any, Any] | None:

@@ -45,6 +45,11 @@ def test_the_same_command_carries_on(run, capfd):
     assert "Carrying on from state-000000000016" in capfd.readouterr().err
 
 
+def test_a_flag_given_in_vain_is_told_and_does_no_harm(run, capfd):
+    assert call("train", "exp1", "--objects", "1-2", "--total", "24", "--run", run, *SMALL) == 0
+    assert "note: --denoiser.radius changes nothing here: it is for" in capfd.readouterr().err
+
+
 def test_tensorboard_events_are_written_if_asked_for(tmp_path):
     words = [word if word != "off" else "on" for word in SMALL]
     assert call("train", "color", "--total", "4", "--run", tmp_path / "r", *words) == 0

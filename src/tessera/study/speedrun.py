@@ -31,7 +31,7 @@ from tessera.sampler.asking import parse_ks
 from tessera.study.exam import Exam, Examiner
 from tessera.study.verbs import open_judge
 from tessera.training.loop import Learner, chosen_compile, chosen_precision, train
-from tessera.training.options import flags_for, given
+from tessera.training.options import flags_for, given, note_unheard
 from tessera.training.run import stream_for
 
 DataFlags, DenoiserFlags, TrainingFlags = flags_for("data"), flags_for("denoiser"), flags_for("training")
@@ -89,6 +89,7 @@ class Speedrun:
         device = pick_device(self.device)
         changes = {group: given(group, getattr(self, group)) for group in GROUPS}
         settings = settings_for(self.experiment, self.preset, changes)
+        note_unheard(changes, [settings])
         ks = tuple(parse_ks(self.k)) if self.k else tuple(range(1, self.target + 1))
         if not set(range(1, self.target + 1)) <= set(ks):
             raise UserError(f"To reach K_max {self.target}, every K from 1 to {self.target} must be asked.")

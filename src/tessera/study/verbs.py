@@ -21,7 +21,7 @@ from tessera.study.figures import FIGURES, save_figure
 from tessera.study.jobs import ANOTHER_RUN, Estimate, Job, Places, Speeds, estimate, images_seen, job_name
 from tessera.study.records import read_records, rows_of
 from tessera.study.tables import NOT_RUN, k_max_lines, k_max_words, span_words
-from tessera.training.options import flags_for, given
+from tessera.training.options import flags_for, given, note_unheard
 
 GROUPS = ("tell", "data", "denoiser", "training")
 TellFlags, DataFlags = flags_for("tell"), flags_for("data")
@@ -96,10 +96,15 @@ class Reproduce:
             raise UserError("At least one seed and one process are needed, and no fewer than 0 snapshots.")
         ks = None if self.k is None else tuple(parse_ks(self.k))
         cells = [with_ks(cell, ks) for cell in cells_for(self.what, self.only)]
-        return [self.job(cell, seed) for seed in range(self.seeds) for cell in cells]
+        jobs = [self.job(cell, seed) for seed in range(self.seeds) for cell in cells]
+        note_unheard(self.changes(), [job.settings for job in jobs])
+        return jobs
+
+    def changes(self) -> dict[str, dict[str, Any]]:
+        return {group: given(group, getattr(self, group)) for group in GROUPS}
 
     def job(self, cell: Cell, seed: int) -> Job:
-        changes = {group: given(group, getattr(self, group)) for group in GROUPS}
+        changes = self.changes()
         if self.total is not None:
             changes["training"]["total"] = parse_count(self.total)
         settings = cell.settings(self.preset, seed, changes)

@@ -22,7 +22,7 @@ from tessera.errors import UserError
 from tessera.experiments import Settings, settings_for
 from tessera.provenance import provenance
 from tessera.training.loop import Learner, chosen_compile, chosen_precision
-from tessera.training.options import flags_for, given
+from tessera.training.options import flags_for, given, note_unheard
 from tessera.training.run import stream_for
 
 # Dense bfloat16 rates by the vendors' data sheets, operations per second; others count as unknown.
@@ -64,6 +64,7 @@ class BenchTrain:
         device = pick_device(self.device)
         groups = {name: given(name, getattr(self, name)) for name in ("data", "denoiser", "training")}
         settings = settings_for(self.experiment, self.preset, groups)
+        note_unheard(groups, [settings])
         record = measure_training(settings, device, self.steps, self.warmup, self.rounds, self.profile)
         publish(record, self.json, None, training_table(record))
 

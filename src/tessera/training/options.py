@@ -1,12 +1,14 @@
 """Every setting of a run as an optional flag (`--denoiser.width 96`); the preset gives the rest."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import tyro
 
+from tessera.console import say
 from tessera.errors import UserError
-from tessera.experiments import COUNT, group_names, parse_count, parse_range, plain_type
+from tessera.experiments import COUNT, Settings, group_names, parse_count, parse_range, plain_type, unheard
 
 
 def flags_for(group: str) -> type:
@@ -49,6 +51,12 @@ def given(group: str, flags: Any) -> dict[str, Any]:
     hints = get_type_hints(group_names()[group], include_extras=True)
     chosen = {f.name: getattr(flags, f.name) for f in dataclasses.fields(flags)}
     return {name: value_of(hints[name], value) for name, value in chosen.items() if value is not None}
+
+
+def note_unheard(changes: Mapping[str, Mapping[str, Any]], runs: Sequence[Settings]) -> None:
+    """Tell of flags that were given in vain; they may still be of use to the other runs of a script."""
+    for sentence in unheard(changes, runs):
+        say(f"note: {sentence}")
 
 
 def value_of(hint: Any, value: Any) -> Any:

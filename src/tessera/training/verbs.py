@@ -22,7 +22,7 @@ from tessera.sampler.sample import sample
 from tessera.sampler.sheets import sample_sheet
 from tessera.training.distributed import Group, join, leave
 from tessera.training.loop import Learner
-from tessera.training.options import flags_for, given
+from tessera.training.options import flags_for, given, note_unheard
 from tessera.training.run import Outcome, RunFolder, is_run, load_run, std_name, train_run
 
 TellFlags, DataFlags = flags_for("tell"), flags_for("data")
@@ -91,7 +91,9 @@ class Train:
             changes["data"]["objects"] = parse_range(self.objects)
         if self.total is not None:
             changes["training"]["total"] = parse_count(self.total)
-        return settings_for(self.experiment, self.preset, changes)
+        settings = settings_for(self.experiment, self.preset, changes)
+        note_unheard(changes, [settings])
+        return settings
 
 
 class Watch:
