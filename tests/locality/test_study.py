@@ -1,5 +1,7 @@
 """Studies along trajectories, the test of the definition, and correlations: known answers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -91,6 +93,24 @@ def test_a_local_painter_is_local_in_pixels_and_conditions(source, k):
         assert row["energy"] == pytest.approx((3 / (1 + row["sigma"] ** 2)) ** 2, rel=1e-4)
     assert [probe.name for probe in found[0].probes] == [*(f"loc {n}" for n in range(k)), "center"]
     assert found[0].told_maps.shape == (4, k, 16, 16)
+
+
+def test_pictures_of_one_scene_are_no_evidence_about_other_scenes():
+    """Sides that differ between scenes alone: as wide an interval for many pictures of each as for one."""
+    (seen,) = locate(local_painter(), TELL, 16, Plan(k=2, pictures=1, levels=2, steps=4))
+
+    def of_scenes(*sides, pictures):
+        each = [torch.full((pictures, *seen.sides_each.shape[1:]), float(side)) for side in sides]
+        return [replace(seen, sides_each=one, energy_each=one) for one in each]
+
+    few, many = (
+        study.level_records(of_scenes(1, 3, 5, 9, pictures=n), seed=0)[0]["side90_each"] for n in (1, 50)
+    )
+    assert many == few and many["mean"] == 4.5 and many["high"] - many["low"] > 4
+    one = of_scenes(3, pictures=50)
+    one[0].sides_each[:25] += 6
+    alone = study.level_records(one, seed=0)[0]["side90_each"]
+    assert alone["mean"] == 6 and 0.5 < alone["high"] - alone["low"] < 4
 
 
 def test_conditions_without_a_place_and_models_without_conditions_are_studied_in_pixels():

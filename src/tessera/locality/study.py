@@ -14,8 +14,8 @@ from tessera.conditioners import ColorCounts, Conditioner, places_of
 from tessera.denoiser.contract import Denoiser
 from tessera.errors import UserError
 from tessera.images.render import render
-from tessera.judge.intervals import RESAMPLES, mean_record
-from tessera.locality.conditions import condition_influence, conditional_locality
+from tessera.judge.intervals import RESAMPLES, quantile_range
+from tessera.locality.conditions import condition_influence, conditional_locality, drawn_again, resampled
 from tessera.locality.pixels import (
     PLAIN,
     How,
@@ -356,22 +356,37 @@ def locality_of(found: Sequence[Located], seed: int = 0, resamples: int = RESAMP
     if not found or found[0].told_own.shape[-2] == 0:
         return None
     influence = np.concatenate([located.told_own.numpy() for located in found])  # (B, S, K, K)
-    groups = [scene for scene, located in enumerate(found) for _ in located.told_own]
-    return conditional_locality(influence, found[0].sigmas, groups, resamples=resamples, seed=seed)
+    return conditional_locality(
+        influence, found[0].sigmas, scene_of_each(found), resamples=resamples, seed=seed
+    )
+
+
+def scene_of_each(found: Sequence[Located]) -> list[int]:
+    """The number of the scene that each picture is of."""
+    return [scene for scene, located in enumerate(found) for _ in located.sides_each]
+
+
+def mean_over(values: np.ndarray, draws: np.ndarray) -> dict[str, float]:
+    """The mean of values (B,), with the interval of its redrawings (R, B)."""
+    low, high = quantile_range(resampled(values, draws))
+    return {"mean": float(values.mean()), "low": low, "high": high}
 
 
 def level_records(found: Sequence[Located], seed: int) -> list[dict[str, Any]]:
-    """`side90` and `energy` are Eq. 9's, mean over probes and scenes; intervals draw pictures again."""
+    """`side90` and `energy` are Eq. 9's, mean over probes and scenes.
+
+    Intervals draw pictures again, or whole scenes where there are several, as that of conditional locality does.
+    """
     sides = np.concatenate([located.sides_each.numpy().mean(-1) for located in found])  # (B, S)
     energies = np.concatenate([located.energy_each.numpy().mean(-1) for located in found])
-    rng = generator(seed)
+    draws = drawn_again(len(sides), scene_of_each(found), generator(seed), RESAMPLES)  # (R, B)
     return [
         {
             "sigma": sigma,
             "side90": float(np.mean([located.sides[level].float().mean() for located in found])),
             "energy": float(np.mean([located.energy[level].mean() for located in found])),
-            "side90_each": mean_record(sides[:, level], rng),
-            "energy_each": mean_record(energies[:, level], rng),
+            "side90_each": mean_over(sides[:, level], draws),
+            "energy_each": mean_over(energies[:, level], draws),
         }
         for level, sigma in enumerate(found[0].sigmas)
     ]
