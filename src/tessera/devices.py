@@ -5,6 +5,7 @@ from typing import Literal
 from tessera.errors import UserError
 
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
+PrecisionName = Literal["auto", "float32", "bfloat16"]  # of activations; float16 is for training alone
 
 
 def pick_device(name: str = "auto"):

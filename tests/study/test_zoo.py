@@ -74,7 +74,25 @@ def test_the_bench_tells_seconds_per_picture(packed, call, capfd):
     words = ["--only", packed, "--each", "1", "--rounds", "2", "--steps", "1", "--device", "cpu", "--json"]
     assert call("bench", "zoo", *words) == 0
     record = json.loads(capfd.readouterr().out)
-    assert 0 < record["models"]["color"]["seconds_per_picture"]["mean"] < 10
+    (span,) = record["models"]["color"]["seconds_per_picture"].values()
+    assert 0 < span["mean"] < 10
+
+
+def test_precisions_are_timed_in_turns_and_set_beside_the_first(packed, call, capfd, monkeypatch):
+    took = {"float32": 4.0, "bfloat16": 1.0}
+    turns = []
+
+    def timed(bench, model, precision, device):
+        turns.append(precision)
+        return took[precision]
+
+    monkeypatch.setattr(zoo.BenchZoo, "timed", timed)
+    words = ["bench", "zoo", "--only", packed, "--rounds", "2", "--device", "cpu", "--precision"]
+    assert call(*words, "float32,bfloat16") == 0
+    assert turns == ["float32", "bfloat16"] * 3  # the first round does not count
+    lines = [line.split()[2:] for line in capfd.readouterr().out.splitlines() if "color" in line]
+    assert lines == [["float32", "4.00", "1.00", "x"], ["bfloat16", "1.00", "0.25", "x"]]
+    assert call(*words, "bfloat61") == 2 and "did you mean `bfloat16`" in capfd.readouterr().err
 
 
 def test_the_zoo_is_made_of_cells_of_the_study():

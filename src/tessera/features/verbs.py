@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 from rich.box import SIMPLE
@@ -12,7 +12,7 @@ from rich.table import Table
 
 from tessera.console import progress, publish, say
 from tessera.denoiser.folder import Model
-from tessera.devices import DeviceName, pick_device
+from tessera.devices import DeviceName, PrecisionName, pick_device
 from tessera.dynamics.figures import save_figure
 from tessera.errors import UserError
 from tessera.features.figures import figure_early, figure_layers, figure_leakage, figure_matrices, names_of
@@ -83,7 +83,7 @@ class Features:
     """Length of the running average, for run folders (default: the shortest one kept)."""
     images: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="")] = None
     """Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last)."""
-    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    precision: PrecisionName = "float32"
     """Of the network; differences of features deserve float32."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
     """Folder for figures and features.json (default: none are written)."""

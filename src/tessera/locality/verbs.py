@@ -10,7 +10,7 @@ from rich.table import Table
 from tessera.conditioners import ColorCounts
 from tessera.console import progress, publish, say
 from tessera.denoiser.folder import Model
-from tessera.devices import DeviceName, pick_device
+from tessera.devices import DeviceName, PrecisionName, pick_device
 from tessera.dynamics.figures import save_figure
 from tessera.errors import UserError
 from tessera.files import make_folder, read_json, rounded
@@ -72,7 +72,7 @@ class Locate:
     """Length of the running average, for run folders (default: the shortest one kept)."""
     images: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="")] = None
     """Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last)."""
-    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    precision: PrecisionName = "float32"
     """Of the network; gradients deserve float32."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
     """Folder for figures and locate.json (default: none are written)."""

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 import tyro
@@ -15,7 +15,7 @@ from tessera.conditioners import ColorCounts, Conditioner
 from tessera.console import print_json, progress, say
 from tessera.denoiser.contract import Denoiser
 from tessera.denoiser.folder import Model, find_model, load_model
-from tessera.devices import DeviceName, pick_device, precision_on
+from tessera.devices import DeviceName, PrecisionName, pick_device, precision_on
 from tessera.errors import UserError
 from tessera.experiments import parse_count
 from tessera.files import make_folder, read_json, write_json
@@ -69,7 +69,7 @@ class Sample:
     """Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last)."""
     batch: int = AT_ONCE
     """Pictures made together."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: PrecisionName = "auto"
     """Of the network; auto is bfloat16 on CUDA and float32 elsewhere."""
     device: DeviceName = "auto"
     """Where to compute."""

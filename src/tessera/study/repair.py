@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tyro
 
 from tessera import console
 from tessera.denoiser.folder import Model
-from tessera.devices import DeviceName, pick_device, precision_on
+from tessera.devices import DeviceName, PrecisionName, pick_device, precision_on
 from tessera.errors import UserError
 from tessera.judge.calibrate import load_calibration
 from tessera.provenance import provenance
@@ -45,7 +45,7 @@ class ReproduceRepair:
     """Pictures the network sees at once."""
     seed: int = 0
     """Another seed gives other pictures."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: PrecisionName = "auto"
     """Of the networks; auto is bfloat16 on CUDA and float32 elsewhere."""
     out: Path | None = None
     """Write the JSON object to this file, such as results/repair.json."""

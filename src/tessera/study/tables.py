@@ -369,12 +369,23 @@ def earlier(results: Any) -> Rows:
 
 
 def zoo_speed(results: Any) -> Rows:
-    rows: Rows = [("model", "weights", "machine", "seconds per picture")]
+    rows: Rows = [("model", "weights", "machine", "precision", "seconds per picture", "against the first")]
     for record in results.several("bench-zoo*"):
-        for name, one in record["models"].items():
-            seconds = one["seconds_per_picture"]["mean"]
-            rows.append((name, f"{one['weights']:,}", record["provenance"]["device"], f"{seconds:.2f}"))
+        for name, weights, *speed in speed_rows(record):
+            rows.append((name, weights, record["provenance"]["device"], *speed))
     return or_not_run(rows)
+
+
+def speed_rows(record: Record) -> Rows:
+    """What `bench zoo` found: a row for each model and precision, beside the first precision."""
+    rows: Rows = []
+    for name, one in record["models"].items():
+        spans = one["seconds_per_picture"]
+        first = next(iter(spans.values()))["mean"]
+        for precision, span in spans.items():
+            ratio = f"{span['mean'] / first:.2f} x"
+            rows.append((name, f"{one['weights']:,}", precision, f"{span['mean']:.2f}", ratio))
+    return rows
 
 
 def repair_rows(rows: Sequence[Mapping[str, Any]]) -> Rows:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import tyro
 from rich.box import SIMPLE
@@ -23,14 +23,14 @@ from tessera.denoiser.folder import (
     save_model,
     shipped,
 )
-from tessera.devices import DeviceName, pick_device, synchronize
+from tessera.devices import DeviceName, PrecisionName, pick_device, precision_on, synchronize
 from tessera.errors import UserError
 from tessera.experiments import EXPERIMENTS, look_up
 from tessera.files import atomic, read_json
 from tessera.provenance import provenance
 from tessera.study.cells import CELLS
 from tessera.study.jobs import Places, job_name
-from tessera.study.tables import k_max_words, span_words
+from tessera.study.tables import k_max_words, span_words, speed_rows
 from tessera.training.run import is_run, load_run
 
 # Names on the shelf, and the cell of the study each is.
@@ -245,6 +245,8 @@ class BenchZoo:
     """Noise levels on the way (each but the last takes two calls of the network)."""
     only: Annotated[str | None, tyro.conf.arg(metavar="NAMES", help_behavior_hint="")] = None
     """Only these models, by name or folder (default: all on the shelf)."""
+    precision: Annotated[str, tyro.conf.arg(metavar="LIST")] = "auto"
+    """Precisions to compare, such as float32,bfloat16, taken in turns; auto is bfloat16 on CUDA, else float32."""
     device: DeviceName = "auto"
     """Where to compute."""
     json: bool = False
@@ -253,6 +255,8 @@ class BenchZoo:
     def run(self) -> None:
         if min(self.each, self.rounds, self.steps) < 1:
             raise UserError("A measurement needs at least one picture, one round and one step.")
+        for precision in self.precisions():
+            look_up(precision, dict.fromkeys(get_args(PrecisionName)), "precision")
         names = shipped() if self.only is None else self.only.replace(",", " ").split()
         if not names:
             raise UserError(
@@ -270,26 +274,37 @@ class BenchZoo:
         record["provenance"] = provenance(device)
         publish(record, self.json, None, bench_table(record))
 
+    def precisions(self) -> list[str]:
+        return self.precision.replace(",", " ").split() or ["auto"]
+
     def measure(self, model: Model, device) -> dict[str, Any]:
+        """Precisions take turns, so that what else the machine does falls on all of them."""
+        from tessera.training.bench import interval
+
+        seconds: dict[str, list[float]] = {}
+        for _ in range(self.rounds + 1):
+            for precision in dict.fromkeys(precision_on(device, name) for name in self.precisions()):
+                seconds.setdefault(precision, []).append(self.timed(model, precision, device))
+        weights = sum(p.numel() for p in model.denoiser.parameters())
+        spans = {precision: interval(found[1:]) for precision, found in seconds.items()}
+        return {"weights": weights, "size": model.size, "seconds_per_picture": spans}
+
+    def timed(self, model: Model, precision: str, device) -> float:
+        """Seconds per picture of one round."""
         from tessera.sampler.asking import study
         from tessera.sampler.verbs import set_precision
         from tessera.study.exam import made
-        from tessera.training.bench import interval
 
-        set_precision(model, "auto", device)
+        set_precision(model, precision, device)
         asks = study(model.tell, [3], self.each, seed=0)
-        seconds = []
-        for _ in range(self.rounds + 1):
-            begun = time.perf_counter()
-            made(model, asks, self.steps, device)
-            synchronize(device)
-            seconds.append((time.perf_counter() - begun) / self.each)
-        weights = sum(p.numel() for p in model.denoiser.parameters())
-        return {"weights": weights, "size": model.size, "seconds_per_picture": interval(seconds[1:])}
+        begun = time.perf_counter()
+        made(model, asks, self.steps, device)
+        synchronize(device)
+        return (time.perf_counter() - begun) / self.each
 
 
 def bench_table(record: dict[str, Any]) -> Table:
-    table = Table("model", "weights", "seconds per picture", box=SIMPLE)
-    for name, one in record["models"].items():
-        table.add_row(name, f"{one['weights']:,}", f"{one['seconds_per_picture']['mean']:.3f}")
+    table = Table("model", "weights", "precision", "seconds per picture", "against the first", box=SIMPLE)
+    for row in speed_rows(record):
+        table.add_row(*row)
     return table
