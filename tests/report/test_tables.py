@@ -52,11 +52,13 @@ def test_a_file_may_hold_several_records(root):
 def test_a_changed_network_is_not_passed_off_as_its_preset(tmp_path):
     settings = settings_for("exp1", "small", {"denoiser": {"width": 64, "coords": False}}).plain()
     speed = {"images_per_second": {"mean": 9.0}, "images_per_second_without_rendering": {"mean": 10.0}}
-    record = {"settings": settings, "weights": 5, **speed, "peak_memory_bytes": None}
+    how = {"precision": "bfloat16", "compiled": True, "gpu_hours_for_total": 0.123}
+    record = {"settings": settings, "weights": 5, **how, **speed, "peak_memory_bytes": None}
     (tmp_path / "bench-train-x.json").write_text(json.dumps({**record, "provenance": {"device": "gpu"}}))
     rows = TABLES["training-speed"](Results(tmp_path))
     assert rows[1][0] == "exp1 small but width 64, coords off"
-    assert ("exp1 small", *[NOT_MEASURED] * 6) in rows
+    assert rows[1][2] == "bfloat16, compiled" and rows[1][-2] == "0.12"
+    assert ("exp1 small", *[NOT_MEASURED] * 8) in rows
 
 
 def test_the_overview_gives_accuracy_and_speed_of_the_same_qualities(root):

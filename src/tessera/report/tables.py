@@ -118,17 +118,20 @@ def speed_row(record: Record, quality: str) -> Sequence[str]:
 
 
 def training_speed(results: Results) -> Rows:
-    rows: Rows = [("what", "machine", "weights", "batch", "pictures/s", "without rendering", "peak memory")]
+    heads = ("what", "machine", "precision", "weights", "batch", "pictures/s", "without rendering")
+    rows: Rows = [(*heads, "hours for all of it", "peak memory")]
     records = results.several("bench-train-*")
     for record in records:
         rows.append(
             (
                 training_name(record),
                 record["provenance"]["device"],
+                f"{record['precision']}{', compiled' if record['compiled'] else ''}",
                 f"{record['weights']:,}",
                 str(record["settings"]["training"]["batch"]),
                 f"{record['images_per_second']['mean']:,.0f}",
                 f"{record['images_per_second_without_rendering']['mean']:,.0f}",
+                f"{record['gpu_hours_for_total']:.2g}",
                 in_gib(record["peak_memory_bytes"]),
             )
         )
@@ -229,7 +232,8 @@ def overview(results: Results) -> Rows:
         rows += [(what, judge_rate(record), where(record)) for record in records] or [unknown(what, rows)]
     for record in results.several("bench-train-*"):
         size, weights = record["settings"]["data"]["size"], record["weights"] / 1e6
-        what = f"training {record['settings']['experiment']}, {weights:.1f}M weights, {size}x{size}"
+        network = f"{record['settings']['experiment']}, {weights:.1f}M weights"
+        what = f"training {network}, {size}x{size}, {record['precision']}"
         rows.append((what, f"{record['images_per_second']['mean']:,.0f} pictures/s", where(record)))
     rows += [*headline(results), *scatter_headline(results)]
     dynamics = results.one("dynamics-bench")
