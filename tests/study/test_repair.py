@@ -78,6 +78,18 @@ def test_a_radius_as_wide_as_the_picture_asks_once_about_all_of_it(repaired):
     assert cost[7] == 1 and cost[1] != cost[2] != 1
 
 
+def test_the_table_tells_what_counted_as_near_if_not_the_usual(repaired):
+    for radius, told in ((1, ", radius 1"), (2, "")):
+        _, out = repaired("--beside", "none", "--radius", radius)
+
+        class Kept:
+            def several(self, pattern):
+                return [json.loads(out.read_text())]
+
+        ways = [row[1] for row in STUDY_TABLES["repair"](Kept())[1:]]
+        assert ways == ["plain", "sum", f"project{told}", f"localize{told}"]
+
+
 def test_the_terminal_has_a_column_for_each_way(repaired, capsys):
     repaired("--beside", "none")
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]

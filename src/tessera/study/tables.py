@@ -9,6 +9,7 @@ from tessera.experiments import EXPERIMENTS, format_count
 from tessera.files import read_json, read_lines
 from tessera.locality.scatter import training_name
 from tessera.rows import NOT_RUN, Rows, or_not_run
+from tessera.sampler.verbs import NEAR
 from tessera.scenes.vocabulary import LOCATIONS
 from tessera.study.cells import ABLATIONS, CELLS, FAR, Cell
 from tessera.study.records import moments_of
@@ -401,16 +402,21 @@ def repair_row(line: Mapping[str, Any], ks: Sequence[int]) -> Sequence[str]:
     return line["model"], line["way"], *rules, *(shares.get(k, "") for k in ks), f"{line['passes']:.1f}"
 
 
+USUAL_RADIUS = 2  # cells that a way takes for near, if not said
+
+
 def repair(results: Any) -> Rows:
     """A failing model asked in other ways, and others beside it, perhaps from records of their own."""
-    rows = [named(row, record["exam"]) for record in results.several("repair*") for row in record["rows"]]
+    rows = [named(row, record) for record in results.several("repair*") for row in record["rows"]]
     return repair_rows(rows) if rows else [("model", "K_max, paper rule"), (NOT_RUN, NOT_RUN)]
 
 
-def named(row: Record, exam: Mapping[str, Any]) -> Record:
-    """Run folders by their last part; and whether there was fresh noise."""
-    stirred = ", fresh noise" if exam.get("churn") else ""
-    return {**row, "model": row["model"].rsplit("/", 1)[-1] + stirred}
+def named(row: Record, record: Record) -> Record:
+    """Run folders by their last part; whether there was fresh noise, and what counts as near if not the usual."""
+    stirred = ", fresh noise" if record["exam"].get("churn") else ""
+    radius = record["radius"]
+    reach = f", radius {radius}" if row["way"] in NEAR and radius != USUAL_RADIUS else ""
+    return {**row, "model": row["model"].rsplit("/", 1)[-1] + stirred, "way": row["way"] + reach}
 
 
 # --- crowding -----------------------------------------------------------------------------------------------
