@@ -15,6 +15,16 @@ from tessera.study.tables import STUDY_TABLES, repair_rows
 SMALL = {"width": 8, "mult": (1,), "blocks": 1, "head_width": 8, "tile": 1}
 
 
+class Kept:
+    """A folder of records, as the tables see it."""
+
+    def __init__(self, *records):
+        self.records = records
+
+    def several(self, pattern):
+        return list(self.records)
+
+
 @pytest.fixture
 def model(tmp_path):
     settings = settings_for("exp2", "tiny", {"data": {"size": 8}, "tell": {"cells": 8}, "denoiser": SMALL})
@@ -61,12 +71,7 @@ def test_fresh_noise_reaches_every_way_and_the_table(repaired, model, judge, tmp
         assert record["exam"]["churn"] == churn
         pictures[churn] = judge.seen[-1]
     assert (pictures[0] - pictures[20]).abs().mean() > 0.1
-
-    class Kept:
-        def several(self, pattern):
-            return [record]
-
-    assert STUDY_TABLES["repair"](Kept())[1][0] == "exp2, fresh noise"
+    assert STUDY_TABLES["repair"](Kept(record))[1][0] == "exp2, fresh noise"
 
 
 def test_a_radius_as_wide_as_the_picture_asks_once_about_all_of_it(repaired):
@@ -81,12 +86,7 @@ def test_a_radius_as_wide_as_the_picture_asks_once_about_all_of_it(repaired):
 def test_the_table_tells_what_counted_as_near_if_not_the_usual(repaired):
     for radius, told in ((1, ", radius 1"), (2, "")):
         _, out = repaired("--beside", "none", "--radius", radius)
-
-        class Kept:
-            def several(self, pattern):
-                return [json.loads(out.read_text())]
-
-        ways = [row[1] for row in STUDY_TABLES["repair"](Kept())[1:]]
+        ways = [row[1] for row in STUDY_TABLES["repair"](Kept(json.loads(out.read_text())))[1:]]
         assert ways == ["plain", "sum", f"project{told}", f"localize{told}"]
 
 
@@ -103,11 +103,7 @@ def test_unknown_ways_are_refused(repaired, capsys):
 
 
 def test_the_table_says_when_it_was_not_run():
-    class Nothing:
-        def several(self, pattern):
-            return []
-
-    assert STUDY_TABLES["repair"](Nothing())[1] == ("not run", "not run")
+    assert STUDY_TABLES["repair"](Kept())[1] == ("not run", "not run")
 
 
 def test_the_asked_precision_reaches_the_network_and_the_record(repaired, judge):
