@@ -9,7 +9,7 @@ from tessera.sampler.asking import Ask
 from tessera.scenes.vocabulary import LOCATIONS
 from tessera.study.cells import CELLS
 from tessera.study.exam import Answers, even_batch
-from tessera.study.figures import FIGURES, Figure, Panel, drawn
+from tessera.study.figures import FIGURES, Panel, drawn
 from tessera.study.strips import Shown, load_strip, save_strip, shown_record
 
 
@@ -53,8 +53,7 @@ def colors_of(sheet):
 @pytest.mark.parametrize(("ok", "there", "absent"), [(True, GOOD, BAD), (False, BAD, GOOD)])
 def test_a_figure_shows_red_dots_and_verdicts(ok, there, absent):
     shown = Shown(torch.zeros(3, 8, 8, dtype=torch.uint8), LOCATIONS[:2], 2, 0, ok)
-    figure = Figure(("exp1-M3",), (2,), 1)
-    sheet = drawn(figure, [Panel(CELLS["exp1-M3"], {2: [shown]}, 9)])
+    sheet = drawn([Panel("exp1", "K_max 9", {2: [shown]})], ks=(2,), columns=1)
     assert there in colors_of(sheet) and absent not in colors_of(sheet)
     red = (sheet[0] > 180) & (sheet[1] < 60) & (sheet[2] < 60)
     assert red.sum() > 10
@@ -62,7 +61,7 @@ def test_a_figure_shows_red_dots_and_verdicts(ok, there, absent):
 
 def test_a_picture_the_judge_does_not_know_is_neither_right_nor_wrong():
     shown = Shown(torch.zeros(3, 8, 8, dtype=torch.uint8), (), 0, 0, True, strange=True)
-    sheet = drawn(Figure(("exp1-M3",), (0,), 1), [Panel(CELLS["exp1-M3"], {0: [shown]}, 9)])
+    sheet = drawn([Panel("exp1", "K_max 9", {0: [shown]})], ks=(0,), columns=1)
     assert ODD in colors_of(sheet) and not {GOOD, BAD} & colors_of(sheet)
 
 

@@ -10,6 +10,8 @@ from tessera.denoiser.build import build_denoiser
 from tessera.denoiser.folder import save_model
 from tessera.denoiser.views import trained_network
 from tessera.experiments import settings_for
+from tessera.images.pictures import load_png
+from tessera.study.figures import GAP, SIDE
 from tessera.study.tables import STUDY_TABLES, repair_rows
 
 SMALL = {"width": 8, "mult": (1,), "blocks": 1, "head_width": 8, "tile": 1}
@@ -95,6 +97,19 @@ def test_the_terminal_has_a_column_for_each_way(repaired, capsys):
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["asked", "plain", "sum", "project", "localize"] in lines
     assert ["K", "=", "3", "0%", "0%", "0%", "0%"] in lines  # this judge sees two things at most
+
+
+def test_a_figure_has_a_block_for_each_way_and_is_refused_before_the_work(repaired, tmp_path, capsys):
+    sides = []
+    for ways in ("plain", "plain,sum"):
+        figure = tmp_path / ways / "repair.webp"
+        assert repaired("--beside", "none", "--ways", ways, "--figure", figure)[0] == 0
+        sides.append(load_png(figure).shape[1:])
+    (height, one), (same, two) = sides
+    assert height == same and two - one == 2 * (SIDE + GAP) + 3 * GAP  # two pictures of each K
+    (tmp_path / "repair.json").unlink()
+    code, out = repaired("--figure", tmp_path / "repair.jpg")
+    assert code == 2 and "repair.jpg will not do" in capsys.readouterr().err and not out.exists()
 
 
 def test_unknown_ways_are_refused(repaired, capsys):

@@ -43,11 +43,12 @@ FIGURES = {
 
 
 class Panel(NamedTuple):
-    """A cell of a figure; without pictures it was not run."""
+    """A block of a figure: pictures by K, below a head and a line about it."""
 
-    cell: Cell
+    head: str
+    line: str
     rows: dict[int, list[Shown]]
-    k_max: int | None
+    about: str = ""  # beside the head, where there is room
 
 
 def save_figure(name: str, places: Places, preset: str, seed: int = 0) -> Path | None:
@@ -57,55 +58,51 @@ def save_figure(name: str, places: Places, preset: str, seed: int = 0) -> Path |
     if not any(panel.rows for panel in panels):
         return None
     path = make_folder(places.figures) / f"{name}-{preset}{COMPACT}"
-    save_compact(path, drawn(figure, panels))
+    save_compact(path, drawn(panels, figure.ks, figure.columns))
     return path
 
 
 def panel_for(cell: Cell, places: Places, preset: str, seed: int) -> Panel:
+    """A cell; without pictures it was not run."""
+    things = f"1 to {cell.seen_max} things" if cell.seen_max > 1 else "1 thing"
     job = job_name(cell.name, preset, seed)
     path, strip = places.records / f"{job}.json", places.strips / f"{job}{STRIP}"
-    if not path.is_file() or not strip.is_file():
-        return Panel(cell, {}, None)
-    record = read_json(path)
-    known: tuple = COLOR_NAMES if cell.experiment == "color" else LOCATIONS
-    wanted = {int(k): known[: int(k)] for k in record["shown"]}
-    return Panel(cell, load_strip(strip, record, wanted), record["result"]["k_max"]["paper"]["value"])
+    ours, rows = "not run", {}
+    if path.is_file() and strip.is_file():
+        record = read_json(path)
+        known: tuple = COLOR_NAMES if cell.experiment == "color" else LOCATIONS
+        rows = load_strip(strip, record, {int(k): known[: int(k)] for k in record["shown"]})
+        ours = f"K_max {record['result']['k_max']['paper']['value']}"
+    line = f"{ours}, paper: {cell.paper.text}" if cell.paper.text else ours
+    return Panel(f"{cell.experiment}, {things}", line, rows, EXPERIMENTS[cell.experiment].about)
 
 
 # --- drawing ------------------------------------------------------------------------------------------------
 
 
-def drawn(figure: Figure, panels: Sequence[Panel]) -> Tensor:
-    """The sheet (3, H, W), 8-bit: a block of pictures for each cell, K in the margin."""
-    block = figure.columns * (SIDE + GAP) + 3 * GAP
+def drawn(panels: Sequence[Panel], ks: Sequence[int], columns: int) -> Tensor:
+    """The sheet (3, H, W), 8-bit: a block of pictures for each panel, K in the margin."""
+    block = columns * (SIDE + GAP) + 3 * GAP
     step = SIDE + WORDS + GAP
-    sheet = Image.new("RGB", (MARGIN + len(panels) * block, TITLE + len(figure.ks) * step), PAPER)
+    sheet = Image.new("RGB", (MARGIN + len(panels) * block, TITLE + len(ks) * step), PAPER)
     pen = ImageDraw.Draw(sheet)
-    for row, k in enumerate(figure.ks):
+    for row, k in enumerate(ks):
         write(pen, (6, TITLE + row * step + SIDE // 2 - LARGE), f"K={k}", LARGE)
     for number, panel in enumerate(panels):
         left = MARGIN + number * block
         title(pen, left, panel, block)
-        for row, k in enumerate(figure.ks):
-            for column, shown in enumerate(panel.rows.get(k, [])[: figure.columns]):
+        for row, k in enumerate(ks):
+            for column, shown in enumerate(panel.rows.get(k, [])[:columns]):
                 corner = (left + column * (SIDE + GAP), TITLE + row * step)
                 put(sheet, pen, corner, shown)
     return torch.from_numpy(np.array(sheet)).permute(2, 0, 1)
 
 
 def title(pen: ImageDraw.ImageDraw, left: int, panel: Panel, width: int) -> None:
-    cell = panel.cell
-    head = (
-        f"{cell.experiment}, 1 to {cell.seen_max} things"
-        if cell.seen_max > 1
-        else f"{cell.experiment}, 1 thing"
-    )
-    ours = "not run" if panel.k_max is None else f"K_max {panel.k_max}"
-    paper = f"paper: {cell.paper.text}" if cell.paper.text else ""
-    write(pen, (left, 3), head, LARGE)
-    write(pen, (left, 21), cut(", ".join(part for part in (ours, paper) if part), width), SMALL)
-    if width > 2 * ABOUT:  # else the experiment's own line would run into the next panel
-        write(pen, (left + ABOUT, 6), cut(EXPERIMENTS[cell.experiment].about, width - ABOUT), SMALL)
+    write(pen, (left, 3), panel.head, LARGE)
+    write(pen, (left, 21), cut(panel.line, width), SMALL)
+    if width > 2 * ABOUT:  # else it would run into the next panel
+        write(pen, (left + ABOUT, 6), cut(panel.about, width - ABOUT), SMALL)
 
 
 def cut(text: str, width: int, size: int = SMALL) -> str:

@@ -10,13 +10,18 @@ from tessera import console
 from tessera.denoiser.folder import Model
 from tessera.devices import DeviceName, PrecisionName, pick_device, precision_on
 from tessera.errors import UserError
+from tessera.files import check_writable, make_folder
+from tessera.images.pictures import check_format, save_picture
 from tessera.judge.calibrate import load_calibration
+from tessera.judge.kmax import Training
 from tessera.provenance import provenance
 from tessera.rows import turned
 from tessera.sampler.asking import parse_ks
 from tessera.sampler.compose import HOWS, repair
 from tessera.sampler.verbs import check_models, open_model, set_precision
 from tessera.study.exam import Answers, Exam, Examiner
+from tessera.study.figures import Panel, drawn
+from tessera.study.strips import Shown, shown_of
 from tessera.study.tables import repair_rows
 from tessera.study.verbs import open_judge
 
@@ -49,22 +54,27 @@ class ReproduceRepair:
     """Of the networks; auto is bfloat16 on CUDA and float32 elsewhere."""
     out: Path | None = None
     """Write the JSON object to this file, such as results/repair.json."""
+    figure: Path | None = None
+    """Draw the first pictures of every K here, side by side for all of them (.webp or .png)."""
     device: DeviceName = "auto"
     """Where to compute."""
     json: bool = False
     """Print one JSON object."""
 
     def run(self) -> None:
+        self.check_figure()
         device, jobs = pick_device(self.device), self.jobs()
         exam = Exam(tuple(parse_ks(self.k)), self.each, self.steps, self.seed, self.churn)
         check_models(name for name, _ in jobs)
         examiner = Examiner(open_judge(device), load_calibration(), device)
-        rows = []
+        rows, panels = [], []
         for name, way in jobs:
             console.say(f"{name}, {way}")
             model = open_model(name, None, None, device)
             set_precision(model, self.precision, device)
-            rows.append({"model": name, "way": way, **self.examined(examiner, model, way, exam)})
+            marks, shown = self.examined(examiner, model, way, exam)
+            rows.append({"model": name, "way": way, **marks})
+            panels.append(Panel(f"{Path(name).name}, {way}", ABOUT[way], shown))
         settings = {
             "radius": self.radius,
             "exam": exam.plain(),
@@ -72,6 +82,15 @@ class ReproduceRepair:
         }
         record = {**settings, "rows": rows, "provenance": provenance(device)}
         console.publish(record, self.json, self.out, console.table_of(turned(repair_rows(rows))))
+        if self.figure:
+            make_folder(self.figure.parent)
+            save_picture(self.figure, drawn(panels, exam.ks, min(SHOWN, self.each)))
+            console.say(f"{self.figure} is drawn.")
+
+    def check_figure(self) -> None:
+        if self.figure:
+            check_format(self.figure)
+            check_writable(self.figure)
 
     def jobs(self) -> list[tuple[str, str]]:
         """Model and way of every line of the table."""
@@ -82,16 +101,26 @@ class ReproduceRepair:
         others = [] if self.beside == "none" else self.beside.replace(",", " ").split()
         return [*((self.model, way) for way in ways), *((name, "plain") for name in others)]
 
-    def examined(self, examiner: Examiner, model: Model, way: str, exam: Exam) -> dict[str, Any]:
-        """K_max and shares, and passes of the network per picture and look."""
+    def examined(
+        self, examiner: Examiner, model: Model, way: str, exam: Exam
+    ) -> tuple[dict[str, Any], dict[int, list[Shown]]]:
+        """K_max and shares, and passes of the network per picture and look; and some of the pictures."""
         composed = repair(model.denoiser, model.tell, way, self.radius, self.batch)
         asked = replace(model, denoiser=composed)
         answers = examiner.sit(asked, exam)
         marks = examiner.mark(asked, answers)
         kept = [{name: row[name] for name in KEPT} for row in marks["rows"]]
-        return {"k_max": marks["k_max"], "rows": kept, "passes": passes(composed, answers, exam)}
+        found = {"k_max": marks["k_max"], "rows": kept, "passes": passes(composed, answers, exam)}
+        return found, shown_of(answers, Training(marks["seen_max"], marks["label"]))
 
 
+ABOUT = {
+    "plain": "told everything at once",
+    "sum": "told one condition at a time, and what each changes is added up",
+    "project": "every thing from a pass told of it alone",
+    "localize": "every cell from a pass told only what is near",
+}
+SHOWN = 4  # pictures of each K in a figure
 KEPT = ("k", "n", "all_filled", "clean", "within", "near", "found", "extra")
 
 

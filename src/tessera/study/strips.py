@@ -39,15 +39,25 @@ def save_strip(path: Path, answers: Answers) -> None:
     save_compact(path, torch.cat(rows, dim=-2))
 
 
+def shown_of(answers: Answers, training: Training) -> dict[int, list[Shown]]:
+    """The pictures that would be kept, by K, and the verdicts on them."""
+    asks, verdicts = answers.asks, answers.verdicts
+
+    def show(number: int) -> Shown:
+        verdict = verdicts[number]
+        ok, strange = succeeded(verdict, training), answers.strange[number]
+        return Shown(answers.pictures[number], asks[number].wanted, verdict.found, verdict.extra, ok, strange)
+
+    return {k: [show(number) for number in numbers] for k, numbers in kept(answers).items()}
+
+
 def shown_record(answers: Answers, training: Training) -> dict[str, list[list[int]]]:
     """Verdicts on the kept pictures by K: found, extra, whether it will do, and whether it is strange."""
 
-    def brief(number: int) -> list[int]:
-        verdict = answers.verdicts[number]
-        ok, strange = succeeded(verdict, training), answers.strange[number]
-        return [verdict.found, verdict.extra, int(ok), int(strange)]
+    def brief(shown: Shown) -> list[int]:
+        return [shown.found, shown.extra, int(shown.ok), int(shown.strange)]
 
-    return {str(k): [brief(number) for number in numbers] for k, numbers in kept(answers).items()}
+    return {str(k): [brief(one) for one in row] for k, row in shown_of(answers, training).items()}
 
 
 def load_strip(path: Path, record: dict[str, Any], wanted: dict[int, tuple]) -> dict[int, list[Shown]]:
