@@ -266,7 +266,7 @@ def training_record(job: Job, run: RunFolder, model: Model, device: torch.device
     seconds, last = training_seconds(run, seen)
     return {
         "images_seen": seen,
-        "seconds": round(seconds, 1),
+        "seconds": round(seconds, 3),
         "images_per_second": round(seen / seconds, 1) if seconds else None,
         "loss": last.get("loss"),
         "weights": sum(p.numel() for p in model.denoiser.parameters()),

@@ -279,7 +279,7 @@ class Keeper:
             "loss": round(float(mean), 6),
             "lr": lr,
             "images_per_second": round(speed, 1),
-            "seconds": round(now - self.start, 2),
+            "seconds": round(now - self.start, 3),
         }
         self.losses, self.mark = [], now
         if self.learner.group.leads:
