@@ -43,6 +43,7 @@ def answer(*parts: Table | str) -> None:
 
 
 def print_line(where: Console, message: str) -> None:
+    """The message as it is."""
     # A path may hold [brackets], and in a file or a pipe it stays whole.
     where.print(message, highlight=False, markup=False, soft_wrap=not where.is_terminal)
 

@@ -294,10 +294,10 @@ class DynamicsSweep:
         began = time.perf_counter()
         record = {"phase": self.phase, "depth": self.by_depth, "width": self.by_width}[self.study]()
         record |= {"seconds": round(time.perf_counter() - began, 2), "provenance": provenance()}
+        file = self.out and self.out / f"{self.study}.json"
+        console.publish(record, self.json, file, sweep_table(record))
         if self.out:
-            write_json(make_folder(self.out) / f"{self.study}.json", record)
             console.say(f"Wrote {self.out}")
-        console.publish(record, self.json, None, sweep_table(record))
 
     def phase(self) -> dict[str, Any]:
         ranges: dict[str, sweeps.Axis] = {}

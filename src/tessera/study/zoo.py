@@ -192,10 +192,8 @@ class ZooList:
         models = [described(name) for name in shipped()]
         absent = [name for name in ZOO if name not in {model["name"] for model in models}]
         tables = [zoo_table(models)] if models else []
-        missing = (
-            f"Not shipped with this version: {', '.join(absent)}." if absent else "The shelf is complete."
-        )
-        publish({"models": models, "not_shipped": absent}, self.json, None, *tables, missing)
+        state = f"Not shipped with this version: {', '.join(absent)}." if absent else "The shelf is complete."
+        publish({"models": models, "not_shipped": absent}, self.json, None, *tables, state)
 
 
 def described(name: str) -> dict[str, Any]:
