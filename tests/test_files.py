@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tessera.errors import UserError
-from tessera.files import LINE, laid_out, read_lines, rounded, save_plot, write_json
+from tessera.files import LINE, laid_out, read_lines, resolve_inside, rounded, save_plot, write_json
 
 
 def test_what_fits_on_a_line_stands_on_one(tmp_path):
@@ -81,3 +81,28 @@ def test_a_link_stays_a_link_and_what_it_points_at_is_written(tmp_path):
     (tmp_path / "link.json").symlink_to("true.json")
     write_json(tmp_path / "link.json", 2)
     assert (tmp_path / "link.json").is_symlink() and json.loads((tmp_path / "true.json").read_text()) == 2
+
+
+OUTSIDE = ["../victim.txt", "k01/../../victim.txt", "{tmp}/victim.txt", "link.txt", "linked/victim.txt", ""]
+OUTSIDE += [".", "..", "null\0byte", None, 3]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_name_that_leads_out_of_its_folder_is_refused(tmp_path, name):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "victim.txt").touch()
+    (folder / "link.txt").symlink_to(tmp_path / "victim.txt")
+    (folder / "linked").symlink_to(tmp_path)
+    name = name.replace("{tmp}", str(tmp_path)) if isinstance(name, str) else name
+    with pytest.raises(UserError, match="not a file inside that folder"):
+        resolve_inside(folder, name)
+
+
+def test_names_inside_a_folder_are_its_files_even_where_the_folder_is_a_link(tmp_path):
+    (tmp_path / "true").mkdir()
+    (tmp_path / "link").symlink_to("true")
+    (tmp_path / "true" / "a.png").touch()
+    (tmp_path / "true" / "b.png").symlink_to("a.png")
+    for name in ("a.png", "b.png", "k01/new.png", "k01/../a.png"):
+        assert resolve_inside(tmp_path / "link", name) == tmp_path / "link" / name

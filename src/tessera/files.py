@@ -102,6 +102,22 @@ def read_lines(path: Path) -> list[Any]:
     return found
 
 
+def resolve_inside(folder: Path, name: Any) -> Path:
+    """The path `folder / name`, for a name read from a file, which may come from a stranger.
+
+    Refuses whatever lies outside the folder once links are followed: absolute names, `..`, links that lead away.
+    The folder itself may be a link.
+    """
+    try:
+        path = Path(folder) / name
+        inside = Path(os.path.realpath(folder)) in Path(os.path.realpath(path)).parents
+    except (TypeError, ValueError):  # not a text, or one with a null byte
+        inside = False
+    if not inside:
+        raise UserError(f"{folder} names {name!r}, which is not a file inside that folder.")
+    return path
+
+
 def make_folder(path: Path) -> Path:
     """Create `path` and check that we may write there."""
     path = Path(path)

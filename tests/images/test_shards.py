@@ -180,6 +180,18 @@ def test_other_settings_are_refused_and_nothing_is_touched(tmp_path):
     assert fingerprints(tmp_path) == before and (tmp_path / MANIFEST).read_text() == manifest
 
 
+def test_a_manifest_names_no_shard_outside_its_folder(tmp_path):
+    fill(tmp_path / "shards")
+    (tmp_path / "shards" / "shard-00001.safetensors").rename(tmp_path / "moved.safetensors")
+    path = tmp_path / "shards" / MANIFEST
+    path.write_text(path.read_text().replace("shard-00001.safetensors", "../moved.safetensors"))
+    folder = ShardFolder(tmp_path / "shards")
+    assert len(folder[0].image) == 3
+    for use in (folder.verify, lambda: folder[5], lambda: fill(tmp_path / "shards")):
+        with pytest.raises(UserError, match="not a file inside that folder"):
+            use()
+
+
 def test_a_folder_that_holds_something_else_is_refused(tmp_path):
     (tmp_path / MANIFEST).write_text('{"name": "some web app"}')
     with pytest.raises(UserError, match="not the manifest of a shard folder"):

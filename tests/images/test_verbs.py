@@ -291,3 +291,13 @@ def test_the_benchmark_reports_speed_memory_and_its_settings(tmp_path, capsys):
         assert numbers["peak_memory_bytes"] > 1e6
     assert record["scene_drawing"]["scenes_per_second"]["median"] > 0
     assert "--repeats must be at least 1" in complaint(capsys, "bench", "render", "--repeats", 0)
+
+
+def test_an_earlier_render_whose_images_lie_elsewhere_is_not_deleted(tmp_path, capfd):
+    assert tessera("render", "--count", 2, "--objects", "1", *QUICK, "--out", tmp_path / "out") == 0
+    (tmp_path / "out" / "images").rename(tmp_path / "elsewhere")
+    (tmp_path / "out" / "images").symlink_to(tmp_path / "elsewhere")
+    before = files(tmp_path / "elsewhere")
+    assert tessera("render", "--count", 1, "--objects", "1", *QUICK, "--out", tmp_path / "out") == 2
+    assert "not a file inside that folder" in capfd.readouterr().err
+    assert files(tmp_path / "elsewhere") == before and len(before) == 2

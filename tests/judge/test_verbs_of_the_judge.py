@@ -248,6 +248,15 @@ def test_a_damaged_asked_json_is_told_in_one_sentence(tmp_path):
         pictures_in(tmp_path)
 
 
+def test_pictures_outside_the_folder_are_not_read(tmp_path):
+    folder = tmp_path / "samples"
+    save(tmp_path / "other.png")
+    folder.mkdir()
+    write_json(folder / "asked.json", {"pictures": [{"file": "../other.png", "places": []}]})
+    with pytest.raises(UserError, match="not a file inside that folder"):
+        pictures_in(folder)
+
+
 # --- folders of all kinds -----------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from tessera.denoiser.edm2 import EDM2
 from tessera.denoiser.folder import load_model, save_model
 from tessera.errors import UserError
 from tessera.experiments import settings_for
-from tessera.files import read_json
+from tessera.files import read_json, write_json
 from tessera.images.pictures import load_png, to_uint8
 from tessera.sampler import euler, noise_levels, sample, seeded_noise, verbs
 from tessera.sampler.asking import parse_ks, study
@@ -125,6 +125,56 @@ def by_verb(told_places, tmp_path):
         return load_png(tmp_path / "k02" / "0000.png"), read_json(tmp_path / "asked.json")
 
     return run
+
+
+@pytest.mark.parametrize("name", ["../victim.txt", "{tmp}/victim.txt", "linked/victim.txt", "link.txt"])
+def test_a_record_that_names_files_outside_its_folder_deletes_nothing(told_places, tmp_path, capfd, name):
+    out, victim = tmp_path / "out", tmp_path / "victim.txt"
+    out.mkdir()
+    victim.write_text("precious")
+    (out / "linked").symlink_to(tmp_path)
+    (out / "link.txt").symlink_to(victim)
+    (out / "mine.png").touch()
+    names = ["mine.png", name.replace("{tmp}", str(tmp_path))]
+    write_json(out / "asked.json", {"pictures": [{"file": name} for name in names]})
+    with pytest.raises(SystemExit) as left:
+        main(
+            [
+                "sample",
+                str(told_places),
+                "--places",
+                "0.1,0.1",
+                "--each",
+                "1",
+                "--steps",
+                "2",
+                "--out",
+                str(out),
+            ]
+        )
+    said = capfd.readouterr().err
+    assert left.value.code == 2 and "not a file inside that folder" in said and said.count("\n") == 1
+    assert (
+        victim.read_text() == "precious" and (out / "mine.png").exists() and (out / "link.txt").is_symlink()
+    )
+
+
+def test_a_picture_is_not_written_through_a_link_that_leads_away(by_verb, tmp_path):
+    by_verb()
+    (tmp_path / "k02" / "0000.png").unlink()
+    victim = tmp_path.parent / f"{tmp_path.name}-victim.png"
+    (tmp_path / "k02" / "0000.png").symlink_to(victim)
+    with pytest.raises(AssertionError):  # of the exit code
+        by_verb()
+    assert not victim.exists()
+
+
+@pytest.mark.parametrize("record", [[], {"pictures": [3]}, {"pictures": 3}, {"pictures": [{}]}])
+def test_a_record_that_is_none_is_told_in_one_sentence(record, told_places, tmp_path, capfd):
+    write_json(tmp_path / "asked.json", record)
+    with pytest.raises(SystemExit) as left:
+        main(["sample", str(told_places), "--places", "0.1,0.1", "--out", str(tmp_path)])
+    assert left.value.code == 2 and "is not what `tessera sample` writes" in capfd.readouterr().err
 
 
 @pytest.fixture

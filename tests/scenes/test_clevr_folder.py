@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 
 from tessera.errors import UserError
+from tessera.judge.truth import ClevrTruth
 from tessera.scenes import ClevrFolder, Scenes, write_scenes
 
 SCENES = Scenes(objects=(1, 3)).draw(3, seed=1).unstack()
@@ -88,3 +89,20 @@ def test_missing_and_broken_parts_are_told_in_one_sentence(released, tmp_path):
     file.unlink()
     with pytest.raises(UserError, match=r"has no file CLEVR_train_000001[.]png"):
         folder.image(1)
+
+
+@pytest.mark.parametrize("field", ["image_filename", "split"])
+def test_scene_files_name_no_picture_outside_their_folder(tmp_path, field):
+    inside, outside = tmp_path / "set", tmp_path / "CLEVR_val_000000.png"
+    picture(outside, "red")
+    picture(inside / "images" / "other.png", "blue")
+    write_scenes(inside / "scenes.json", SCENES[:1], (48, 36), "val")
+    content = json.loads((inside / "scenes.json").read_text())
+    changed = {"image_filename": f"../../{outside.name}", "split": "../.."}
+    content["scenes"][0][field] = changed[field]
+    (inside / "scenes.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match="not a file inside that folder"):
+        ClevrFolder(inside).image(0)
+    if field == "image_filename":
+        with pytest.raises(UserError, match="not a file inside that folder"):
+            ClevrTruth(inside).file(0)

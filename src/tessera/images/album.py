@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from tessera.errors import UserError
-from tessera.files import make_folder, read_json, write_json
+from tessera.files import make_folder, read_json, resolve_inside, write_json
 from tessera.images.pictures import save_depth, save_mask, save_png, width_height
 from tessera.scenes.clevr import pixel_coords, scene_record
 from tessera.scenes.scene import Scene
@@ -63,7 +63,7 @@ def earlier_files(folder: Path, names: Sequence[str]) -> set[Path]:
             raise UserError(
                 f"{path} is not of an earlier render, which could be replaced; choose another folder."
             )
-    return {path for path in there if path.name in rendered}
+    return {resolve_inside(folder, path.relative_to(folder)) for path in there if path.name in rendered}
 
 
 def rendered_names(path: Path) -> set[str]:

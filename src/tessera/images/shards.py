@@ -20,7 +20,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from tessera.errors import UserError
-from tessera.files import make_folder, read_json, sha256, write_json
+from tessera.files import make_folder, read_json, resolve_inside, sha256, write_json
 from tessera.images.pictures import save_bytes
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.scene import Scene
@@ -44,7 +44,7 @@ class Shard:
     sha256: str
 
     def is_intact(self, folder: Path) -> bool:
-        path = folder / self.file
+        path = resolve_inside(folder, self.file)
         try:
             return path.stat().st_size == self.bytes and sha256(path) == self.sha256
         except OSError:
@@ -295,7 +295,7 @@ class ShardFolder:
             raise self._damaged(shard, str(error)) from error
 
     def _open_shard(self, shard: Shard):
-        path = self.path / shard.file
+        path = resolve_inside(self.path, shard.file)
         try:
             if path.stat().st_size != shard.bytes:
                 raise self._damaged(shard, f"{path.stat().st_size} bytes instead of {shard.bytes}")

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from tessera.errors import UserError
-from tessera.files import read_json
+from tessera.files import read_json, resolve_inside
 from tessera.images.pictures import load_png, open_image, to_float
 from tessera.judge.matching import Place, checked_place, color_wishes
 from tessera.judge.truth import ClevrTruth
@@ -137,7 +137,7 @@ def from_sampling(folder: Path) -> Pictures:
     try:
         asked = [
             Asked(
-                folder / entry["file"],
+                resolve_inside(folder, entry["file"]),
                 tuple(checked_place(place) for place in entry.get("places", ())),
                 tuple(color_wishes(entry.get("colors", ()))),
                 tuple(map(checked_place, entry["told"])) if "told" in entry else None,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tessera.errors import UserError
-from tessera.files import read_json
+from tessera.files import read_json, resolve_inside
 from tessera.judge.finding import Finding
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.camera import ASPECT, project
@@ -53,7 +53,7 @@ class ClevrTruth:
         try:
             return self.folder.find("images", i)
         except UserError:
-            return self.folder.path / "images" / str(self.folder.entries[i].image)
+            return resolve_inside(self.folder.path / "images", self.folder.entries[i].image)
 
     def things(self, i: int, size: tuple[int, int]) -> list[Finding]:
         """The things of picture i, which is `size` (width, height) in its file."""

@@ -18,7 +18,7 @@ from tessera.denoiser.folder import Model, find_model, load_model
 from tessera.devices import DeviceName, PrecisionName, pick_device, precision_on
 from tessera.errors import UserError
 from tessera.experiments import parse_count
-from tessera.files import make_folder, read_json, write_json
+from tessera.files import make_folder, read_json, resolve_inside, write_json
 from tessera.images.pictures import load_png, save_png, to_float
 from tessera.provenance import provenance
 from tessera.sampler.asking import Ask, parse_colors, parse_ks, parse_places, study, wish
@@ -178,29 +178,39 @@ def save_samples(
     names = file_names(asks)
     record = {**facts, "pictures": [{"file": name, **ask.record} for name, ask in zip(names, asks)]}
     opened(out, record)
-    missing = [(out / name, ask) for name, ask in zip(names, asks) if not (out / name).exists()]
+    files = [resolve_inside(out, name) for name in names]
+    missing = [(file, ask) for file, ask in zip(files, asks) if not file.exists()]
     made = (picture for pictures in draw([ask for _, ask in missing]) for picture in pictures)
     for (file, _), picture in zip(missing, made):
         save_png(file, picture)
-    pictures = torch.stack([to_float(load_png(out / name)) for name in names])
+    pictures = torch.stack([to_float(load_png(file)) for file in files])
     save_sheets(out, asks, pictures)
     return record, pictures
 
 
 def opened(out: Path, record: dict[str, Any]) -> None:
     """Makes the folder and its asked.json: pictures of the very same command stay, those of another one go."""
-    asked = out / ASKED
+    asked = resolve_inside(out, ASKED)
     if not asked.is_file() and any((out / name).exists() for name in OTHERS):
         raise UserError(f"{out} holds something else than samples; choose another folder (--out).")
     before = read_json(asked) if asked.is_file() else {}
+    earlier = listed_pictures(out, before)
     if without_provenance(before) != json.loads(json.dumps(without_provenance(record))):
-        for entry in before.get("pictures", []):
-            (out / entry["file"]).unlink(missing_ok=True)
+        for picture in earlier:
+            picture.unlink(missing_ok=True)
         for sheet in out.glob("sheet*.png"):
             sheet.unlink()
         write_json(make_folder(out) / ASKED, record)
-    for file in {out / entry["file"] for entry in record["pictures"]}:
-        file.parent.mkdir(exist_ok=True)
+    for picture in listed_pictures(out, record):
+        picture.parent.mkdir(exist_ok=True)
+
+
+def listed_pictures(out: Path, record: dict[str, Any]) -> list[Path]:
+    """The pictures an asked.json names; all names are checked before any picture is touched."""
+    try:
+        return [resolve_inside(out, entry["file"]) for entry in record.get("pictures", [])]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{out / ASKED} is not what `tessera sample` writes: {error!r}.") from error
 
 
 def without_provenance(record: dict[str, Any]) -> dict[str, Any]:
@@ -250,10 +260,10 @@ def save_sheets(out: Path, asks: list[Ask], pictures: Tensor) -> None:
     for n, ask in enumerate(asks):
         rows.setdefault(ask.name, []).append(n)
     for name, numbers in rows.items():
-        save_png(out / f"sheet-{name}.png", sheet_of(asks, pictures, numbers))
+        save_png(resolve_inside(out, f"sheet-{name}.png"), sheet_of(asks, pictures, numbers))
     first = [n for numbers in rows.values() for n in numbers[:SHEET_COLUMNS]]
     columns = min(SHEET_COLUMNS, max(len(numbers) for numbers in rows.values()))
-    save_png(out / "sheet.png", sheet_of(asks, pictures, first, columns))
+    save_png(resolve_inside(out, "sheet.png"), sheet_of(asks, pictures, first, columns))
 
 
 def sheet_of(asks: list[Ask], pictures: Tensor, numbers: list[int], columns: int = SHEET_COLUMNS) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tessera.errors import UserError
+from tessera.files import resolve_inside
 from tessera.scenes.clevr import read_entries
 from tessera.scenes.scene import Scene
 
@@ -66,10 +67,13 @@ class ClevrFolder:
     def find(self, kind: str, i: int) -> Path:
         """The file of scene i's picture or mask."""
         entry = self.entries[i]
-        folders = [self.path / kind, *([self.path / kind / entry.split] if entry.split else [])]
+        folders = [self.path / kind]
+        if entry.split:
+            folders.append(resolve_inside(self.path / kind, entry.split))
         for folder in folders:
-            if (folder / str(entry.image)).is_file():
-                return folder / str(entry.image)
+            file = resolve_inside(folder, entry.image)
+            if file.is_file():
+                return file
         raise UserError(f"{self.path / kind} has no file {entry.image}.")
 
 
