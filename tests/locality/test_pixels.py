@@ -1,5 +1,6 @@
 """Pixel influence: closed forms, finite differences, patches that end where they say, two outside networks."""
 
+import gc
 import runpy
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tessera.denoiser.contract import FromNoise, FromPathEnd, linear_alphas
 from tessera.devices import double_home, in_double
 from tessera.errors import UserError
 from tessera.locality.pixels import (
+    Asked,
     How,
     Pixel,
     Products,
@@ -18,6 +20,7 @@ from tessera.locality.pixels import (
     jacobian,
     pixel_influence,
     pixel_of,
+    saved_bytes,
     smallest_square,
     total_energy,
 )
@@ -112,6 +115,47 @@ def test_every_way_and_every_budget_gives_the_same_numbers(small_edm2, how):
     plain = pixel_influence(small_edm2, x, SIGMA, cond, at=at)
     torch.testing.assert_close(pixel_influence(small_edm2, x, SIGMA, cond, at=at, how=how), plain)
     assert small_edm2.checkpointing is False
+
+
+def live_tensors():
+    gc.collect()
+    return sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects())
+
+
+@pytest.mark.parametrize("method", ["vmap", "rows", "loop"])
+def test_repeated_calls_leave_no_tensors_behind(small_edm2, method):
+    x, at = noise(1, 3, 8, 8, dtype=torch.float64), [(5, 6)]
+    before = live_tensors()
+    for _ in range(3):
+        pixel_influence(small_edm2, x, 1.0, None, at=at, how=How(method))
+    assert live_tensors() == before
+
+
+def test_tensors_counted_as_saved_still_serve_two_backward_passes(small_edm2):
+    """The memory of a forward pass can be measured around one that is used: gradients stay the same."""
+
+    def gradients(clean, x):
+        once = torch.autograd.grad(clean.square().sum(), x, retain_graph=True)[0]
+        return once, torch.autograd.grad(clean.square().sum(), x, create_graph=True)[0]
+
+    ask = Asked(
+        small_edm2,
+        noise(1, 3, 8, 8, dtype=torch.float64),
+        torch.ones(1).double(),
+        None,
+        torch.tensor([(5, 6)]),
+    )
+    used = []
+
+    def run(some, x):
+        used.append((some.clean(x), x))
+        return used[-1][0]
+
+    assert saved_bytes(run, ask, 1) > ask.x.nbytes
+    measured = gradients(*used.pop())
+    x = ask.x.clone().requires_grad_()
+    for found, plain in zip(measured, gradients(ask.clean(x), x)):
+        assert torch.equal(found, plain) and found.abs().sum() > 0
 
 
 def test_rows_do_not_feel_each_other(small_edm2):

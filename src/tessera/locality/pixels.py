@@ -333,12 +333,14 @@ def saved_per_row(run: Callable[[Asked, Tensor], Tensor], ask: Asked) -> float:
 
 
 def saved_bytes(run: Callable[[Asked, Tensor], Tensor], ask: Asked, pictures: int) -> int:
+    """Bytes of all tensors that a forward pass of so many pictures saves for its backward pass."""
     kept: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        # Returned as it is, an output saved by its own node would hold the whole graph in a cycle that is never freed.
+        return tensor.detach()
 
     some = ask[torch.zeros(pictures, dtype=torch.long, device=ask.x.device)]
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
