@@ -15,7 +15,7 @@ UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": Ki, "mi": Mi, "gi": 2*
 COUNT = "count"  # marks settings that may be written 4Mi or 500k
 
 TellKind = Literal["grid", "list", "color", "nothing"]
-Label = Literal["all", "one", "random", "drop"]
+Label = Literal["all", "one", "random", "all-but-one", "drop"]
 DenoiserKind = Literal["edm2", "patchwise", "localconv"]
 
 
@@ -24,7 +24,10 @@ class TellSettings:
     """What the network is told about a scene."""
 
     kind: Annotated[TellKind, "counts on a grid, a list of places, counts of colours, or nothing"] = "grid"
-    label: Annotated[Label, "which things are told: all, one, a random number, or all but one (drop)"] = "all"
+    label: Annotated[
+        Label,
+        "objects that are labeled: all, one, a random number, all-but-one (at least 1), or drop (n - 1, even 0)",
+    ] = "all"
     cells: Annotated[int, "cells along one side of the picture"] = 16
     slots: Annotated[int, "places a list can hold"] = 12
     fill: Annotated[Literal["anywhere", "first"], "slots a list uses: random ones, or from the first on"] = (

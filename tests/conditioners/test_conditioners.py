@@ -161,7 +161,8 @@ def test_two_things_in_one_cell_count_two():
 
 @pytest.mark.parametrize("tell", [LocationGrid(), LocationList(), ColorCounts()], ids=str)
 @pytest.mark.parametrize(
-    ("label", "expected"), [("all", {3}), ("one", {1}), ("drop", {2}), ("random", {1, 2, 3})]
+    ("label", "expected"),
+    [("all", {3}), ("one", {1}), ("all-but-one", {2}), ("drop", {2}), ("random", {1, 2, 3})],
 )
 def test_a_label_tells_of_as_many_things_as_it_says(tell, label, expected):
     tell = type(tell)(label=label)
@@ -178,9 +179,22 @@ def test_one_label_chooses_evenly_and_a_random_number_is_even():
     assert torch.allclose(numbers, torch.tensor([0, 1 / 3, 1 / 3, 1 / 3]), atol=0.03)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_all_but_one_labels_as_drop_does_but_keeps_the_label_of_a_single_object(seed):
+    present = torch.tensor(
+        [[False, False, False], [False, True, False], [True, False, True], [True, True, True]]
+    )
+    kept, dropped = (labelled(present, label, torch.arange(4), seed) for label in ("all-but-one", "drop"))
+    assert torch.equal(kept.sum(1), torch.tensor([0, 1, 1, 2]))
+    assert torch.equal(kept[1], present[1])
+    assert torch.equal(kept[2:], dropped[2:])
+    assert not (kept & ~present).any()
+
+
 def test_a_lone_thing_is_dropped_but_never_lost_by_one_or_random():
     lone = SceneBatch.stack([scene((0.0, 0.0))] * 20)
     assert LocationGrid(label="drop").encode(lone).sum() == 0
+    assert LocationGrid(label="all-but-one").encode(lone).sum() == 20
     assert LocationGrid(label="one").encode(lone).sum() == 20
     assert LocationGrid(label="random").encode(lone).sum() == 20
 

@@ -40,7 +40,9 @@ def test_beyond_the_training_range_seven_of_eight_fill_all_but_two_and_over_a_qu
 
 
 @pytest.mark.parametrize(
-    ("label", "allowed"), [("all", 0), ("one", 3), ("random", 3), ("drop", 1)], ids=lambda x: str(x)
+    ("label", "allowed"),
+    [("all", 0), ("one", 3), ("random", 3), ("all-but-one", 1), ("drop", 1)],
+    ids=lambda x: str(x),
 )
 def test_things_that_training_showed_untold_may_appear_untold(label, allowed):
     assert Training(4, label).extras_allowed == allowed
@@ -66,7 +68,7 @@ def test_the_strict_rule_asks_for_a_lower_bound_of_a_half():
 def test_the_strict_rule_forbids_extras_only_where_all_things_were_told():
     counts = pictures(2, (64, 2, 1))
     assert not rule_says("strict", counts, label="all")
-    assert all(rule_says("strict", counts, label=label) for label in ("one", "random", "drop"))
+    assert all(rule_says("strict", counts, label=label) for label in ("one", "random", "all-but-one", "drop"))
 
 
 # --- K_max --------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from tessera.scenes.batch import SceneBatch
 from tessera.scenes.camera import project
 from tessera.scenes.random import uniform
 
-Label = Literal["all", "one", "random", "drop"]
+Label = Literal["all", "one", "random", "all-but-one", "drop"]
 LABELS: tuple[str, ...] = get_args(Label)
 
 # Streams of chance, kept apart from those that draw scenes and noise.
@@ -25,17 +25,23 @@ def check_label(label: str) -> None:
 def labelled(present: Tensor, label: str, index: Tensor, seed: int) -> Tensor:
     """The things (B, N) told to the network, given which are present.
 
-    `random` tells of 1 to n things, each number equally likely; `drop` leaves one out, so nothing is told
-    of a lone thing.
+    `random` labels 1 to n objects, each number equally likely; `all-but-one` labels max(1, n - 1), so a single
+    object keeps its label; `drop` labels n - 1, so a single object is unlabeled.
     """
     check_label(label)
     if label == "all":
         return present
     count = present.sum(-1)  # (B,)
-    number = {"one": count.clamp(max=1), "drop": (count - 1).clamp(min=0)}.get(label)
-    if number is None:
+    if label == "random":
         draw = uniform(seed, index, NUMBER_LANE, 1)[:, 0].to(present.device)
         number = torch.minimum((draw * count).long() + 1, count)
+    else:
+        at_least_one = count.clamp(max=1)  # 0 only where the scene is empty
+        number = {
+            "one": at_least_one,
+            "all-but-one": torch.maximum(count - 1, at_least_one),
+            "drop": (count - 1).clamp(min=0),
+        }[label]
     return shuffled_rank(present, index, seed) < number[:, None]
 
 
