@@ -35,8 +35,8 @@ def minute():
 def runs(tmp_path_factory):
     """A global and a local network after four steps."""
     folder = tmp_path_factory.mktemp("runs")
-    assert called("train", "exp1", *MINUTE, "--run", folder / "exp1") == 0
-    assert called("train", "exp1C", *MINUTE, "--run", folder / "exp1C") == 0
+    assert called("train", "exp1", *MINUTE, "--out", folder / "exp1") == 0
+    assert called("train", "exp1C", *MINUTE, "--out", folder / "exp1C") == 0
     return folder
 
 

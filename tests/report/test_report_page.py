@@ -126,7 +126,7 @@ def test_counts_on_the_card_go_before_fewer_counts_made_here(runs, call, tmp_pat
 
 
 def test_a_model_told_colours_gets_swatches_and_no_conditional_locality(call, tmp_path, minute, capfd):
-    assert call("train", "color", *minute, "--run", tmp_path / "color") == 0
+    assert call("train", "color", *minute, "--out", tmp_path / "color") == 0
     few = [
         "--n",
         "1",
@@ -149,7 +149,7 @@ def test_a_model_told_colours_gets_swatches_and_no_conditional_locality(call, tm
 
 
 def test_a_model_told_nothing_is_looked_at_but_not_judged(call, tmp_path, minute, capfd):
-    words = ["--tell.kind", "nothing", "--run", tmp_path / "free"]
+    words = ["--tell.kind", "nothing", "--out", tmp_path / "free"]
     assert call("train", "exp1", *minute, *words) == 0
     assert (
         call("report", tmp_path / "free", "--quick", "--device", "cpu", "--out", tmp_path / "page.html") == 0

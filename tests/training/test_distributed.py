@@ -1,11 +1,18 @@
 """Several processes: the same samples seen, the same result up to the order of sums."""
 
 import multiprocessing
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.run import get_args_parser
 
+from tessera.cli import parse
 from tessera.denoiser.sealed import read_sealed
 from tessera.training.distributed import ALONE, Group, buckets
 from tessera.training.run import RunFolder, train_run
@@ -62,3 +69,52 @@ def test_buckets_hold_every_tensor_once(monkeypatch):
     monkeypatch.setattr("tessera.training.distributed.BUCKET", 40)
     tensors = [torch.zeros(n) for n in (3, 4, 20, 1)]
     assert [[t.numel() for t in portion] for portion in buckets(tensors)] == [[3, 4, 20], [1]]
+
+
+# --- the launcher ---------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+TINY = [
+    "--preset", "tiny", "--total", "16", "--tell.cells", "4", "--data.size", "8",
+    "--denoiser.width", "8", "--denoiser.blocks", "1", "--denoiser.mult", "1,2",
+    "--denoiser.head-width", "8", "--training.batch", "4", "--training.stockpile", "16", "--training.checkpoint", "16",
+    "--training.snapshot", "16", "--tensorboard", "off", "--device", "cpu",
+]  # fmt: skip
+
+
+def launches():
+    """The words after `torchrun` in every command line of the documents."""
+    text = "\n".join(page.read_text() for page in PAGES).replace("\\\n", " ")
+    return [line.split() for line in re.findall(r"torchrun (-[^`\n]+)", text)]
+
+
+@pytest.mark.parametrize("words", launches(), ids=" ".join)
+def test_the_launcher_passes_on_the_documented_command_lines(words):
+    """It reads our options as shortened ones of its own where it can: `--run` stood for its `--run-path`."""
+    given = get_args_parser().parse_args(words)
+    assert given.module and given.training_script == "tessera"
+    assert parse("train", given.training_script_args[1:]).experiment == "exp1"
+
+
+def test_the_launcher_takes_no_option_of_train_for_its_own(capsys):
+    with pytest.raises(SystemExit):
+        parse("train", ["--help"])
+    options = sorted(set(re.findall(r"(?<![\w-])--[a-z][\w.-]*", capsys.readouterr().out)))
+    assert "--out" in options and "--training.batch" in options
+    words = ["-m", "tessera", "train", "exp1", *options]
+    assert get_args_parser().parse_args(words).training_script_args == words[2:]
+
+
+def test_the_documented_command_line_trains_with_two_processes(tmp_path):
+    words = next(words for words in launches() if "--standalone" in words and "--out" in words)
+    for option, value in (("--nproc-per-node", "2"), ("--out", str(tmp_path / "run"))):
+        words[words.index(option) + 1] = value
+    preset = words.index("--preset")
+    del words[preset : preset + 2]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", *words, *TINY]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("Trained on 16 images") == 1
+    assert [path.name for path in RunFolder(tmp_path / "run").states()] == ["state-000000000016.safetensors"]

@@ -27,7 +27,7 @@ def call(*words):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "exp1"
-    assert call("train", "exp1", "--objects", "1-2", "--total", "16", "--run", folder, *SMALL) == 0
+    assert call("train", "exp1", "--objects", "1-2", "--total", "16", "--out", folder, *SMALL) == 0
     return folder
 
 
@@ -41,18 +41,18 @@ def test_training_leaves_the_promised_files(run):
 
 
 def test_the_same_command_carries_on(run, capfd):
-    assert call("train", "exp1", "--objects", "1-2", "--total", "24", "--run", run, *SMALL) == 0
+    assert call("train", "exp1", "--objects", "1-2", "--total", "24", "--out", run, *SMALL) == 0
     assert "Carrying on from state-000000000016" in capfd.readouterr().err
 
 
 def test_a_flag_given_in_vain_is_told_and_does_no_harm(run, capfd):
-    assert call("train", "exp1", "--objects", "1-2", "--total", "24", "--run", run, *SMALL) == 0
+    assert call("train", "exp1", "--objects", "1-2", "--total", "24", "--out", run, *SMALL) == 0
     assert "note: --denoiser.radius changes nothing here: it is for" in capfd.readouterr().err
 
 
 def test_tensorboard_events_are_written_if_asked_for(tmp_path):
     words = [word if word != "off" else "on" for word in SMALL]
-    assert call("train", "color", "--total", "4", "--run", tmp_path / "r", *words) == 0
+    assert call("train", "color", "--total", "4", "--out", tmp_path / "r", *words) == 0
     assert list((tmp_path / "r" / "tensorboard").iterdir())
 
 
@@ -165,7 +165,7 @@ def test_what_is_no_run_folder_is_left_as_it_is(run, tmp_path, capfd, kind):
     else:
         assert call("ema", run, "--out", where) == 0
     before = sorted(path.name for path in tmp_path.rglob("*"))
-    assert call("train", "exp1", "--run", where, *SMALL) == 2
+    assert call("train", "exp1", "--out", where, *SMALL) == 2
     assert "Traceback" not in capfd.readouterr().err
     assert sorted(path.name for path in tmp_path.rglob("*") if path.name != ".lock") == before
 
@@ -232,7 +232,7 @@ def test_the_denoise_bench_compares_with_the_global_network(capfd):
 
 
 def test_a_rate_that_falls_towards_the_total_keeps_the_total(tmp_path, capsys):
-    words = ["train", "exp1", "--run", tmp_path / "cooled", *SMALL, "--training.cooldown", "8"]
+    words = ["train", "exp1", "--out", tmp_path / "cooled", *SMALL, "--training.cooldown", "8"]
     assert call(*words, "--total", "16") == 0
     assert call(*words, "--total", "32") == 2
     assert "training.total is `16`, not `32`" in capsys.readouterr().err.replace("\n", " ")

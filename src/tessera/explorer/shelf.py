@@ -24,7 +24,7 @@ from tessera.training.run import is_run
 Told = Literal["places", "colors", "nothing"]
 FIRST = ("exp1", "exp2", "exp2L", "color")  # shown when no model is named
 NO_MODELS = (
-    "No models come with this version; train one with `tessera train exp1C --preset tiny --run runs/exp1C`,"
+    "No models come with this version; train one with `tessera train exp1C --preset tiny --out runs/exp1C`,"
     " then call `tessera explore runs/exp1C`."
 )
 

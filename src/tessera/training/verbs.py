@@ -42,7 +42,7 @@ class Train:
     """Size of the whole: tiny (32 px, minutes on a CPU), small (64 px, minutes on a GPU), paper (128 px)."""
     total: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="(from preset)")] = None
     """Images to train on, such as 4Mi."""
-    folder: Annotated[Path | None, tyro.conf.arg(name="run", metavar="DIR", help_behavior_hint="")] = None
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
     """Run folder (default: runs/EXPERIMENT-M-PRESET)."""
     minutes: float | None = None
     """Pause after this many minutes, ready to be carried on."""
@@ -61,7 +61,7 @@ class Train:
 
     def run(self) -> int | None:
         settings = self.settings()
-        folder = self.folder or Path("runs") / settings.run_name
+        folder = self.out or Path("runs") / settings.run_name
         group, device = join(self.device)
         try:
             with Watch(settings, folder, group, self.tensorboard) as watch:
