@@ -1,6 +1,7 @@
 """What the documents say is there, is there; what they show as code, runs."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,42 @@ def test_the_tree_in_the_readme_is_the_tree():
     folders = {path.parent.name for path in package.glob("*/__init__.py")}
     assert folders <= shown
     assert all((package / name).exists() for name in shown)
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+INSTALL = re.compile(r"pip install (?:-e )?[\"']?([\w.-]+)(?:\[([\w,-]+)\])?")
+DISTRIBUTION = "tessera-diffusion"  # `tessera` on PyPI is another project
+TEXTS = (".md", ".py", ".js", ".html", ".ipynb")
+OTHERS = {"bpy"}  # for an interpreter that has Blender's module and not ours
+
+
+def install_hints(text: str) -> list[tuple[str, set[str]]]:
+    """What is installed, and its extras."""
+    return [(name, set(extras.split(",")) if extras else set()) for name, extras in INSTALL.findall(text)]
+
+
+def test_install_hints_name_our_distribution_and_extras_it_has():
+    sources = [
+        path for folder in ("src", "docs") for path in (ROOT / folder).rglob("*") if path.suffix in TEXTS
+    ]
+    hints = [
+        (path.name, *hint)
+        for path in [ROOT / "README.md", *sources]
+        for hint in install_hints(path.read_text())
+    ]
+    assert len(hints) > 10
+    for page, name, extras in hints:
+        assert name in {DISTRIBUTION, ".", *OTHERS}, page
+        assert extras <= PROJECT["optional-dependencies"].keys(), page
+
+
+def test_the_extra_of_all_extras_is_made_of_our_own():
+    (every,) = PROJECT["optional-dependencies"]["all"]
+    name, _, extras = every.rstrip("]").partition("[")
+    assert name == PROJECT["name"] == DISTRIBUTION
+    assert set(extras.split(",")) == PROJECT["optional-dependencies"].keys() - {"all", "blender", "dev"}
+
+
+def test_an_install_hint_for_somebody_elses_project_would_be_found():
+    text = "pip install 'tessera[track]'; pip install -e \".[dev,hub]\""
+    assert install_hints(text) == [("tessera", {"track"}), (".", {"dev", "hub"})]

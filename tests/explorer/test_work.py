@@ -287,7 +287,7 @@ def test_without_its_extra_the_verb_says_what_to_install(folders, monkeypatch, c
     monkeypatch.delitem(sys.modules, "tessera.explorer.server", raising=False)
     monkeypatch.setitem(sys.modules, "fastapi", None)
     assert call("explore", folders["exp1"], "--device", "cpu") == 2
-    assert "pip install 'tessera[explorer]'" in capfd.readouterr().err
+    assert "pip install 'tessera-diffusion[explorer]'" in capfd.readouterr().err
 
 
 def test_another_import_that_fails_is_not_blamed_on_the_extra():

@@ -46,7 +46,7 @@ def test_without_blender_one_sentence_says_how_to_get_it(monkeypatch, tmp_path, 
         main(["render", "--backend", "blender", "--count", "1", "--out", str(tmp_path / "out")])
     said = capsys.readouterr().err
     assert leaving.value.code == 2 and said.count("\n") == 1
-    assert 'pip install "tessera[blender]"' in said and not (tmp_path / "out").exists()
+    assert "pip install 'tessera-diffusion[blender]'" in said and not (tmp_path / "out").exists()
 
 
 def test_a_python_without_bpy_is_named(monkeypatch, tmp_path):

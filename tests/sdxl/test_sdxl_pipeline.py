@@ -228,7 +228,7 @@ def test_a_damaged_pipeline_is_one_sentence(folder, tmp_path):
 
 def test_a_missing_extra_comes_with_the_command_to_get_it(monkeypatch, folder):
     monkeypatch.setitem(sys.modules, "diffusers", None)
-    with pytest.raises(UserError, match=r"pip install 'tessera\[sdxl\]'"):
+    with pytest.raises(UserError, match=r"pip install 'tessera-diffusion\[t2i\]'"):
         load_sdxl(folder)
 
 

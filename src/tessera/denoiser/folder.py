@@ -179,7 +179,9 @@ def from_hub(name: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        raise UserError(f"To fetch {name} install the hub extra: pip install 'tessera[hub]'.") from None
+        raise UserError(
+            f"To fetch {name} install the hub extra: pip install 'tessera-diffusion[hub]'."
+        ) from None
     repo, _, revision = name.partition("@")
     try:
         found = snapshot_download(repo, revision=revision or None, allow_patterns=[CONFIG, WEIGHTS, CARD])

@@ -16,7 +16,7 @@ from tessera.errors import UserError
 from tessera.files import make_folder
 from tessera.sampler.compose import How
 
-NEEDS = "The explorer needs its extra: pip install 'tessera[explorer]'."
+NEEDS = "The explorer needs its extra: pip install 'tessera-diffusion[explorer]'."
 EXTRA = ("fastapi", "uvicorn", "pydantic", "starlette", "anyio")  # the last three come with the first
 
 

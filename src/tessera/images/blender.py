@@ -25,7 +25,7 @@ from tessera.scenes.scene import Scene, Thing
 from tessera.scenes.vocabulary import COLORS
 
 INTERPRETER = "TESSERA_BPY_PYTHON"  # names a Python that has bpy, when ours has not
-INSTALL = 'pip install "tessera[blender]"'
+INSTALL = "pip install 'tessera-diffusion[blender]'"
 SAMPLES = 512  # per pixel, the official generator's number
 DONE = "tessera: "  # how the job reports a finished scene
 ASSET_FILES = (

@@ -26,7 +26,7 @@ from tessera.sampler.solvers import Step, euler
 
 Nothing = Literal["empty", "zeros"]
 Background = Literal["prompt", "empty", "zeros"]
-INSTALL = "SDXL needs some more packages: pip install 'tessera[sdxl]'."
+INSTALL = "SDXL needs some more packages: pip install 'tessera-diffusion[t2i]'."
 INDEX = "model_index.json"
 
 

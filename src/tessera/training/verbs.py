@@ -141,7 +141,7 @@ def board_opener(wanted: str) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise UserError("TensorBoard is not installed: pip install 'tessera[track]'.") from None
+        raise UserError("TensorBoard is not installed: pip install 'tessera-diffusion[track]'.") from None
     return SummaryWriter
 
 
