@@ -1,0 +1,586 @@
+"""Every measuring command still gives the numbers it gave when `tests/golden/` was written.
+
+CASES says which commands make each file and what of their output is kept; `golden/names.py` maps the old words in
+the files to today's. After a renaming, edit these two tables and nothing else. To make files again (only when a
+number is meant to change):
+
+    python tests/test_golden.py --write NAME ...     # `all` for every one, `--list` to see them
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import math
+import re
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from golden import names
+from tessera.cli import main
+
+GOLDEN = Path(__file__).parent / "golden"
+LONG = 16  # numbers; a longer array is kept as its summary
+RELATIVE, ABSOLUTE = 1e-5, 1e-6
+Json = Any
+
+
+# --- what is run, and what is kept of it ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """Commands run in order, `{out}` being an empty folder, and the files of that folder whose content is kept.
+
+    Whatever a command prints on stdout is kept if it is JSON. The labels of `keep` never change; the patterns do.
+    """
+
+    commands: tuple[str, ...] = ()
+    keep: dict[str, str] = field(default_factory=dict)  # label -> pattern of files below {out}
+    prepare: Callable[[Path], None] | None = None  # writes files that the commands read
+    measure: Callable[[Path], Json] | None = None  # numbers from library calls, for what no command shows
+    slow: bool = False
+    needs: tuple[str, ...] = ()  # optional packages
+
+
+TINY_NETWORK = (
+    "--preset tiny --tell.cells 8 --data.size 16 --denoiser.width 8 --denoiser.blocks 1 --denoiser.mult 1 "
+    "--denoiser.head-width 8 --denoiser.tile 1 --training.batch 8 --training.stockpile 32 "
+    "--training.checkpoint 64 --training.snapshot 32 --device cpu "
+)
+TRAIN = f"{TINY_NETWORK} --total 64 --tensorboard off --run {{out}}/run"
+TRAINED = {
+    "config": "run/config.json",
+    "log": "run/log.jsonl",
+    "weights": "run/snapshots/ema-*64-0.050.safetensors",
+}
+SAMPLED = {"prompts": "s/asked.json", "images": "s/k*/*.png"}
+SAMPLE = "--steps 6 --device cpu --threads 1 --json --out {out}/s"
+LOCATE = "--pictures 1 --levels 3 --steps 4 --device cpu --json"
+SDXL = "--steps 2 --seeds 2 --device cpu --json"
+STUDY = (
+    f"{TINY_NETWORK} --total 16 --training.batch 4 --training.checkpoint 8 --k 0-3 --each 2 --steps 2 --seeds 1 "
+    "--root {out}/runs --results {out}/results --json"
+)
+
+
+def float_images(folder: Path) -> Json:
+    """What commands round to bytes, in full: layers of the renderer, samples, a forward pass."""
+    from tessera import load
+    from tessera.images.render import render
+    from tessera.sampler import noise_levels, sample
+    from tessera.scenes import Scenes
+
+    scenes = Scenes(objects=(1, 6)).draw(3, seed=5)
+    kept = {f"render-{q}": plain(render(scenes, size=32, quality=q)["rgb"]) for q in ("true", "fast")}
+    for name in ("exp1", "exp2", "exp3"):
+        model = load(name)
+        cond = model.tell.at([(0.65, 0.65), (0.25, 0.65)])
+        kept[f"sample-{name}"] = plain(
+            sample(model.denoiser, cond, model.size, range(2), sigmas=noise_levels(4))
+        )
+        x = torch.linspace(-1, 1, 3 * model.size**2).view(1, 3, model.size, model.size)
+        with torch.no_grad():
+            kept[f"denoise-{name}"] = plain(model.denoiser(x, torch.tensor(0.7), cond))
+    return kept
+
+
+def write_scatter_points(folder: Path) -> None:
+    rows = [
+        {"model": f"model {m}", "images_seen": 100 * (n + 1), "k_max": 3 + m + n, "seen_max": 3}
+        | {"locality": 0.3 + 0.1 * m + 0.05 * n, "low": 0.25 + 0.1 * m, "high": 0.5 + 0.1 * m}
+        for m in range(4)
+        for n in range(3)
+    ]
+    (folder / "points.json").write_text(json.dumps({"points": rows}))
+
+
+def write_cifar(folder: Path) -> None:
+    """The binary archive's files, four random images each."""
+    rng = np.random.default_rng(0)
+    (folder / "cifar-10-batches-bin").mkdir()
+    for name in (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"):
+        rows = np.concatenate([rng.integers(10, size=(4, 1)), rng.integers(256, size=(4, 3072))], axis=1)
+        (folder / "cifar-10-batches-bin" / f"{name}.bin").write_bytes(rows.astype(np.uint8).tobytes())
+
+
+CASES: dict[str, Case] = {
+    # scenes and images
+    "render": Case(
+        (
+            "render --count 4 --objects 1-5 --size 48 --depth --sheet --seed 3 --out {out}/a --device cpu",
+            "render --count 4 --objects 1-5 --size 48 --quality fast --seed 3 --out {out}/b --device cpu",
+            "render --count 2 --size 32x24 --places '0.65,0.65 0.25,0.65' --no-jitter "
+            "--out {out}/c --device cpu",
+            "compare-renders {out}/b {out}/a --json",
+        ),
+        {
+            "scenes": "*/scenes.json",
+            "images": "*/images/*.png",
+            "masks": "*/masks/*.png",
+            "depth": "a/depth/*.png",
+            "sheet": "a/sheet.png",
+        },
+    ),
+    "render-shards": Case(
+        ("render --count 5 --size 32 --shards 3 --hold-out 'red cube' --device cpu --out {out}/a",),
+        {"manifest": "a/manifest.json", "shards": "a/*.safetensors"},
+    ),
+    "float-images": Case(measure=float_images),
+    # training
+    "train-exp1": Case(
+        (f"train exp1 {TRAIN}", "ema {out}/run --std 0.07"),
+        TRAINED | {"ema": "run/models/*/*.safetensors", "state": "run/snapshots/state-*64.safetensors"},
+    ),
+    "train-exp2": Case((f"train exp2 {TRAIN}",), TRAINED),
+    "train-exp2-random": Case((f"train exp2-random --training.seed 3 {TRAIN}",), TRAINED),
+    "train-exp2-drop": Case((f"train exp2-drop --training.cooldown 32 {TRAIN}",), TRAINED),
+    "train-exp3": Case((f"train exp3 --denoiser.attention 16 {TRAIN}",), TRAINED),
+    "train-exp2L": Case((f"train exp2L --objects 1 --denoiser.radius 1 {TRAIN}",), TRAINED),
+    "train-exp1C": Case((f"train exp1C --denoiser.local-width 16 {TRAIN}",), TRAINED),
+    "train-color": Case((f"train color --training.weight-norm in-forward {TRAIN}",), TRAINED),
+    "run-chain": Case(
+        (
+            f"train exp1 {TRAIN}",
+            f"sample {{out}}/run --k 1,2 --each 2 {SAMPLE}",
+            "judge {out}/s --resamples 50 --json --device cpu",
+            f"locate {{out}}/run --k 2 {LOCATE}",
+            "features {out}/run --at output --seeds 2 --nulls 2 --k 2 --steps 4 --device cpu --json",
+            "report {out}/run --quick --n 2 --k 0-3 --steps 3 --out {out}/report.html --device cpu --json",
+        ),
+    ),
+    # sampling
+    "sample-exp1": Case((f"sample exp1 --k 0,1,4,9 --each 2 {SAMPLE}",), SAMPLED),
+    "sample-exp2": Case((f"sample exp2 --k 1,3 --each 2 --seed 4 {SAMPLE}",), SAMPLED),
+    "sample-exp3": Case((f"sample exp3 --k 0,3 --each 2 {SAMPLE}",), SAMPLED),
+    "sample-exp2L": Case((f"sample exp2L --k 2 --each 1 --steps 3 --churn 10 {SAMPLE}",), SAMPLED),
+    "sample-color": Case((f"sample color --colors red,blue --each 2 {SAMPLE}",), SAMPLED),
+    "sample-stochastic": Case(
+        (f"sample exp1 --places '0.3,0.4 0.7,0.6' --each 2 --churn 20 {SAMPLE}",), SAMPLED
+    ),
+    **{
+        f"sample-{way}": Case((f"sample exp2 --k 0,3 --each 2 --repair {way} {SAMPLE}",), SAMPLED)
+        for way in ("sum", "project", "localize")
+    },
+    # evaluation
+    "judge-samples": Case(
+        (
+            "sample exp1 --k 0-9 --each 4 --steps 10 --device cpu --threads 1 --out {out}/s",
+            "judge {out}/s --resamples 200 --json --verdicts {out}/v.jsonl --device cpu",
+            "judge {out}/s --resamples 200 --json --require-proper --label one --seen-max 4 --device cpu",
+            "judge explain {out}/s/k06/0001.png --json",
+        ),
+        {"verdicts": "v.jsonl", "explained": "s/k06/*-explained.png"},
+        slow=True,
+    ),
+    "judge-renders": Case(
+        (
+            "render --count 6 --objects 0-6 --size 64 --seed 8 --out {out}/a --device cpu",
+            "judge {out}/a --seen-max 3 --resamples 100 --json --verdicts {out}/v.jsonl --device cpu",
+            "judge explain {out}/a/images/CLEVR_tessera_000002.png --places 0.4,0.5 --json --out {out}/e.png",
+        ),
+        {"verdicts": "v.jsonl", "explained": "e.png"},
+    ),
+    "judge-colors": Case(
+        (
+            "sample color --k 0-5 --each 2 --steps 8 --device cpu --threads 1 --out {out}/s",
+            "judge {out}/s --resamples 50 --json --verdicts {out}/v.jsonl --device cpu",
+        ),
+        {"verdicts": "v.jsonl"},
+    ),
+    "judge-calibrate": Case(
+        ("judge calibrate --per-k 6 --k 0-4 --size 32 64 --spacing official study --device cpu --json",)
+    ),
+    # locality
+    "locate-exp1": Case((f"locate exp1 --k 3 {LOCATE} --out {{out}}/l",), {"record": "l/locate.json"}),
+    "locate-exp2": Case((f"locate exp2 --places '0.2,0.3 0.7,0.6' --source truth {LOCATE}",)),
+    "locate-exp3": Case((f"locate exp3 --k 2 --source truth {LOCATE}",)),
+    "locate-residual": Case(
+        (
+            f"train exp1 {TRAIN}",
+            f"locate {{out}}/run --k 2 --residual --radius 1 {LOCATE}",
+            f"locate {{out}}/run --k 2 --residual --fill other {LOCATE} --pictures 2 --source truth",
+        ),
+    ),
+    "locate-exp2L": Case((f"locate exp2L --k 2 --source truth {LOCATE}",), slow=True),
+    "locate-color": Case((f"locate color --k 2 --source generated {LOCATE}",)),
+    "locate-scatter": Case(
+        ("locate scatter {out}/points.json --resamples 200 --json",), prepare=write_scatter_points
+    ),
+    "explore-probe": Case(
+        ("explore probe exp1 --at 0.65,0.65 --step 2 --places 0.65,0.65 --steps 6 --device cpu --json",)
+    ),
+    # features
+    "features-color": Case(
+        ("features color --at 'encoder.*,output' --seeds 2 --nulls 2 --k 3 --steps 6 --device cpu --json",)
+    ),
+    "features-exp1": Case(
+        ("features exp1 --at output --seeds 2 --nulls 2 --k 2 --steps 6 --source truth --device cpu --json",)
+    ),
+    # text to image
+    "sdxl-tiny": Case(
+        ("sdxl tiny {out}/p --json", "sdxl tiny {out}/q --plant --deep --seed 1 --json"),
+        needs=("diffusers", "transformers", "accelerate"),
+        slow=True,
+    ),
+    "sdxl-locality": Case(
+        ("sdxl tiny {out}/p", f"sdxl locality {{out}}/p {SDXL} --levels 2 --probe '8,8' --at 1,2"),
+        needs=("diffusers", "transformers", "accelerate"),
+    ),
+    "sdxl-words": Case(
+        ("sdxl tiny {out}/p", f"sdxl words {{out}}/p {SDXL} --levels 2 --probe '8,8' --words horse,dog"),
+        needs=("diffusers", "transformers", "accelerate"),
+    ),
+    "sdxl-features": Case(
+        (
+            "sdxl tiny {out}/p --plant",
+            f"sdxl features {{out}}/p {SDXL} --prompts one,own --null 2 --layers 'mid*'",
+        ),
+        needs=("diffusers", "transformers", "accelerate"),
+        slow=True,
+    ),
+    # theory
+    "theory-check": Case(("theory check --instances 20 --conditions 4 --json",)),
+    "theory-ideal": Case(
+        (
+            "theory ideal --scenes 200 --size 16 --cells 8 --k 1-3 --each 2 --steps 4 --device cpu --json",
+            "theory ideal --kind local --scenes 100 --size 16 --cells 8 --k 1 --each 1 --steps 3 --device cpu --json",
+            "theory ideal --kind empirical --scenes 60 --objects 1 1 --size 16 --cells 2 --k 1 --each 1 --steps 3 "
+            "--device cpu --json",
+        )
+    ),
+    "theory-likeness": Case(
+        ("theory ideal --model exp1 --scenes 60 --each 0 --compared 2 --steps 4 --device cpu --json",)
+    ),
+    # learning dynamics
+    "dynamics-run": Case(
+        (
+            "dynamics run --mu 1,2 --sigma 0.05 --model uut --w0 0.0025,0.00225;0.00225,0.0025 --time 20 --json "
+            "--out {out}/a",
+            "dynamics run --clock flow --start positive --json",
+            "dynamics run --model one-layer --json",
+            "dynamics run --model deep --depth 3 --time 40 --json",
+            "dynamics run --model deep --start default --seed 5 --solver descent --step 0.1 --json",
+            "dynamics run --model relu --samples 200 --time 2 --json",
+            "dynamics run --model mlp --depth 1 --samples 200 --time 5 --rotation 1 --json",
+        ),
+        {"curves": "a/curves.csv"},
+    ),
+    "dynamics-sweep": Case(
+        (
+            "dynamics sweep --cells 6 --seeds 2 --json",
+            "dynamics sweep --x omega --y rho --y-range 0.5,0.9 --start aligned --seeds 1 --cells 3 --json",
+            "dynamics sweep depth --depths 1,3 --dims 2 --seeds 10 --json",
+            "dynamics sweep width --widths 2,8 --seeds 10 --json",
+        )
+    ),
+    "dynamics-figures": Case(
+        ("dynamics figure 4 5 --format png --out {out}",), {"figures": "*.png"}, slow=True
+    ),
+    # the study
+    "study": Case(
+        (
+            f"reproduce fig4 --only exp1-M1 --snapshots 4 {STUDY}",
+            "reproduce status --preset tiny --root {out}/runs --results {out}/results --json",
+            "reproduce learning --k 2 --preset tiny --results {out}/results --json",
+        ),
+        {"records": "results/study/*.json"},
+        slow=True,
+    ),
+    "study-scatter": Case(
+        (
+            f"reproduce table1 --only exp1-M1,exp2-M2,color-M1 --snapshots 4 --training.rampup 0 {STUDY}",
+            "reproduce scatter --preset tiny --results {out}/results --seen-max None --rule paper --json",
+        ),
+        slow=True,
+    ),
+    "compose": Case(
+        (
+            "reproduce repair exp2 --beside exp1 --k 0,1,3 --each 2 --steps 5 --batch 16 --device cpu --json "
+            "--out {out}/r.json",
+        ),
+        slow=True,
+    ),
+    "crowding": Case(
+        (
+            "reproduce crowding exp1 --k 1-3 --each 2 --pairs 1 --steps 4 --device cpu --results {out}/r --json",
+        ),
+        slow=True,
+    ),
+    "fig12": Case(
+        (
+            "reproduce fig12 --cifar {out} --out {out}/f --preset tiny --total 16 --pictures 1 --levels 2 "
+            "--device cpu --json",
+        ),
+        prepare=write_cifar,
+        slow=True,
+    ),
+    "swingby": Case(
+        (
+            "reproduce swingby --gaps 0.4 --seeds 2 --steps 3 --batch 4 --moments 3 --pictures 2 --levels 2 "
+            "--width 8 --root {out}/runs --out {out}/s.json --device cpu --json",
+        ),
+    ),
+    # front ends
+    "report": Case(
+        (
+            "report exp1 exp2 color --quick --n 2 --k 1,3 --steps 4 --keep {out}/kept --out {out}/report.html "
+            "--device cpu --json",
+        ),
+        {"measured": "kept/**/*.json"},
+        slow=True,
+    ),
+    "report-shipped-records": Case(
+        ("report results/study/exp1-M3-small-seed0.json --out {out}/report.html --device cpu --json",),
+        slow=True,
+    ),
+    "demo-trained": Case(
+        ("demo --train --train-minutes 0 --count 2 --each 2 --device cpu --json --out {out}/d",),
+        {"sheets": "d/*.png"},
+    ),
+    "zoo": Case(("zoo list --json",)),
+}
+
+
+# --- running a case -------------------------------------------------------------------------------------------
+
+
+def run(case: Case, out: Path) -> Json:
+    """{"printed": one for each command that printed JSON, "kept": label -> files' content}, in plain numbers."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    if case.prepare:
+        case.prepare(out)
+    printed = [call(command, out) for command in case.commands]
+    found: dict[str, Json] = {}
+    for label, pattern in case.keep.items():
+        files = sorted(out.glob(pattern))
+        assert files, f"no file matches {pattern}"
+        found[label] = [content(file) for file in files]
+    if case.measure:
+        found["measured"] = case.measure(out)
+    return compact({"printed": [part for part in printed if part is not None], "kept": found}, out)
+
+
+def call(command: str, out: Path) -> Json:
+    """What the command printed, if it is JSON."""
+    words = [word.replace("{out}", str(out)) for word in shlex.split(command)]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), pytest.raises(SystemExit) as left:
+        main(words)
+    assert left.value.code == 0, f"`tessera {command}` left with {left.value.code}"
+    return json.loads(said.getvalue()) if said.getvalue().startswith(("{", "[")) else None
+
+
+def content(file: Path) -> Json:
+    if file.suffix == ".json":
+        return json.loads(file.read_text())
+    if file.suffix == ".jsonl":
+        return [json.loads(line) for line in file.read_text().splitlines()]
+    if file.suffix == ".png":
+        return {"image": plain(torch.from_numpy(np.asarray(Image.open(file)).astype(np.float64)))}
+    if file.suffix == ".csv":
+        table = np.genfromtxt(file, delimiter=",", names=True)
+        return {name: table[name].tolist() for name in table.dtype.names or ()}
+    if file.suffix == ".npz":
+        arrays = np.load(file)
+        return {name: arrays[name].tolist() for name in arrays.files}
+    from safetensors.torch import load_file
+
+    tensors = load_file(file).items()
+    return {name: tensor_summary(tensor.double().numpy()) for name, tensor in tensors if tensor.numel()}
+
+
+def tensor_summary(array: np.ndarray) -> str | list[float]:
+    summary = array_summary(array)
+    return [len(array.ravel()), summary["rms"], summary["projection"]]
+
+
+def plain(tensor: torch.Tensor) -> Json:
+    return tensor.detach().double().cpu().tolist()
+
+
+# --- what is kept of numbers ----------------------------------------------------------------------------------
+
+
+def compact(value: Json, out: Path) -> Json:
+    """Without what differs from machine to machine, and with summaries in the place of long arrays."""
+    if isinstance(value, dict):
+        return {key: compact(part, out) for key, part in value.items() if not ignored(key)}
+    if isinstance(value, list):
+        shape = shape_of(value)
+        if shape is not None and math.prod(shape) > LONG:
+            return array_summary(np.array(value, dtype=np.float64))
+        return [compact(part, out) for part in value]
+    if isinstance(value, str):
+        return value.replace(str(out), "OUT")
+    return value
+
+
+def ignored(key: str) -> bool:
+    """Whether a value differs from run to run or from machine to machine."""
+    return key in names.IGNORED or key.endswith(("seconds", "per_second"))
+
+
+def shape_of(value: Json) -> tuple[int, ...] | None:
+    """Of a rectangular array of numbers; None for anything else."""
+    if not isinstance(value, list):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return () if is_number else None
+    shapes = {shape_of(part) for part in value}
+    if len(shapes) != 1 or (inner := shapes.pop()) is None:
+        return None
+    return (len(value), *inner)
+
+
+def array_summary(array: np.ndarray) -> dict[str, Json]:
+    """Size, mean, root mean square, a projection that order changes, and single values."""
+    flat = array.ravel()
+    direction = np.cos(1 + np.sqrt(2) * np.arange(flat.size))
+    return {
+        "array": list(array.shape),
+        "mean": digits(flat.mean()),
+        "rms": digits(np.sqrt(np.mean(flat**2))),
+        "projection": digits(flat @ direction / np.sqrt(flat.size)),
+        "values": [digits(number) for number in flat[:: -(-flat.size // 5)]],
+    }
+
+
+def digits(number: float) -> float:
+    return float(f"{number:.9g}")
+
+
+# --- comparing ------------------------------------------------------------------------------------------------
+
+
+def renamed(value: Json, case: str, key: str = "") -> Json:
+    """A golden value in today's words."""
+    if isinstance(value, dict):
+        today = {
+            names.KEYS_OF.get(case, {}).get(old, names.KEYS.get(old, old)): (old, part)
+            for old, part in value.items()
+            if old not in names.GONE
+        }
+        return {new: renamed(part, case, new) for new, (_, part) in today.items() if not ignored(new)}
+    if isinstance(value, list):
+        return [renamed(part, case, key) for part in value]
+    if isinstance(value, str):
+        value = names.VALUES_OF.get(key, {}).get(value, names.VALUES.get(value, value))
+        if " " in value:
+            for pattern, replacement in names.PROSE:
+                value = re.sub(pattern, replacement, value)
+    return value
+
+
+def differences(golden: Json, made: Json, at: str = "") -> Iterator[str]:
+    """One line for each place where the two differ."""
+    if isinstance(golden, dict) and isinstance(made, dict):
+        if "array" in golden and "array" in made:
+            yield from array_differences(golden, made, at)
+            return
+        for key in golden.keys() - made.keys():
+            yield f"{at}.{key} is missing"
+        for key in made.keys() - golden.keys() - names.ADDED:
+            yield f"{at}.{key} is new"
+        for key in golden.keys() & made.keys():
+            yield from differences(golden[key], made[key], f"{at}.{key}")
+    elif isinstance(golden, list) and isinstance(made, list):
+        if len(golden) != len(made):
+            yield f"{at} has {len(made)} entries instead of {len(golden)}"
+        for n, (one, other) in enumerate(zip(golden, made)):
+            yield from differences(one, other, f"{at}[{n}]")
+    elif shape_of(golden) == () and shape_of(made) == ():
+        if not math.isclose(golden, made, rel_tol=RELATIVE, abs_tol=ABSOLUTE):
+            yield f"{at} is {made} instead of {golden}"
+    elif type(golden) is not type(made) or golden != made:
+        yield f"{at} is {made!r} instead of {golden!r}"
+
+
+def array_differences(golden: Json, made: Json, at: str) -> Iterator[str]:
+    """Summaries of arrays agree up to the size of the numbers in them."""
+    if golden["array"] != made["array"]:
+        yield f"{at} has shape {made['array']} instead of {golden['array']}"
+        return
+    is_image = at.endswith(".image")  # rounded to bytes: a last bit may become a whole step
+    scale = RELATIVE * golden["rms"] * math.sqrt(math.prod(golden["array"])) ** 0.5 + ABSOLUTE
+    for name in ("mean", "rms", "projection"):
+        if abs(golden[name] - made[name]) > scale:
+            yield f"{at}: {name} is {made[name]} instead of {golden[name]}"
+    for n, (one, other) in enumerate(zip(golden["values"], made["values"])):
+        if abs(one - other) > (1 if is_image else scale):
+            yield f"{at}: value {n} is {other} instead of {one}"
+
+
+def golden_file(name: str) -> Path:
+    return GOLDEN / f"{name}.json"
+
+
+def parameters() -> list[Any]:
+    return [pytest.param(n, id=n, marks=[pytest.mark.slow] if case.slow else []) for n, case in CASES.items()]
+
+
+@pytest.mark.parametrize("name", parameters())
+def test_numbers_are_those_of_the_golden_file(name, tmp_path):
+    case = CASES[name]
+    for package in case.needs:
+        pytest.importorskip(package)
+    golden = json.loads(golden_file(name).read_text())
+    if name in names.RESHAPE:
+        golden = names.RESHAPE[name](golden)
+    made = json.loads(json.dumps(run(case, tmp_path)))
+    found = list(differences(renamed(golden, name), made))
+    assert not found, "\n".join(found[:40])
+
+
+def test_a_changed_number_a_lost_key_and_a_new_word_are_noticed():
+    golden = compact({"a": [1.0, 2.0], "b": {"c": "plain"}, "d": list(range(100))}, Path("/nowhere"))
+    assert list(differences(golden, golden)) == []
+    for changed in (
+        {"a": [1.0, 2.0001], "b": {"c": "plain"}, "d": list(range(100))},
+        {"a": [1.0, 2.0], "b": {}, "d": list(range(100))},
+        {"a": [1.0, 2.0], "b": {"c": "sum"}, "d": list(range(100))},
+        {"a": [1.0, 2.0], "b": {"c": "plain"}, "d": [1, 0, *range(2, 100)]},
+        {"a": [1.0, True], "b": {"c": "plain"}, "d": list(range(100))},
+    ):
+        assert len(list(differences(golden, compact(changed, Path("/nowhere"))))) >= 1
+
+
+def test_every_golden_file_has_its_commands():
+    assert {file.stem for file in GOLDEN.glob("*.json")} == set(CASES)
+
+
+# --- making the files -----------------------------------------------------------------------------------------
+
+
+def write(name: str) -> None:
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        record = run(CASES[name], Path(folder))
+    golden_file(name).write_text(json.dumps(record, separators=(",", ":"), sort_keys=True) + "\n")
+    print(
+        f"{name}: {golden_file(name).stat().st_size} bytes, {time.perf_counter() - begun:.1f} s", flush=True
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Make golden files again.")
+    parser.add_argument("--list", action="store_true", help="list the cases")
+    parser.add_argument("--write", nargs="+", metavar="NAME", default=[], help="which, or `all`")
+    given = parser.parse_args()
+    if given.list:
+        print("\n".join(CASES))
+    for wanted in CASES if given.write == ["all"] else given.write:
+        if wanted not in CASES:
+            sys.exit(f"there is no case `{wanted}`; --list shows all")
+        write(wanted)
