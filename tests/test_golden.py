@@ -59,7 +59,7 @@ TINY_NETWORK = (
     "--denoiser.head-width 8 --denoiser.tile 1 --training.batch 8 --training.stockpile 32 "
     "--training.checkpoint 64 --training.snapshot 32 --device cpu "
 )
-TRAIN = f"{TINY_NETWORK} --total 64 --tensorboard off --run {{out}}/run"
+TRAIN = f"{TINY_NETWORK} --total 64 --tensorboard off --out {{out}}/run"
 TRAINED = {
     "config": "run/config.json",
     "log": "run/log.jsonl",
