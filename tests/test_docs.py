@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.cli import VERBS, main
+from tessera.cli.main import VERBS, main
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])

@@ -61,7 +61,7 @@ def test_rounding_keeps_digits_and_everything_else():
     assert rounded(content) == kept
 
 
-def test_a_plot_is_saved_with_few_colours_whole_or_not_at_all(tmp_path):
+def test_a_plot_is_saved_with_few_colors_whole_or_not_at_all(tmp_path):
     from matplotlib.figure import Figure
     from PIL import Image
 

@@ -23,9 +23,11 @@ def test_the_commit_of_another_project_is_not_taken_for_ours(tmp_path):
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "theirs"]):
         subprocess.run([*git, *words], check=True)
-    ask = "from tessera.provenance import commit; print(commit())"
+    prompt = "from tessera.provenance import commit; print(commit())"
     where = {"PYTHONPATH": str(copy.parent), "PATH": "/usr/bin:/bin"}
-    found = subprocess.run([sys.executable, "-c", ask], env=where, capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", prompt], env=where, capture_output=True, text=True, check=True
+    )
     assert found.stdout.strip() == "None"
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from tessera.config import Ki, Mi
 from tessera.errors import UserError
-from tessera.experiments import Ki, Mi
+from tessera.evaluation.detector import load_detector
 from tessera.files import read_json
-from tessera.judge.judge import load_judge
-from tessera.study.exam import Examiner
-from tessera.training.run import RunFolder
+from tessera.studies.clevr.evaluate import Evaluator
+from tessera.training.run_folder import RunFolder
 
 TOOLS = Path(__file__).parents[1] / "tools"
 spec = importlib.util.spec_from_file_location("search", TOOLS / "search.py")
@@ -78,13 +78,13 @@ def test_a_queue_that_makes_no_sense_is_refused(tmp_path, entries):
 
 
 def tiny(name, **more):
-    training = {"total": 64, "stockpile": 32, "ema": [0.1, 0.2], **more.pop("training", {})}
+    training = {"total": 64, "render_batch": 32, "ema": [0.1, 0.2], **more.pop("training", {})}
     return search.SearchCell(name, preset="tiny", changes={"training": training}, **more)
 
 
 def test_a_cell_is_scored_along_training_and_another_continues_from_its_state(tmp_path):
     device = torch.device("cpu")
-    examiner = Examiner(load_judge(), None, device)
+    examiner = Evaluator(load_detector(), None, device)
     task = search.Task(tmp_path, "cpu", 1, 1, time.time() + 600)
     first = tiny("first", scores={"32": [0.1]})
     second = tiny("second", start="first:32", training={"cooldown": 32})
@@ -95,7 +95,7 @@ def test_a_cell_is_scored_along_training_and_another_continues_from_its_state(tm
     moments = [(score["images_seen"], score["average"]) for score in record["scores"]]
     assert moments == [(32, 0.1), (64, 0.1), (64, 0.2)]
     assert record["finished"]
-    assert all(len(score["all_filled"]) == 13 for score in record["scores"])
+    assert all(len(score["all_found"]) == 13 for score in record["scores"])
     assert (tmp_path / "sheets" / "first.png").is_file()
 
     continued = RunFolder(tmp_path / "runs" / "second").records()

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from tessera.cli import main
-from tessera.conditioners import Conditioner, registry
-from tessera.denoiser import build
+from tessera.cli.main import main
+from tessera.conditioning import Conditioner, registry
 from tessera.errors import UserError
 from tessera.files import read_json
+from tessera.models import build
 from tessera.scenes import LOCATIONS, Scenes
 
 ROOT = Path(__file__).parents[1]
@@ -38,9 +38,7 @@ def test_reproduce_puts_two_trainings_side_by_side(tutorial, capsys, tmp_path):
     assert page.count('<article class="card') == 2 and page.count('class="viewer"') == 2
     assert len(list((tmp_path / "results" / "study").glob("*.json"))) == 2
 
-    with pytest.raises(
-        SystemExit
-    ) as left:  # the records alone: counts, pictures and tables, but no heat-maps
+    with pytest.raises(SystemExit) as left:  # the records alone: counts, images and tables, but no heat-maps
         main(["report", str(tmp_path / "results"), "--out", str(tmp_path / "study.html"), "--device", "cpu"])
     study = (tmp_path / "study.html").read_text()
     assert left.value.code == 0 and study.count('<article class="card') == 2 and 'id="study"' in study
@@ -64,7 +62,7 @@ def test_repairs_stand_beside_what_they_repair(tutorial, capsys, tmp_path):
         kept = read_json(tmp_path / "report-measured" / name / "report-locality.json")
         local[name] = kept["conditional_locality"]["value"]
     assert local["exp2, project"] == local["exp2, localize"] == 1.0  # by construction
-    assert local["exp2"] < 0.5 < 0.8 < local["exp1"]  # one was told of a single thing, the other of all
+    assert local["exp2"] < 0.5 < 0.8 < local["exp1"]  # one was told of a single object, the other of all
 
 
 # --- the page for strangers ---------------------------------------------------------------------------------
@@ -94,30 +92,32 @@ def test_a_stranger_can_add_a_conditioner_and_a_denoiser_by_following_one_page(s
     assert (folder / "report.html").stat().st_size > 100_000
     assert (folder / "mine" / "model.safetensors").is_file()
     model = names["model"]
-    assert type(model.denoiser) is names["Plain"] and model.tell == names["ReadingOrder"]()
-    assert names["found"].subjects[0].seen_max == 3
+    assert type(model.denoiser) is names["Plain"] and model.conditioner == names["ReadingOrder"]()
+    assert names["found"].subjects[0].max_train_objects == 3
 
 
 def test_the_strangers_conditioner_keeps_the_contract(stranger):
-    tell = stranger[0]["ReadingOrder"](slots=4)
-    assert isinstance(tell, Conditioner)
+    conditioner = stranger[0]["ReadingOrder"](slots=4)
+    assert isinstance(conditioner, Conditioner)
     scenes = Scenes(objects=3).draw(8, seed=1)
-    cond = tell.encode(scenes)
-    assert cond.shape == (8, tell.dim)
-    for row, places in zip(cond, tell.conditions(cond)):
-        assert len(places) == 3 and places == sorted(places, key=lambda place: (place[1], place[0]))
-        assert torch.equal(tell.at(places)[0], row)
-    alone = tell.encode(Scenes(objects=3).draw(8, seed=1), torch.arange(8), 0)
+    cond = conditioner.encode(scenes)
+    assert cond.shape == (8, conditioner.dim)
+    for row, locations in zip(cond, conditioner.conditions(cond)):
+        assert len(locations) == 3 and locations == sorted(
+            locations, key=lambda location: (location[1], location[0])
+        )
+        assert torch.equal(conditioner.at(locations)[0], row)
+    alone = conditioner.encode(Scenes(objects=3).draw(8, seed=1), torch.arange(8), 0)
     assert torch.equal(cond, alone)
 
 
 def test_the_strangers_conditioner_takes_out_what_is_named_or_numbered(stranger):
-    tell = stranger[0]["ReadingOrder"](slots=4)
-    cond = tell.at(LOCATIONS[:3])
-    for number, place in enumerate(tell.conditions(cond)[0]):
-        assert torch.equal(tell.without(cond, number), tell.without(cond, place))
-        assert len(tell.conditions(tell.without(cond, place))[0]) == 2
+    conditioner = stranger[0]["ReadingOrder"](slots=4)
+    cond = conditioner.at(LOCATIONS[:3])
+    for number, location in enumerate(conditioner.conditions(cond)[0]):
+        assert torch.equal(conditioner.without(cond, number), conditioner.without(cond, location))
+        assert len(conditioner.conditions(conditioner.without(cond, location))[0]) == 2
     with pytest.raises(UserError, match="no condition"):
-        tell.without(cond, 3)
+        conditioner.without(cond, 3)
     with pytest.raises(UserError, match="at most 4"):
-        tell.at(LOCATIONS[:5])
+        conditioner.at(LOCATIONS[:5])

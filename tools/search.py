@@ -27,27 +27,32 @@ from rich.console import Console
 from rich.table import Table
 from scipy.optimize import isotonic_regression
 
-from tessera.chance import generator
-from tessera.denoiser.build import build_denoiser, tell_for
-from tessera.denoiser.folder import Model, denoiser_config, load_model
+from tessera.config import Settings, format_count, parse_count, settings_from
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
-from tessera.experiments import Settings, format_count, parse_count, settings_from
+from tessera.evaluation.calibrate import load_calibration
+from tessera.evaluation.detector import load_detector
+from tessera.evaluation.intervals import quantile_range
 from tessera.files import make_folder, read_json, rounded, write_json
-from tessera.judge.calibrate import load_calibration
-from tessera.judge.intervals import quantile_range
-from tessera.judge.judge import load_judge
+from tessera.models.build import build_denoiser, conditioner_for
+from tessera.models.model_folder import Model, denoiser_config, load_model
 from tessera.provenance import provenance
-from tessera.study.cells import PICTURES, Cell
-from tessera.study.crew import shared_gpu
-from tessera.study.exam import Answers, Exam, Examiner, quality
-from tessera.study.strips import save_strip
-from tessera.training.loop import Learner
-from tessera.training.run import RunFolder, crossed, train_run
+from tessera.rng import generator
+from tessera.studies.clevr.entries import IMAGES, StudyEntry
+from tessera.studies.clevr.evaluate import Answers, EvaluationConfig, Evaluator, quality
+from tessera.studies.clevr.image_grids import save_image_grid
+from tessera.studies.clevr.workers import shared_gpu
+from tessera.training.run_folder import RunFolder, crossed, train_run
+from tessera.training.trainer import Trainer
 
 RESAMPLES = 200  # for the intervals of a score
 MARGIN = 25  # seconds kept at the end for the last scores
-COUNTS = ("all_filled", "clean", "within", "near")  # of a score: samples of every K for which it holds
+COUNTS = (
+    "all_found",
+    "exact",
+    "allowed_extras",
+    "two_missing",
+)  # of a score: samples of every K for which it holds
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class SearchCell:
     name: str
     about: str = ""
     experiment: str = "exp1"
-    seen_max: int = 3
+    max_train_objects: int = 3
     preset: str = "small"
     seed: int = 0
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -68,12 +73,12 @@ class SearchCell:
     model: str | None = None  # a model folder or shipped name to score instead of training
 
     @property
-    def cell(self) -> Cell:
+    def cell(self) -> StudyEntry:
         changes = {group: dict(values) for group, values in self.changes.items()}
         for name, value in changes.get("training", {}).items():
             if name in ("total", "cooldown"):
                 changes["training"][name] = parse_count(value)
-        return Cell(self.experiment, self.seen_max, changes=changes)
+        return StudyEntry(self.experiment, self.max_train_objects, changes=changes)
 
     @property
     def settings(self) -> Settings:
@@ -150,22 +155,22 @@ def k50_record(counts: Sequence[int], n: int) -> dict[str, float]:
     return {"value": k50(shares), "low": low, "high": high}
 
 
-def score_of(answers: Answers, marks: Mapping[str, Any], seen_max: int) -> dict[str, Any]:
-    """One exam in brief: K50, K_max, mean recall beyond the training range, and counts for every K."""
-    rows = marks["rows"]
+def score_of(answers: Answers, scores: Mapping[str, Any], max_train_objects: int) -> dict[str, Any]:
+    """One evaluation in brief: K50, K_max, mean recall beyond the training range, and counts for every K."""
+    rows = scores["rows"]
     n = rows[0]["n"]
     columns = {name: [row[name]["count"] for row in rows] for name in COUNTS}
     recall = [row["found"]["mean"] / row["k"] if row["k"] else 1.0 for row in rows]
-    beyond = [share for row, share in zip(rows, recall) if row["k"] > seen_max]
+    beyond = [share for row, share in zip(rows, recall) if row["k"] > max_train_objects]
     shown = quality(answers)
     return {
-        "k50": k50_record(columns["all_filled"], n),
+        "k50": k50_record(columns["all_found"], n),
         "k_max": {
-            rule: [record["value"], record["low"], record["high"]] for rule, record in marks["k_max"].items()
+            rule: [record["value"], record["low"], record["high"]] for rule, record in scores["k_max"].items()
         },
         "recall_beyond": float(np.mean(beyond)) if beyond else None,
-        "proper": shown["proper"]["share"],
-        "strange": shown["strange"]["share"],
+        "well_formed": shown["well_formed"]["share"],
+        "ood": shown["ood"]["share"],
         "n": n,
         "k": [row["k"] for row in rows],
         **columns,
@@ -179,64 +184,66 @@ class Scorer:
     """Scores one cell's model and keeps its record."""
 
     def __init__(
-        self, cell: SearchCell, examiner: Examiner, out: Path, each: int, steps: int, keep: set[int]
+        self, cell: SearchCell, examiner: Evaluator, out: Path, each: int, steps: int, keep: set[int]
     ):
         self.cell, self.examiner, self.out = cell, examiner, out
-        self.exam = Exam(cell.cell.ks, each, steps)
+        self.evaluation = EvaluationConfig(cell.cell.ks, each, steps)
         self.keep = keep  # images after which another cell continues from this one's state
         self.model: Model | None = None
         known = record_of(cell, out)
         self.record: dict[str, Any] = known or {"cell": cell.name, "finished": False, "scores": []}
 
-    def at_snapshot(self, run: RunFolder, learner: Learner) -> None:
-        if learner.images_seen in self.keep:
+    def at_snapshot(self, run: RunFolder, trainer: Trainer) -> None:
+        if trainer.images_seen in self.keep:
             kept = make_folder(run.folder / "kept")
             shutil.copy(run.states()[0], kept)
-        for std in self.cell.averages_at(learner.images_seen):
-            self.score_average(learner, std, self.cell.churns[:1], learner.images_seen)
+        for std in self.cell.averages_at(trainer.images_seen):
+            self.score_average(trainer, std, self.cell.churns[:1], trainer.images_seen)
 
-    def score_average(self, learner: Learner, std: float, churns: Sequence[float], images_seen: int) -> None:
-        known = {(score["images_seen"], score["average"], score["churn"]) for score in self.record["scores"]}
-        if all((images_seen, std, churn) in known for churn in churns):
+    def score_average(self, trainer: Trainer, std: float, churns: Sequence[float], images_seen: int) -> None:
+        known = {
+            (score["images_seen"], score["average"], score["s_churn"]) for score in self.record["scores"]
+        }
+        if all((images_seen, std, s_churn) in known for s_churn in churns):
             return
-        model = self.model_of(learner, std)
-        self.record["training"] = self.training(learner)
-        for churn in churns:
-            if (images_seen, std, churn) not in known:
-                self.score(model, {"images_seen": images_seen, "average": std, "churn": churn})
+        model = self.model_of(trainer, std)
+        self.record["training"] = self.training(trainer)
+        for s_churn in churns:
+            if (images_seen, std, s_churn) not in known:
+                self.score(model, {"images_seen": images_seen, "average": std, "s_churn": s_churn})
 
-    def model_of(self, learner: Learner, std: float) -> Model:
+    def model_of(self, trainer: Trainer, std: float) -> Model:
         """One copy of the network for all scores, with the average as it is now."""
         if self.model is None:
-            denoiser = learner.averaged(std)
+            denoiser = trainer.averaged(std)
             settings = self.cell.settings
             config = {"denoiser": denoiser_config(denoiser), "settings": settings.plain()}
-            self.model = self.examiner.ready(Model(denoiser, tell_for(settings), config))
+            self.model = self.examiner.ready(Model(denoiser, conditioner_for(settings), config))
         else:
-            self.model.denoiser.load_state_dict(learner.averages.state(std))
+            self.model.denoiser.load_state_dict(trainer.averages.state(std))
         return self.model
 
     def score(self, model: Model, what: dict[str, Any]) -> None:
-        answers = self.examiner.sit(model, replace(self.exam, churn=what["churn"]))
-        marks = self.examiner.mark(model, answers, corrected=False, resamples=RESAMPLES)
-        self.record["scores"].append({**what, **score_of(answers, marks, self.cell.seen_max)})
-        save_strip(make_folder(self.out / "sheets") / f"{self.cell.name}.png", answers)
+        answers = self.examiner.run(model, replace(self.evaluation, s_churn=what["s_churn"]))
+        scores = self.examiner.mark(model, answers, corrected=False, resamples=RESAMPLES)
+        self.record["scores"].append({**what, **score_of(answers, scores, self.cell.max_train_objects)})
+        save_image_grid(make_folder(self.out / "sheets") / f"{self.cell.name}.png", answers)
         self.write()
 
-    def finish(self, learner: Learner, finished: bool) -> None:
+    def finish(self, trainer: Trainer, finished: bool) -> None:
         for std in self.cell.settings.training.ema:
-            self.score_average(learner, std, self.cell.churns, learner.images_seen)
-        self.record["training"] = self.training(learner)
+            self.score_average(trainer, std, self.cell.churns, trainer.images_seen)
+        self.record["training"] = self.training(trainer)
         self.record["finished"] = finished
         self.write()
 
-    def training(self, learner: Learner) -> dict[str, Any]:
+    def training(self, trainer: Trainer) -> dict[str, Any]:
         """How far and how fast; the rate is of the trainings that shared the GPU, not of one alone."""
         log = RunFolder(runs_beside(self.out) / self.cell.name).records()
         rates = [line["images_per_second"] for line in log[1:]] or [None]
         return {
-            "images_seen": learner.images_seen,
-            "weights": sum(p.numel() for p in learner.denoiser.parameters()),
+            "images_seen": trainer.images_seen,
+            "weights": sum(p.numel() for p in trainer.denoiser.parameters()),
             "images_per_second": None if rates == [None] else float(np.median(rates)),
             "loss": log[-1]["loss"] if log else None,
         }
@@ -246,7 +253,11 @@ class Scorer:
             "about": self.cell.about,
             "start": self.cell.start,
             "model": self.cell.model,
-            "exam": {"each": self.exam.each, "steps": self.exam.steps, "seed": self.exam.seed},
+            "evaluation": {
+                "each": self.evaluation.each,
+                "steps": self.evaluation.steps,
+                "seed": self.evaluation.seed,
+            },
             "provenance": provenance(self.examiner.device),
         }
         settings = self.cell.settings.plain() if self.cell.model is None else None
@@ -294,7 +305,7 @@ def work(cell: SearchCell, task: Task, keep: set[int]) -> None:
     os.dup2(log.fileno(), sys.stdout.fileno())
     torch.set_num_threads(2)
     device = torch.device(task.device)
-    examiner = Examiner(load_judge(device=device), load_calibration(), device)
+    examiner = Evaluator(load_detector(device=device), load_calibration(), device)
     scorer = Scorer(cell, examiner, task.out, task.each, task.steps, keep)
     try:
         if cell.model is None:
@@ -311,24 +322,24 @@ def train_and_score(cell: SearchCell, task: Task, scorer: Scorer) -> None:
     if cell.parent and not RunFolder(folder).states():
         shutil.copy(kept_state(cell, task.out), make_folder(folder / "snapshots"))
     settings, device = cell.settings, torch.device(task.device)
-    learner = Learner(build_denoiser(settings), settings.training, device)
+    trainer = Trainer(build_denoiser(settings), settings.training, device)
     outcome = train_run(
         settings,
         folder,
-        learner=learner,
+        trainer=trainer,
         minutes=(task.deadline - time.time()) / 60,
         on_snapshot=scorer.at_snapshot,
     )
-    scorer.finish(learner, outcome.finished)
+    scorer.finish(trainer, outcome.finished)
 
 
 def score_alone(cell: SearchCell, scorer: Scorer) -> None:
     assert cell.model is not None
     model = scorer.examiner.ready(load_model(cell.model, scorer.examiner.device))
-    done = {score["churn"] for score in scorer.record["scores"]}
-    for churn in [churn for churn in cell.churns if churn not in done]:
+    done = {score["s_churn"] for score in scorer.record["scores"]}
+    for s_churn in [s_churn for s_churn in cell.churns if s_churn not in done]:
         facts = {"images_seen": model.config["images_seen"], "average": model.config["ema"]}
-        scorer.score(model, {**facts, "churn": churn})
+        scorer.score(model, {**facts, "s_churn": s_churn})
     scorer.record["finished"] = True
     scorer.write()
 
@@ -349,7 +360,7 @@ def run(
     workers: int = 4,
     out: Path = Path("runs/search"),
     device: DeviceName = "auto",
-    each: int = PICTURES,
+    each: int = IMAGES,
     steps: int = 32,
 ) -> None:
     """Train and score the cells of a queue, first come first served.
@@ -414,11 +425,11 @@ def table(out: tyro.conf.Positional[Path]) -> None:
         "cell",
         "images",
         "average",
-        "churn",
+        "s_churn",
         "K50",
         "K_max",
         "recall",
-        "proper",
+        "well_formed",
         "all found, K = 0, 1, ...",
     ):
         shown.add_column(name, no_wrap=True)
@@ -430,12 +441,12 @@ def table(out: tyro.conf.Positional[Path]) -> None:
                 record["cell"],
                 format_count(score["images_seen"]),
                 f"{score['average']:g}",
-                f"{score['churn']:g}",
+                f"{score['s_churn']:g}",
                 f"{score['k50']['value']:.2f} [{low:.1f}, {high:.1f}]",
                 str(score["k_max"]["paper"][0]),
                 f"{score['recall_beyond']:.3f}" if score["recall_beyond"] is not None else "",
-                "" if score["proper"] is None else f"{score['proper']:.3f}",
-                " ".join(str(round(100 * count / score["n"])) for count in score["all_filled"]),
+                "" if score["well_formed"] is None else f"{score['well_formed']:.3f}",
+                " ".join(str(round(100 * count / score["n"])) for count in score["all_found"]),
             )
     Console(width=170).print(shown)
 

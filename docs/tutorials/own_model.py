@@ -1,7 +1,7 @@
 """Bring your own model: a flow-matching network with a training loop of its own, asked the same questions as ours.
 
-Nothing of Tessera is used to train it but the pictures. It never heard of noise levels: it predicts the velocity of a
-straight path from noise to picture. One adapter makes it a denoiser, and then everything can be asked of it.
+Nothing of Tessera is used to train it but the images. It never heard of noise levels: it predicts the velocity of a
+straight path from noise to image. One adapter makes it a denoiser, and then everything can be asked of it.
 
     python docs/tutorials/own_model.py                        # minutes on a CPU
     python docs/tutorials/own_model.py --images 500000 --n 64 # longer, on a GPU
@@ -14,22 +14,22 @@ import torch.nn.functional as F
 import tyro
 from torch import Tensor, nn
 
-from tessera.conditioners import LocationGrid
-from tessera.denoiser.contract import FromVelocity
-from tessera.denoiser.folder import Model
+from tessera.app.report.measure import ReportConfig
+from tessera.app.report.verdict import verdict
+from tessera.app.report.write import report_on
+from tessera.conditioning import LocationGrid
 from tessera.devices import pick_device
-from tessera.images.stream import Stream
-from tessera.report.measure import Dials
-from tessera.report.verdict import verdict
-from tessera.report.write import report_on
+from tessera.models.contract import FromVelocity
+from tessera.models.model_folder import Model
 from tessera.scenes import Scenes
+from tessera.training.stream import Stream
 
 SIZE, MOST = 32, 3
-tell = LocationGrid(cells=16, label="all")
+conditioner = LocationGrid(cells=16, label="all")
 
 
 class Flow(nn.Module):
-    """Yours: any network of (picture on the path, time, condition). Here, convolutions that each reach further."""
+    """Yours: any network of (image on the path, time, condition). Here, convolutions that each reach further."""
 
     def __init__(self, width: int = 48, depth: int = 4):
         super().__init__()
@@ -42,8 +42,8 @@ class Flow(nn.Module):
 
     def forward(self, x: Tensor, time: Tensor, cond: Tensor) -> Tensor:
         asked = F.interpolate(
-            tell.as_map(cond), size=x.shape[-2:]
-        )  # (B, 1, H, W): where things are asked for
+            conditioner.as_map(cond), size=x.shape[-2:]
+        )  # (B, 1, H, W): where objects are asked for
         told = self.time(time[:, None].to(x))[:, :, None, None]
         x = self.first(torch.cat([x, asked], 1))
         for layer in self.middle:
@@ -52,10 +52,10 @@ class Flow(nn.Module):
 
 
 def train(network: Flow, images: int, batch: int, device: torch.device) -> None:
-    """A training loop as anyone might have it: (1 - t) noise + t picture, and the network learns the way between."""
+    """A training loop as anyone might have it: (1 - t) noise + t image, and the network learns the way between."""
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
-    stream = Stream(Scenes(objects=(1, MOST)), SIZE, tell)
-    for number, pile in enumerate(stream.steps(0, batch, stockpile=8 * batch, device=device)):
+    stream = Stream(Scenes(objects=(1, MOST)), SIZE, conditioner)
+    for number, pile in enumerate(stream.steps(0, batch, render_batch=8 * batch, device=device)):
         if number * batch >= images:
             return
         noise, time = torch.randn_like(pile.images), torch.rand(batch, device=device)
@@ -81,27 +81,31 @@ def main(
     network = Flow().to(where)
     train(network, images, batch, where)
 
-    # The adapter: this path is at the picture at time 1. Nothing is told by passing zeros.
-    nothing = tell.at((), device=where)
+    # The adapter: this path is at the image at time 1. Nothing is told by passing zeros.
+    nothing = conditioner.at((), device=where)
     predict = lambda x, time, cond: network(x, time, nothing.expand(len(x), -1) if cond is None else cond)  # noqa: E731
     denoiser = FromVelocity(predict, data_at=1)
     denoiser.network = network  # so that its weights are counted and moved with it
 
-    # What the report should know of it: the size of pictures, what training showed, what it was told.
+    # What the report should know of it: the size of images, what training showed, what it was told.
     facts = {
         "denoiser": {"kind": "flow matching", "size": SIZE},
-        "settings": {"experiment": "mine", "data": {"objects": [1, MOST], "size": SIZE}, "tell": tell.config},
+        "settings": {
+            "experiment": "mine",
+            "data": {"objects": [1, MOST], "size": SIZE},
+            "conditioner": conditioner.config,
+        },
         "images_seen": images,
     }
-    model = Model(denoiser.eval().requires_grad_(False), tell, facts)
+    model = Model(denoiser.eval().requires_grad_(False), conditioner, facts)
     found = report_on(
         {"mine": model},
         out / "report.html",
-        Dials(n=n, ks=(0, 1, 2, 3, 4, 6), steps=steps, quick=True),
+        ReportConfig(n=n, ks=(0, 1, 2, 3, 4, 6), steps=steps, quick=True),
         device=device,
     )
     subject = found.subjects[0]
-    print(verdict(subject.marks, subject.locality).headline)
+    print(verdict(subject.scores, subject.locality).headline)
     print(f"Read {out / 'report.html'}")
 
 

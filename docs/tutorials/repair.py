@@ -1,10 +1,10 @@
 """Repair a failing model without training it: make it look locally, and measure what that changes.
 
-A network that was told of one thing at a time (exp2) knows how a single thing looks, and is lost when asked for
+A network that was told of one object at a time (exp2) knows how a single object looks, and is lost when asked for
 several. Three ways to ask the very same weights, beside a network that composes by itself:
 
     sum        scores of the single conditions added up
-    project    the region of every asked place from a pass told of that place alone (Lemma 1 as a sampler)
+    project    the region of every asked location from a pass told of that location alone (Lemma 1 as a sampler)
     localize   every cell from a pass told only of what is near it
 
     python docs/tutorials/repair.py                               # the shipped exp2: some minutes on a CPU
@@ -19,13 +19,13 @@ from pathlib import Path
 
 import tyro
 
+from tessera.app.report.measure import ReportConfig
+from tessera.app.report.verdict import verdict
+from tessera.app.report.write import report_on
+from tessera.cli.sample import open_model
 from tessera.devices import pick_device
-from tessera.report.measure import Dials
-from tessera.report.verdict import verdict
-from tessera.report.write import report_on
-from tessera.sampler.asking import parse_ks
-from tessera.sampler.compose import repair
-from tessera.sampler.verbs import open_model
+from tessera.sampling.compose import compose_by_name
+from tessera.sampling.prompts import parse_ks
 
 REPAIRS = ("sum", "project", "localize")
 
@@ -42,23 +42,25 @@ def main(
     where = pick_device(device)
     failing = open_model(model, device=where)
 
-    # Every repair is a denoiser again, so it can be sampled, judged and located like any other.
+    # Every repair is a denoiser again, so it can be sampled, evaluated and located like any other.
     name = Path(model).name
     models = {name: failing}
     for how in REPAIRS:
-        models[f"{name}, {how}"] = replace(failing, denoiser=repair(failing.denoiser, failing.tell, how))
+        models[f"{name}, {how}"] = replace(
+            failing, denoiser=compose_by_name(failing.denoiser, failing.conditioner, how)
+        )
     for other in beside.replace(",", " ").split():
         models[Path(other).name] = open_model(other, device=where)
 
     found = report_on(
         models,
         out / "report.html",
-        Dials(n=n, ks=tuple(parse_ks(k)), steps=steps, quick=True),
+        ReportConfig(n=n, ks=tuple(parse_ks(k)), steps=steps, quick=True),
         device=device,
         title="A failing model, repaired",
     )
     for subject in found.subjects:
-        print(f"{subject.name}: {verdict(subject.marks, subject.locality).headline}")
+        print(f"{subject.name}: {verdict(subject.scores, subject.locality).headline}")
     print(f"Read {out / 'report.html'}")
 
 

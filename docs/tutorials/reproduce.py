@@ -1,6 +1,6 @@
 """Reproduce: two trainings that differ in one word, examined and put side by side.
 
-exp1 is told where all things are, exp2 where one of them is. The paper finds that the first composes up to nine things
+exp1 is told where all objects are, exp2 where one of them is. The paper finds that the first composes up to nine objects
 and the second does not compose at all.
 
     python docs/tutorials/reproduce.py                                    # minutes on a CPU, to see the way
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import tyro
 
+from tessera.cli.report import Report
+from tessera.cli.reproduce import Reproduce
 from tessera.files import read_json
-from tessera.report.verbs import Report
-from tessera.study.cells import CELLS
-from tessera.study.tables import k_max_words
-from tessera.study.verbs import Reproduce
+from tessera.studies.clevr.entries import CELLS
+from tessera.studies.clevr.tables import k_max_words
 
 NAMES = ("exp1-M3", "exp2-M3")
 
@@ -32,7 +32,7 @@ def main(
 ) -> None:
     runs, results = out / "runs", out / "results"
 
-    # 1. Train what is missing, ask for K things, let the judge count. Stopped and called again, it carries on.
+    # 1. Train what is missing, ask for K objects, let the detector count. Stopped and called again, it carries on.
     Reproduce(
         what="fig1", only=",".join(NAMES), preset=preset, seeds=1, total=total, each=each, k=k, steps=steps,
         root=runs, results=results,

@@ -1,3 +1,3 @@
-from tessera.cli import main
+from tessera.cli.main import main
 
 main()

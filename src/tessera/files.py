@@ -36,7 +36,7 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def save_plot(figure: Any, path: Path, dpi: int = 110) -> None:
-    """A matplotlib drawing as a PNG of 256 colours: lines and letters need no more, and it is a third as large."""
+    """A matplotlib drawing as a PNG of 256 colors: lines and letters need no more, and it is a third as large."""
     from PIL import Image
 
     drawn = io.BytesIO()

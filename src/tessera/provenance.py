@@ -15,8 +15,8 @@ def commit() -> str | None:
 
     A copy without its history can be told by the environment variable TESSERA_COMMIT.
     """
-    if told := os.environ.get("TESSERA_COMMIT"):
-        return told
+    if commit_from_environment := os.environ.get("TESSERA_COMMIT"):
+        return commit_from_environment
     here = Path(__file__).parent
 
     def git(*words: str) -> str:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessera.errors import UserError
-from tessera.scenes import Lights, Scene, Scenes, Thing, read_scenes, write_scenes
+from tessera.scenes import Lights, Scene, SceneObject, Scenes, read_scenes, write_scenes
 from tessera.scenes.camera import CAMERA
 from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES
 
@@ -42,8 +42,8 @@ OFFICIAL = {
 }
 
 number = st.floats(-9, 9, allow_nan=False)
-things = st.builds(
-    Thing,
+objects = st.builds(
+    SceneObject,
     shape=st.sampled_from(SHAPES),
     color=st.sampled_from(COLOR_NAMES),
     material=st.sampled_from(MATERIALS),
@@ -54,7 +54,7 @@ things = st.builds(
 points = st.tuples(number, number, number)
 scenes = st.builds(
     Scene,
-    things=st.lists(things, max_size=4).map(tuple),
+    objects=st.lists(objects, max_size=4).map(tuple),
     camera=st.tuples(st.floats(7, 8), st.floats(-7, -6), st.floats(5, 6)),
     lights=st.builds(Lights, key=points, fill=points, back=points),
 )
@@ -90,9 +90,9 @@ def test_a_drawn_batch_is_read_back_exactly(tmp_path):
 def test_official_files_show_the_stage_without_jitter(tmp_path, content):
     (scene,) = read_scenes(stored(tmp_path / "scene.json", content))
     assert scene.camera == CAMERA and scene.lights == Lights()
-    assert scene.things[0].rotation == 269.8491  # radians, whatever the generator calls it
-    assert scene.things[1] == Thing("cube", "gray", "rubber", 0.3499999940395355, (-1.0, 2.0), 12.0)
-    assert [thing.size_name for thing in scene.things] == ["large", "small"]
+    assert scene.objects[0].rotation == 269.8491  # radians, whatever the generator calls it
+    assert scene.objects[1] == SceneObject("cube", "gray", "rubber", 0.3499999940395355, (-1.0, 2.0), 12.0)
+    assert [obj.size_name for obj in scene.objects] == ["large", "small"]
 
 
 def test_real_files_are_read_with_their_camera_and_lamps(clevr_reference):
@@ -122,8 +122,8 @@ def test_written_fields_are_the_generators(clevr_reference, tmp_path):
                 assert mine["directions"][name] == pytest.approx(vector, abs=1e-6)
 
 
-def test_a_wider_picture_has_the_same_horizontal_view(tmp_path):
-    scene = Scene((Thing("cube", "red", "metal", 0.7, (1.0, 2.0)),))
+def test_a_wider_image_has_the_same_horizontal_view(tmp_path):
+    scene = Scene((SceneObject("cube", "red", "metal", 0.7, (1.0, 2.0)),))
     for name, size in (("four_three", (480, 360)), ("three_two", (480, 320))):
         write_scenes(tmp_path / name, [scene], size=size)
     tall, flat = (
@@ -133,14 +133,14 @@ def test_a_wider_picture_has_the_same_horizontal_view(tmp_path):
     assert tall[0] == flat[0] and tall[1] - 180 == flat[1] - 160
 
 
-def test_picture_names_can_be_given(tmp_path):
+def test_image_names_can_be_given(tmp_path):
     write_scenes(tmp_path / "a.json", [Scene(), Scene()], split="val", image_names=["x.png", "y.png"])
     records = json.loads((tmp_path / "a.json").read_text())["scenes"]
     assert [(r["image_filename"], r["image_index"], r["split"]) for r in records] == [
         ("x.png", 0, "val"),
         ("y.png", 1, "val"),
     ]
-    with pytest.raises(UserError, match="as many picture names"):
+    with pytest.raises(UserError, match="as many image names"):
         write_scenes(tmp_path / "a.json", [Scene()], image_names=[])
 
 
@@ -185,7 +185,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "scenes.json"
     write_scenes(path, [Scene()])
     before = path.read_text()
-    broken = Scene((Thing("cube", "red", "metal", 0.7, (math.nan, 0.0)),))
+    broken = Scene((SceneObject("cube", "red", "metal", 0.7, (math.nan, 0.0)),))
     with pytest.raises(ValueError, match="NaN"):
         write_scenes(path, [broken])
     assert path.read_text() == before

@@ -1,4 +1,4 @@
-"""A folder of pictures and scenes as a dataset, in each of the layouts people have."""
+"""A folder of images and scenes as a dataset, in each of the layouts people have."""
 
 import json
 
@@ -7,29 +7,29 @@ import torch
 from PIL import Image
 
 from tessera.errors import UserError
-from tessera.judge.truth import ClevrTruth
+from tessera.evaluation.truth import ClevrTruth
 from tessera.scenes import ClevrFolder, Scenes, write_scenes
 
 SCENES = Scenes(objects=(1, 3)).draw(3, seed=1).unstack()
 
 
-def picture(path, color, size=(48, 36)):
+def image(path, color, size=(48, 36)):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, color).save(path)
 
 
 @pytest.fixture
 def released(tmp_path):
-    """images/<split>/, scenes/CLEVR_<split>_scenes.json, 3:2 pictures, as CLEVR_v1.0."""
+    """images/<split>/, scenes/CLEVR_<split>_scenes.json, 3:2 images, as CLEVR_v1.0."""
     for split, green in (("train", 0), ("val", 255)):
         for i in range(3):
-            picture(tmp_path / "images" / split / f"CLEVR_{split}_{i:06d}.png", (i, green, 255), (48, 32))
+            image(tmp_path / "images" / split / f"CLEVR_{split}_{i:06d}.png", (i, green, 255), (48, 32))
         (tmp_path / "scenes").mkdir(exist_ok=True)
         write_scenes(tmp_path / "scenes" / f"CLEVR_{split}_scenes.json", SCENES, (48, 32), split)
     return tmp_path
 
 
-def test_a_released_folder_gives_pictures_with_their_scenes(released):
+def test_a_released_folder_gives_images_with_their_scenes(released):
     folder = ClevrFolder(released, split="val")
     assert len(folder) == 3
     image, scene = folder[2]
@@ -51,7 +51,7 @@ def test_a_folder_of_single_scene_files_works(tmp_path):
     write_scenes(tmp_path / "all.json", SCENES, split="new")
     for i, record in enumerate(json.loads((tmp_path / "all.json").read_text())["scenes"]):
         (tmp_path / "scenes" / f"CLEVR_new_{i:06d}.json").write_text(json.dumps(record))
-        picture(tmp_path / "images" / f"CLEVR_new_{i:06d}.png", (10 * i, 0, 0))
+        image(tmp_path / "images" / f"CLEVR_new_{i:06d}.png", (10 * i, 0, 0))
     folder = ClevrFolder(tmp_path)
     assert folder.scenes == SCENES
     assert float(folder.image(2)[0].mean()) == pytest.approx(20 / 127.5 - 1)
@@ -92,10 +92,10 @@ def test_missing_and_broken_parts_are_told_in_one_sentence(released, tmp_path):
 
 
 @pytest.mark.parametrize("field", ["image_filename", "split"])
-def test_scene_files_name_no_picture_outside_their_folder(tmp_path, field):
+def test_scene_files_name_no_image_outside_their_folder(tmp_path, field):
     inside, outside = tmp_path / "set", tmp_path / "CLEVR_val_000000.png"
-    picture(outside, "red")
-    picture(inside / "images" / "other.png", "blue")
+    image(outside, "red")
+    image(inside / "images" / "other.png", "blue")
     write_scenes(inside / "scenes.json", SCENES[:1], (48, 36), "val")
     content = json.loads((inside / "scenes.json").read_text())
     changed = {"image_filename": f"../../{outside.name}", "split": "../.."}

@@ -14,10 +14,10 @@ from tessera.scenes import Scenes, sampling
 
 HELD_OUT = (("cube", "red"), {"shape": "sphere", "material": "metal"})
 FAMILIES = {
-    "few things": (Scenes(objects=(1, 3)), 4096),
+    "few objects": (Scenes(objects=(1, 3)), 4096),
     "nothing or little, no jitter": (Scenes(objects=(0, 2), jitter=False), 4096),
     "held-out looks": (Scenes(objects=3, held_out=HELD_OUT, sizes="small"), 4096),
-    "more things": (Scenes(objects=(4, 6)), 1024),
+    "more objects": (Scenes(objects=(4, 6)), 1024),
     "as many as fit": (Scenes(objects=10), 64),
     "close together": (Scenes(objects=12, spacing="relaxed"), 64),
 }
@@ -26,7 +26,7 @@ on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernel n
 
 
 def differing(drawn, expected) -> int:
-    """Scenes in which a thing, the stage or the effort is not exactly the same."""
+    """Scenes in which an object, the stage or the effort is not exactly the same."""
     (scenes, effort), (wanted, spent) = drawn, expected
     pairs = [*zip(vars(scenes).values(), vars(wanted).values()), *zip(effort, spent)]
     unequal = [(a.cpu() != b).reshape(len(wanted), -1).any(1) for a, b in pairs if b.numel()]

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tessera.chance import generator
-from tessera.scenes.random import lane_key, normal, philox, uniform, words
+from tessera.rng import generator
+from tessera.scenes.random import normal, philox, stream_key, uniform, words
 
 # Known answers published with Random123 for philox4x32-10: counter, key, output.
 KNOWN = [
@@ -32,23 +32,23 @@ def test_philox_gives_the_published_answers(counter, key, answer):
 def test_a_word_is_the_word_of_its_counter():
     index, turn, block = 2**40 + 7, 3, 2
     counter = tuple(torch.tensor([w]) for w in (index & 0xFFFFFFFF, index >> 32, turn, block))
-    expected = torch.cat(philox(counter, lane_key(5, "some lane")))
+    expected = torch.cat(philox(counter, stream_key(5, "some lane")))
     assert torch.equal(words(5, torch.tensor([index]), "some lane", 12, turn)[0, 8:], expected)
 
 
 @given(st.integers(0, 2**62), st.integers(0, 2**40), st.integers(0, 30), st.integers(1, 30))
 def test_numbers_do_not_depend_on_who_else_is_asked_for(seed, index, first, count):
-    alone = uniform(seed, torch.tensor([index]), "lane", count, turn=2, first=first)
-    crowd = uniform(seed, torch.tensor([5, index, 9]), "lane", 70, turn=torch.tensor([0, 2, 1]))
+    alone = uniform(seed, torch.tensor([index]), "stream", count, turn=2, first=first)
+    crowd = uniform(seed, torch.tensor([5, index, 9]), "stream", 70, turn=torch.tensor([0, 2, 1]))
     assert torch.equal(alone[0], crowd[1, first : first + count])
 
 
-@pytest.mark.parametrize("other", ["seed", "lane", "turn", "index"])
+@pytest.mark.parametrize("other", ["seed", "stream", "turn", "index"])
 def test_streams_that_differ_in_one_coordinate_are_unrelated(other):
     one = uniform(0, MANY, "a", 1)[:, 0]
     two = {
         "seed": lambda: uniform(1, MANY, "a", 1),
-        "lane": lambda: uniform(0, MANY, "b", 1),
+        "stream": lambda: uniform(0, MANY, "b", 1),
         "turn": lambda: uniform(0, MANY, "a", 1, turn=1),
         "index": lambda: uniform(0, MANY + 1, "a", 1),
     }[other]()[:, 0]

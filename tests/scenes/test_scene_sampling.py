@@ -70,10 +70,10 @@ def test_every_scene_obeys_the_spacing_rules(scenes, seed):
     assert (drawn.xy.abs() <= 3).all()
     distances = SPACINGS[scenes.spacing]
     for scene in drawn.unstack():
-        for i, one in enumerate(scene.things):
+        for i, one in enumerate(scene.objects):
             assert one.shape in scenes.shapes and one.color in scenes.colors and one.size_name in scenes.sizes
             assert 0 <= one.rotation <= 2 * math.pi
-            for other in scene.things[:i]:
+            for other in scene.objects[:i]:
                 dx, dy = one.xy[0] - other.xy[0], one.xy[1] - other.xy[1]
                 assert math.hypot(dx, dy) - one.size - other.size > distances.apart - 1e-5
                 for axis in (RIGHT, BEHIND):
@@ -81,26 +81,26 @@ def test_every_scene_obeys_the_spacing_rules(scenes, seed):
 
 
 def scalar_scene(scenes: Scenes, seed: int, i: int) -> list[tuple]:
-    """The generator's nested loops for one scene, thing by thing and try by try, with our numbers."""
+    """The generator's nested loops for one scene, object by object and try by try, with our numbers."""
     index = torch.tensor([i])
     low, high = scenes.objects
     count = low + int(uniform(seed, index, "count", 1)[0, 0] * (high - low + 1))
     distances, turn = SPACINGS[scenes.spacing], 0
     while True:
-        things: list[tuple] = []
+        objects: list[tuple] = []
         look = uniform(seed, index, "look", 2 * high, turn)[0].numpy()
         for k in range(count):
             size, shape, color, material = looks(scenes)[int(look[2 * k] * np.float32(len(looks(scenes))))]
             radius = np.float32(list(SIZES.values())[size])
             numbers = uniform(seed, index, f"place {k}", 2 * TRIES, turn)[0].numpy().reshape(TRIES, 2)
             for x, y in np.float32(3) * (2 * numbers - 1):
-                if all(keeps_away(x, y, radius, *other[:3], distances) for other in things):
-                    things.append((x, y, radius, shape, color, material, look[2 * k + 1]))
+                if all(keeps_away(x, y, radius, *other[:3], distances) for other in objects):
+                    objects.append((x, y, radius, shape, color, material, look[2 * k + 1]))
                     break
             else:
                 break
-        if len(things) == count:
-            return things
+        if len(objects) == count:
+            return objects
         turn += 1
 
 
@@ -173,7 +173,7 @@ def test_relaxed_spacing_has_room_for_a_dozen(count):
     assert (Scenes(objects=count, spacing="relaxed").draw(8).count == count).all()
 
 
-def test_no_things_and_no_scenes_are_fine():
+def test_no_objects_and_no_scenes_are_fine():
     assert Scenes(objects=0).draw(3).present.shape == (3, 0)
     assert Scenes(objects=(0, 2)).draw(0).present.shape == (0, 2)
 
@@ -202,7 +202,7 @@ def test_bad_rules_are_told_in_one_sentence(options, sentence):
 
 
 @pytest.mark.parametrize(("objects", "spacing"), [(40, "official"), ((1, 14), "official"), (40, "relaxed")])
-def test_things_that_cannot_fit_are_refused_not_waited_for(objects, spacing):
+def test_objects_that_cannot_fit_are_refused_not_waited_for(objects, spacing):
     with pytest.raises(UserError, match="do not fit"):
         Scenes(objects=objects, spacing=spacing).draw(1)
 

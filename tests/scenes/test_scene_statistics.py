@@ -14,7 +14,7 @@ from tessera.scenes.vocabulary import SHAPES
 CHANCE = 1e-4  # a right sampler fails one of these tests so often; seeds are fixed, so it does not
 
 # From 200 scenes per count (120 for 9 and 10), drawn by another program that follows the generator's rules:
-# candidates per scene, placements that ran out of tries, placements that hid a thing, attempts per scene.
+# candidates per scene, placements that ran out of tries, placements that hid an object, attempts per scene.
 PUBLISHED = {
     1: (200, 1, 0.00, 0.000, 1.00),
     2: (200, 2.4, 0.00, 0.005, 1.00),
@@ -31,13 +31,13 @@ PUBLISHED = {
 
 @pytest.fixture(scope="module")
 def many():
-    """20,000 scenes of up to six things, by all rules."""
+    """20,000 scenes of up to six objects, by all rules."""
     return Scenes(objects=(1, 6)).draw(20_000, seed=7)
 
 
 @pytest.fixture(scope="module")
 def unselected():
-    """20,000 scenes of up to four things whatever their visibility: no rule prefers one attribute here."""
+    """20,000 scenes of up to four objects whatever their visibility: no rule prefers one attribute here."""
     return Scenes(objects=(1, 4), visibility="off").draw(20_000, seed=8)
 
 
@@ -59,13 +59,13 @@ def test_yaw_is_uniform_over_the_circle(unselected):
     assert stats.kstest(yaw, "uniform").pvalue > CHANCE
 
 
-def test_the_first_thing_stands_anywhere_on_the_square(unselected):
+def test_the_first_object_stands_anywhere_on_the_square(unselected):
     first = unselected.xy[:, 0].double()
     for axis in range(2):
         assert stats.kstest(first[:, axis] / 6 + 0.5, "uniform").pvalue > CHANCE
 
 
-def test_things_of_one_scene_have_independent_looks(unselected):
+def test_objects_of_one_scene_have_independent_looks(unselected):
     pairs = unselected.present[:, 1]
     code = unselected.color[pairs, 0] * 8 + unselected.color[pairs, 1]
     assert stats.chisquare(torch.bincount(code, minlength=64)).pvalue > CHANCE
@@ -73,41 +73,41 @@ def test_things_of_one_scene_have_independent_looks(unselected):
 
 @pytest.fixture(scope="module")
 def official(clevr_reference) -> dict[int, list[dict[str, str]]]:
-    """Things of scenes sampled by the official rules, per count."""
-    with open(clevr_reference / "sampled_centres.csv") as file:
+    """Objects of scenes sampled by the official rules, per count."""
+    with open(clevr_reference / "sampled_centers.csv") as file:
         rows = list(csv.DictReader(file))
     return {n: [row for row in rows if int(row["n_objects"]) == n] for n in range(1, 11)}
 
 
-def published_centres(rows: list[dict[str, str]]) -> np.ndarray:
+def published_centers(rows: list[dict[str, str]]) -> np.ndarray:
     return np.array([(float(row["x_over_W"]), float(row["y_over_H"])) for row in rows])
 
 
-def centres(scenes: Scenes, count: int, seed: int) -> np.ndarray:
+def centers(scenes: Scenes, count: int, seed: int) -> np.ndarray:
     drawn = scenes.draw(count, seed)
     return project(drawn.center, drawn.camera)[0][drawn.present].numpy()
 
 
-@pytest.mark.parametrize("things", range(1, 8))
-def test_centres_are_distributed_like_the_official_ones(official, things):
-    theirs = published_centres(official[things])
-    ours = centres(Scenes(objects=things), 1500, seed=things)
+@pytest.mark.parametrize("objects", range(1, 8))
+def test_centers_are_distributed_like_the_official_ones(official, objects):
+    theirs = published_centers(official[objects])
+    ours = centers(Scenes(objects=objects), 1500, seed=objects)
     for axis in range(2):
         assert stats.ks_2samp(ours[:, axis], theirs[:, axis]).pvalue > CHANCE
 
 
-def test_the_official_centres_would_expose_a_wrong_rule(official):
-    """The comparison above has teeth: drawing large things only is enough to fail it."""
-    theirs = published_centres([row for n in range(1, 7) for row in official[n]])
-    ours = centres(Scenes(objects=(1, 6), sizes=("large",)), 1500, seed=1)
+def test_the_official_centers_would_expose_a_wrong_rule(official):
+    """The comparison above has teeth: drawing large objects only is enough to fail it."""
+    theirs = published_centers([row for n in range(1, 7) for row in official[n]])
+    ours = centers(Scenes(objects=(1, 6), sizes=("large",)), 1500, seed=1)
     assert stats.ks_2samp(ours[:, 1], theirs[:, 1]).pvalue < CHANCE
 
 
-@pytest.mark.parametrize("things", range(1, 7))
-def test_sizes_and_shapes_survive_the_rules_as_often_as_official_ones(official, many, things):
-    here = many.present & (many.count == things)[:, None]
-    large = [row["size"] == "large" for row in official[things]]
-    shapes = [SHAPES.index(row["shape"]) for row in official[things]]
+@pytest.mark.parametrize("objects", range(1, 7))
+def test_sizes_and_shapes_survive_the_rules_as_often_as_official_ones(official, many, objects):
+    here = many.present & (many.count == objects)[:, None]
+    large = [row["size"] == "large" for row in official[objects]]
+    shapes = [SHAPES.index(row["shape"]) for row in official[objects]]
     big, kind = (many.size[here] > 0.5).tolist(), many.shape[here].tolist()
     for ours, theirs, kinds in ((big, large, 2), (kind, shapes, 3)):
         table = [np.bincount(np.array(values, dtype=int), minlength=kinds) for values in (ours, theirs)]
@@ -127,9 +127,9 @@ def check_mean(ours: torch.Tensor, mean: float, their_trials: int, digits: float
     assert abs(ours.double().mean().item() - mean) <= 4 * sigma + digits
 
 
-def check_effort(things: int, count: int) -> None:
-    scenes, candidates, crowded, unseen, attempts = PUBLISHED[things]
-    effort = Scenes(objects=things).draw_with_effort(count, seed=things)[1]
+def check_effort(objects: int, count: int) -> None:
+    scenes, candidates, crowded, unseen, attempts = PUBLISHED[objects]
+    effort = Scenes(objects=objects).draw_with_effort(count, seed=objects)[1]
     tried, full, hidden = (int(part.sum()) for part in (effort.attempts, effort.crowded, effort.unseen))
     check_share(full, tried, crowded, scenes * attempts)
     check_share(hidden, tried - full, unseen, scenes * attempts * (1 - crowded))
@@ -137,27 +137,27 @@ def check_effort(things: int, count: int) -> None:
     check_mean(effort.attempts, attempts, scenes, digits=0.05)
 
 
-@pytest.mark.parametrize("things", range(1, 8))
-def test_placements_are_dropped_as_often_as_published(things):
-    check_effort(things, 1500)
+@pytest.mark.parametrize("objects", range(1, 8))
+def test_placements_are_dropped_as_often_as_published(objects):
+    check_effort(objects, 1500)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("things", [8, 9, 10])
-def test_crowded_placements_are_dropped_as_often_as_published(things):
-    check_effort(things, 1000)
+@pytest.mark.parametrize("objects", [8, 9, 10])
+def test_crowded_placements_are_dropped_as_often_as_published(objects):
+    check_effort(objects, 1000)
 
 
 @pytest.mark.slow
 def test_the_default_range_of_the_generator_has_its_positions(official):
-    """20,000 scenes of 3 to 10 things: all centres, and the share of large things in the fullest scenes."""
+    """20,000 scenes of 3 to 10 objects: all centers, and the share of large objects in the fullest scenes."""
     drawn = Scenes(objects=(3, 10)).draw(20_000, seed=1)
     assert stats.chisquare(torch.bincount(drawn.count)[3:]).pvalue > CHANCE
     full = drawn.present & (drawn.count == 10)[:, None]
     assert (drawn.size[full] > 0.5).double().mean().item() == pytest.approx(0.43, abs=0.05)
-    places = project(drawn.center, drawn.camera)[0]
-    for things in range(3, 11):
-        ours = places[drawn.present & (drawn.count == things)[:, None]]
-        theirs = published_centres(official[things])
+    locations = project(drawn.center, drawn.camera)[0]
+    for objects in range(3, 11):
+        ours = locations[drawn.present & (drawn.count == objects)[:, None]]
+        theirs = published_centers(official[objects])
         for axis in range(2):
             assert stats.ks_2samp(ours[:, axis], theirs[:, axis]).pvalue > CHANCE

@@ -6,18 +6,18 @@ import math
 import pytest
 import torch
 
-from tessera.scenes import Scene, SceneBatch, Scenes, Thing, read_scenes
+from tessera.scenes import Scene, SceneBatch, SceneObject, Scenes, read_scenes
 from tessera.scenes.camera import BEHIND
 from tessera.scenes.visibility import ENOUGH, all_visible, disagreement, enough_by_rays, ray_pixels
 
 
-def batch(*things: Thing) -> SceneBatch:
-    return SceneBatch.stack([Scene(things)])
+def batch(*objects: SceneObject) -> SceneBatch:
+    return SceneBatch.stack([Scene(objects)])
 
 
-def ball(distance: float, size: float = 0.7) -> Thing:
+def ball(distance: float, size: float = 0.7) -> SceneObject:
     """A sphere so far behind the middle of the stage."""
-    return Thing("sphere", "red", "rubber", size, (BEHIND[0] * distance, BEHIND[1] * distance))
+    return SceneObject("sphere", "red", "rubber", size, (BEHIND[0] * distance, BEHIND[1] * distance))
 
 
 def test_ray_counts_agree_with_the_generators_own(clevr_reference):
@@ -37,19 +37,19 @@ def test_ray_counts_agree_with_the_generators_own(clevr_reference):
 
 
 def test_a_lone_ball_covers_its_perspective_ellipse():
-    thing = ball(0.0)
+    obj = ball(0.0)
     camera = torch.tensor(Scene().camera, dtype=torch.float64)
-    away = camera - torch.tensor(thing.center, dtype=torch.float64)
+    away = camera - torch.tensor(obj.center, dtype=torch.float64)
     depth, distance, radius = float(away @ camera / camera.norm()), float(away.norm()), 0.9991 * 0.7
     flat = depth**2 - radius**2
     area = math.pi * (350 * radius) ** 2 / flat * math.sqrt((distance**2 - radius**2) / flat)
-    assert int(ray_pixels(batch(thing))) == pytest.approx(area, rel=0.01)
+    assert int(ray_pixels(batch(obj))) == pytest.approx(area, rel=0.01)
 
 
 @pytest.mark.parametrize("shape", ["cube", "cylinder"])
 def test_rounded_shapes_lie_between_the_ball_inside_and_the_box_around(shape):
     inner = int(ray_pixels(batch(ball(0.0))))
-    full = int(ray_pixels(batch(Thing(shape, "red", "rubber", 0.7, (0.0, 0.0), 0.3))))
+    full = int(ray_pixels(batch(SceneObject(shape, "red", "rubber", 0.7, (0.0, 0.0), 0.3))))
     assert inner * 1.1 < full < inner * 2.1
 
 
@@ -61,7 +61,7 @@ def test_a_ball_behind_a_bigger_one_is_hidden():
     assert all_visible(batch(ball(-1.0), ball(2.9, size=0.7)), "fast")
 
 
-def test_hiding_is_of_the_far_thing_and_costs_only_that_one():
+def test_hiding_is_of_the_far_object_and_costs_only_that_one():
     alone = ray_pixels(batch(ball(-1.0)))[0, 0]
     both = ray_pixels(batch(ball(1.2, size=0.35), ball(-1.0)))[0]
     assert both[1] == alone and both[0] < alone
@@ -79,12 +79,12 @@ def test_drawn_scenes_hide_nothing():
 
 def test_fast_and_exact_agree_on_a_few_scenes():
     found = disagreement(Scenes(objects=(1, 8), visibility="off").draw(24, seed=5))
-    assert found.things > 80
+    assert found.objects > 80
     assert found.verdicts <= 1 and found.rms < 40
 
 
-def test_exact_scenes_show_every_thing_in_the_rendered_mask():
-    from tessera.images.render import render
+def test_exact_scenes_show_every_object_in_the_rendered_mask():
+    from tessera.render.render import render
 
     scenes = Scenes(objects=(2, 5), visibility="exact").draw(4, seed=1)
     mask = render(scenes, size=(320, 240), layers=("mask",))["mask"]
@@ -96,6 +96,6 @@ def test_exact_scenes_show_every_thing_in_the_rendered_mask():
 @pytest.mark.slow
 def test_fast_and_exact_agree_on_two_thousand_scenes():
     found = disagreement(Scenes(objects=(1, 10), visibility="off").draw(2000, seed=6))
-    assert found.things > 10_000
-    assert found.verdicts / found.things < 0.002
+    assert found.objects > 10_000
+    assert found.verdicts / found.objects < 0.002
     assert found.scenes / 2000 < 0.01

@@ -2,21 +2,21 @@
 
 import pytest
 
-from tessera.experiments import settings_for
+from tessera.config import settings_for
 
 MINUTE = {
-    "tell": {"cells": 4},
+    "conditioner": {"cells": 4},
     "data": {"size": 8, "objects": (1, 2)},
     "denoiser": {"width": 8, "mult": (1,), "blocks": 1, "head_width": 8, "radius": 1, "tile": 1},
     "training": {
         "total": 64,
         "batch": 4,
         "lr": 0.01,
-        "rampup": 8,
+        "lr_warmup": 8,
         "decay": 20,
         "snapshot": 32,
         "checkpoint": 8,
-        "stockpile": 64,
+        "render_batch": 64,
     },
 }
 

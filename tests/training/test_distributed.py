@@ -12,15 +12,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed.run import get_args_parser
 
-from tessera.cli import parse
-from tessera.denoiser.sealed import read_sealed
-from tessera.training.distributed import ALONE, Group, buckets
-from tessera.training.run import RunFolder, train_run
+from tessera.cli.main import parse
+from tessera.models.checkpoint_io import read_sealed
+from tessera.training.distributed import ALONE, ProcessGroup, buckets
+from tessera.training.run_folder import RunFolder, train_run
 
 
 def one_of_two(rank, settings, folder, meeting):
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
-    train_run(settings, folder, group=Group(rank, 2), tell_person=lambda message: None)
+    train_run(settings, folder, group=ProcessGroup(rank, 2), on_message=lambda message: None)
     dist.destroy_process_group()
 
 
@@ -41,7 +41,7 @@ def state_of(folder):
 @pytest.mark.parametrize("experiment", ["exp1", "exp2L"])
 def test_two_processes_train_like_one(minute, tmp_path, experiment):
     settings = minute(experiment, training={"total": 32, "batch": 8, "lr": 0.002})
-    train_run(settings, tmp_path / "one", tell_person=lambda message: None)
+    train_run(settings, tmp_path / "one", on_message=lambda message: None)
     run_two(settings, tmp_path / "two", tmp_path / "meeting")
     one, two = state_of(tmp_path / "one"), state_of(tmp_path / "two")
     assert one.keys() == two.keys()
@@ -54,7 +54,7 @@ def test_two_processes_train_like_one(minute, tmp_path, experiment):
 
 def test_two_processes_carry_on_what_one_began(minute, tmp_path):
     begun = minute(training={"total": 16, "batch": 8})
-    train_run(begun, tmp_path / "run", tell_person=lambda message: None)
+    train_run(begun, tmp_path / "run", on_message=lambda message: None)
     run_two(minute(training={"total": 32, "batch": 8}), tmp_path / "run", tmp_path / "meeting")
     assert RunFolder(tmp_path / "run").states()[0].name == "state-000000000032.safetensors"
 
@@ -76,9 +76,9 @@ def test_buckets_hold_every_tensor_once(monkeypatch):
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
 TINY = [
-    "--preset", "tiny", "--total", "16", "--tell.cells", "4", "--data.size", "8",
+    "--preset", "tiny", "--total", "16", "--conditioner.cells", "4", "--data.size", "8",
     "--denoiser.width", "8", "--denoiser.blocks", "1", "--denoiser.mult", "1,2",
-    "--denoiser.head-width", "8", "--training.batch", "4", "--training.stockpile", "16", "--training.checkpoint", "16",
+    "--denoiser.head-width", "8", "--training.batch", "4", "--training.render-batch", "16", "--training.checkpoint", "16",
     "--training.snapshot", "16", "--tensorboard", "off", "--device", "cpu",
 ]  # fmt: skip
 

@@ -5,22 +5,22 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tessera.denoiser.build import build_denoiser
-from tessera.denoiser.views import training_views
 from tessera.errors import UserError
-from tessera.training import loop
-from tessera.training.distributed import Group
-from tessera.training.loop import CompiledNormal, Learner, train
-from tessera.training.run import stream_for
+from tessera.models.build import build_denoiser
+from tessera.models.views import training_views
+from tessera.training import trainer as loop
+from tessera.training.distributed import ProcessGroup
+from tessera.training.run_folder import stream_for
+from tessera.training.trainer import CompiledNormal, Trainer, train
 
 
-def learner_for(settings, **changes):
+def trainer_for(settings, **changes):
     settings = replace(settings, training=replace(settings.training, **changes))
-    return Learner(build_denoiser(settings), settings.training)
+    return Trainer(build_denoiser(settings), settings.training)
 
 
-def weights(learner):
-    return {name: p.detach().clone() for name, p in learner.denoiser.named_parameters()}
+def weights(trainer):
+    return {name: p.detach().clone() for name, p in trainer.denoiser.named_parameters()}
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ def weights(learner):
 )
 def test_every_network_learns_something(minute, experiment, kind):
     settings = minute(experiment, denoiser={"kind": kind})
-    learner = learner_for(settings, total=96, lr=0.02)
-    steps = list(train(learner, stream_for(settings)))
+    trainer = trainer_for(settings, total=96, lr=0.02)
+    steps = list(train(trainer, stream_for(settings)))
     assert [step.images_seen for step in steps] == list(range(4, 100, 4))
     early, late = (torch.stack([s.loss for s in part]).mean() for part in (steps[:6], steps[-6:]))
     assert late < 0.85 * early
@@ -37,19 +37,19 @@ def test_every_network_learns_something(minute, experiment, kind):
 
 @pytest.mark.parametrize("experiment", ["exp2-random", "exp2-drop", "exp3", "exp3L", "color"])
 def test_every_other_experiment_takes_steps(minute, experiment):
-    learner = learner_for(minute(experiment), total=12)
-    before = weights(learner)
-    steps = list(train(learner, stream_for(minute(experiment))))
+    trainer = trainer_for(minute(experiment), total=12)
+    before = weights(trainer)
+    steps = list(train(trainer, stream_for(minute(experiment))))
     assert all(torch.isfinite(step.loss) for step in steps)
-    assert any(not torch.allclose(before[name], value, atol=5e-3) for name, value in weights(learner).items())
+    assert any(not torch.allclose(before[name], value, atol=5e-3) for name, value in weights(trainer).items())
 
 
 def test_the_first_step_of_a_ramp_moves_nothing(minute):
-    learner = learner_for(minute())
-    before = weights(learner)
-    step = next(train(learner, stream_for(minute())))
+    trainer = trainer_for(minute())
+    before = weights(trainer)
+    step = next(train(trainer, stream_for(minute())))
     assert step.lr == 0
-    assert all(torch.allclose(before[name], value, atol=5e-3) for name, value in weights(learner).items())
+    assert all(torch.allclose(before[name], value, atol=5e-3) for name, value in weights(trainer).items())
 
 
 @pytest.mark.parametrize("experiment", ["exp1", "exp2L"])
@@ -57,13 +57,13 @@ def test_small_portions_give_the_gradient_of_the_whole_batch(minute, experiment)
     settings = minute(experiment)
     batch = next(stream_for(settings).steps(0, 4))
     grads = []
-    for micro in (0, 1, 3):
-        learner = learner_for(settings, micro=micro)
-        for name, parameter in learner.denoiser.named_parameters():
+    for micro_batch in (0, 1, 3):
+        trainer = trainer_for(settings, micro_batch=micro_batch)
+        for name, parameter in trainer.denoiser.named_parameters():
             if name.endswith("gain"):
                 torch.nn.init.constant_(parameter, 0.5)
-        learner.step(batch)
-        grads.append([p.grad.clone() for p in learner.denoiser.parameters()])
+        trainer.step(batch)
+        grads.append([p.grad.clone() for p in trainer.denoiser.parameters()])
     for whole, ones, threes in zip(*grads):
         assert torch.allclose(whole, ones, rtol=1e-3, atol=1e-4)
         assert torch.allclose(whole, threes, rtol=1e-3, atol=1e-4)
@@ -71,14 +71,14 @@ def test_small_portions_give_the_gradient_of_the_whole_batch(minute, experiment)
 
 def test_chance_belongs_to_the_sample(minute):
     settings = minute()
-    learner, stream = learner_for(settings), stream_for(settings)
-    views = [learner.chance(stream_views(stream, start, count)) for start, count in ((0, 6), (4, 2))]
+    trainer, stream = trainer_for(settings), stream_for(settings)
+    views = [trainer.chance(stream_views(stream, start, count)) for start, count in ((0, 6), (4, 2))]
     assert torch.equal(views[0][0][4:], views[1][0]) and torch.equal(views[0][1][4:], views[1][1])
     assert abs(float(views[0][1].std()) - 1) < 0.1
 
 
 def stream_views(stream, start, count):
-    from tessera.denoiser.views import Views
+    from tessera.models.views import Views
 
     batch = stream.batch(start, count)
     return Views(batch.images, batch.cond, batch.index)
@@ -87,22 +87,22 @@ def stream_views(stream, start, count):
 @pytest.mark.parametrize("how", ["after-update", "in-forward", "projected"])
 def test_all_ways_of_keeping_weights_at_unit_size_train_alike(minute, how):
     settings = minute()
-    learner = learner_for(settings, weight_norm=how, total=40)
-    reference = learner_for(settings, weight_norm="after-update", total=40)
+    trainer = trainer_for(settings, weight_norm=how, total=40)
+    reference = trainer_for(settings, weight_norm="after-update", total=40)
     losses, expected = (
-        torch.stack([step.loss for step in train(one, stream_for(settings))]) for one in (learner, reference)
+        torch.stack([step.loss for step in train(one, stream_for(settings))]) for one in (trainer, reference)
     )
     assert torch.allclose(losses, expected, atol=2e-3)
 
 
 @pytest.mark.parametrize("experiment", ["exp1", "exp2L"])
-def test_a_learner_loaded_from_its_tensors_carries_on_bit_for_bit(minute, experiment):
+def test_a_trainer_loaded_from_its_tensors_carries_on_bit_for_bit(minute, experiment):
     settings = minute(experiment)
-    whole = learner_for(settings)
+    whole = trainer_for(settings)
     list(train(whole, stream_for(settings)))
-    half = learner_for(settings, total=32)
+    half = trainer_for(settings, total=32)
     list(train(half, stream_for(settings)))
-    other = learner_for(settings)
+    other = trainer_for(settings)
     other.load({name: tensor.clone() for name, tensor in half.tensors().items()}, 32)
     list(train(other, stream_for(settings)))
     kept, expected = other.tensors(), whole.tensors()
@@ -110,79 +110,79 @@ def test_a_learner_loaded_from_its_tensors_carries_on_bit_for_bit(minute, experi
     assert all(torch.equal(kept[name], expected[name]) for name in expected)
 
 
-def test_the_rate_cools_down_towards_the_total(minute):
-    learner = learner_for(minute(), total=16, rampup=0, decay=0, lr=0.01, cooldown=8)
-    rates = [step.lr for step in train(learner, stream_for(minute()))]
+def test_the_rate_cools_down_toward_the_total(minute):
+    trainer = trainer_for(minute(), total=16, lr_warmup=0, decay=0, lr=0.01, cooldown=8)
+    rates = [step.lr for step in train(trainer, stream_for(minute()))]
     assert rates == pytest.approx([0.01, 0.01, 0.01, 0.005])
 
 
-def test_a_step_on_patches_learns_from_as_many_of_each_picture_as_asked(minute, monkeypatch):
+def test_a_step_on_patches_learns_from_as_many_of_each_image_as_asked(minute, monkeypatch):
     settings = minute("exp2L")
-    learner = learner_for(settings, total=4, patches=6)
+    trainer = trainer_for(settings, total=4, patches=6)
     seen = []
-    monkeypatch.setattr(learner, "gradients", lambda views: seen.append(len(views)) or torch.zeros(()))
-    monkeypatch.setattr(learner, "update", lambda: 0.0)
-    learner.step(next(stream_for(settings).steps(0, 4)))
+    monkeypatch.setattr(trainer, "gradients", lambda views: seen.append(len(views)) or torch.zeros(()))
+    monkeypatch.setattr(trainer, "update", lambda: 0.0)
+    trainer.step(next(stream_for(settings).steps(0, 4)))
     assert seen == [6 * 4]
 
 
-def test_a_step_counts_the_loss_around_the_centre_of_a_patch_if_asked(minute):
+def test_a_step_counts_the_loss_around_the_center_of_a_patch_if_asked(minute):
     settings = minute("exp2L")
-    learner, batch = learner_for(settings), next(stream_for(settings).steps(0, 4))
-    centre = replace(learner.settings, loss_radius=0)
-    views = training_views(learner.denoiser, batch.images, batch.cond, batch.index, centre)
-    chance = learner.chance(views)
-    of_centre = learner.loss_of(views.images, views.cond, *chance, views.inside, views.counted, 4)
-    of_all = learner.loss_of(views.images, views.cond, *chance, views.inside, views.inside, 4)
-    of_none = learner.loss_of(views.images, views.cond, *chance, views.inside, 0 * views.inside, 4)
-    assert of_none == 0 and of_centre != of_all
-    narrow, whole = (learner_for(settings, total=4, loss_radius=radius) for radius in (0, 16))
-    assert narrow.step(batch).loss * views.images.shape[1:].numel() == pytest.approx(of_centre.item() / 2)
+    trainer, batch = trainer_for(settings), next(stream_for(settings).steps(0, 4))
+    center = replace(trainer.settings, loss_radius=0)
+    views = training_views(trainer.denoiser, batch.images, batch.cond, batch.index, center)
+    chance = trainer.chance(views)
+    of_center = trainer.loss_of(views.images, views.cond, *chance, views.inside, views.counted, 4)
+    of_all = trainer.loss_of(views.images, views.cond, *chance, views.inside, views.inside, 4)
+    of_none = trainer.loss_of(views.images, views.cond, *chance, views.inside, 0 * views.inside, 4)
+    assert of_none == 0 and of_center != of_all
+    narrow, whole = (trainer_for(settings, total=4, loss_radius=radius) for radius in (0, 16))
+    assert narrow.step(batch).loss * views.images.shape[1:].numel() == pytest.approx(of_center.item() / 2)
     assert whole.step(batch).loss != narrow.step(batch).loss
 
 
-def test_a_restarted_learner_trains_as_a_new_one_would(minute):
+def test_a_restarted_trainer_trains_as_a_new_one_would(minute):
     settings = minute()
-    used, fresh = learner_for(settings, total=12), learner_for(settings, total=12, seed=3)
+    used, fresh = trainer_for(settings, total=12), trainer_for(settings, total=12, seed=3)
     list(train(used, stream_for(settings)))
     used.settings = fresh.settings
     used.restart(build_denoiser(replace(settings, training=fresh.settings)))
-    for learner in (used, fresh):
-        list(train(learner, stream_for(settings)))
+    for trainer in (used, fresh):
+        list(train(trainer, stream_for(settings)))
     found, expected = used.tensors(), fresh.tensors()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
 def test_a_state_of_another_network_is_refused(minute):
-    learner = learner_for(minute())
-    next(train(learner, stream_for(minute())))
-    other = learner_for(minute(denoiser={"width": 16}))
+    trainer = trainer_for(minute())
+    next(train(trainer, stream_for(minute())))
+    other = trainer_for(minute(denoiser={"width": 16}))
     with pytest.raises(UserError, match="does not fit"):
-        other.load(learner.tensors(), 4)
+        other.load(trainer.tensors(), 4)
 
 
-def test_the_averaged_copy_leaves_the_learner_alone(minute):
-    learner = learner_for(minute(), total=24)
-    list(train(learner, stream_for(minute())))
-    before = weights(learner)
-    copy = learner.averaged(0.10)
+def test_the_averaged_copy_leaves_the_trainer_alone(minute):
+    trainer = trainer_for(minute(), total=24)
+    list(train(trainer, stream_for(minute())))
+    before = weights(trainer)
+    copy = trainer.averaged(0.10)
     assert not any(p.requires_grad for p in copy.parameters())
     assert any(not torch.equal(p, before[name]) for name, p in copy.named_parameters())
-    assert all(torch.equal(before[name], value) for name, value in weights(learner).items())
+    assert all(torch.equal(before[name], value) for name, value in weights(trainer).items())
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(minute):
-    learner = learner_for(minute())
-    learner.group = Group(0, 3)
+    trainer = trainer_for(minute())
+    trainer.group = ProcessGroup(0, 3)
     with pytest.raises(UserError, match="shared evenly"):
-        next(train(learner, stream_for(minute())))
+        next(train(trainer, stream_for(minute())))
 
 
 @pytest.mark.slow
 def test_compiled_training_computes_what_plain_training_does(minute):
     settings = minute()
-    plain, compiled = learner_for(settings, total=16), learner_for(settings, total=16, compile="on")
+    plain, compiled = trainer_for(settings, total=16), trainer_for(settings, total=16, compile="on")
     losses = [torch.stack([s.loss for s in train(one, stream_for(settings))]) for one in (plain, compiled)]
     assert torch.allclose(*losses, atol=1e-3)
 
@@ -191,10 +191,10 @@ def test_a_compiler_that_spoils_the_noise_is_not_trusted():
     from tessera.scenes.random import normal
 
     draw = CompiledNormal()
-    draw.compiled = lambda seed, index, lane, count: normal(seed, index, lane, count) + 1
+    draw.compiled = lambda seed, index, stream, count: normal(seed, index, stream, count) + 1
     index = torch.arange(3)
     assert torch.equal(draw(0, index, "noise", 5), normal(0, index, "noise", 5))
-    draw.compiled = lambda seed, index, lane, count: normal(seed, index, lane, count).clone()
+    draw.compiled = lambda seed, index, stream, count: normal(seed, index, stream, count).clone()
     assert torch.equal(draw(0, index, "noise", 6), normal(0, index, "noise", 6))
     assert draw.trusted == {(3, 5): False, (3, 6): True}
 
@@ -203,63 +203,63 @@ def test_a_network_s_own_sigma_data_is_that_of_its_loss(minute, monkeypatch):
     used = []
     real = loop.loss_at
     monkeypatch.setattr(loop, "loss_at", lambda *a, **options: used.append(options) or real(*a, **options))
-    learner = learner_for(minute())
-    learner.sigma_data = learner.network.sigma_data = 0.25
-    next(train(learner, stream_for(minute())))
+    trainer = trainer_for(minute())
+    trainer.sigma_data = trainer.network.sigma_data = 0.25
+    next(train(trainer, stream_for(minute())))
     assert used == [{"sigma_data": 0.25}]
-    assert learner_for(minute()).sigma_data == build_denoiser(minute()).sigma_data
+    assert trainer_for(minute()).sigma_data == build_denoiser(minute()).sigma_data
 
 
 def test_a_frozen_weight_is_carried_along(minute):
     def frozen():
-        learner = learner_for(minute())
-        learner.denoiser.out_gain.requires_grad_(False)
-        return learner
+        trainer = trainer_for(minute())
+        trainer.denoiser.out_gain.requires_grad_(False)
+        return trainer
 
-    learner, again = frozen(), frozen()
-    next(train(learner, stream_for(minute())))
-    again.load(learner.tensors(), learner.images_seen)
-    assert all(torch.equal(value, weights(again)[name]) for name, value in weights(learner).items())
+    trainer, again = frozen(), frozen()
+    next(train(trainer, stream_for(minute())))
+    again.load(trainer.tensors(), trainer.images_seen)
+    assert all(torch.equal(value, weights(again)[name]) for name, value in weights(trainer).items())
 
 
 def test_a_state_that_does_not_fit_changes_nothing(minute):
-    learner, other = learner_for(minute()), learner_for(minute(), seed=1)
+    trainer, other = trainer_for(minute()), trainer_for(minute(), seed=1)
     next(train(other, stream_for(minute())))
     torn = {name: value for name, value in other.tensors().items() if name != "adam.exp_avg.out.weight"}
-    before = weights(learner)
+    before = weights(trainer)
     with pytest.raises(UserError, match="does not fit"):
-        learner.load(torn, other.images_seen)
-    assert all(torch.equal(value, before[name]) for name, value in weights(learner).items())
+        trainer.load(torn, other.images_seen)
+    assert all(torch.equal(value, before[name]) for name, value in weights(trainer).items())
 
 
-def test_beyond_the_border_of_a_picture_a_patch_has_no_noise(minute, monkeypatch):
+def test_beyond_the_border_of_a_image_a_patch_has_no_noise(minute, monkeypatch):
     settings = minute("exp2L")
-    learner, batch = learner_for(settings), next(stream_for(settings).steps(0, 4))
-    views = training_views(learner.denoiser, batch.images, batch.cond, batch.index, learner.settings)
+    trainer, batch = trainer_for(settings), next(stream_for(settings).steps(0, 4))
+    views = training_views(trainer.denoiser, batch.images, batch.cond, batch.index, trainer.settings)
     shown = []
     real = loop.loss_at
     monkeypatch.setattr(
         loop, "loss_at", lambda *given, **more: shown.append(given[4]) or real(*given, **more)
     )
-    learner.gradients(views)
+    trainer.gradients(views)
     beyond = (views.inside == 0).expand_as(shown[0])
     assert beyond.any() and (shown[0][beyond] == 0).all() and (shown[0][~beyond] != 0).all()
 
 
-def test_the_optimiser_forgets_at_the_rates_of_the_settings(minute):
-    learner = learner_for(minute(), beta1=0.8, beta2=0.97)
-    assert learner.optimizer.param_groups[0]["betas"] == (0.8, 0.97)
+def test_the_optimizer_forgets_at_the_rates_of_the_settings(minute):
+    trainer = trainer_for(minute(), beta1=0.8, beta2=0.97)
+    assert trainer.optimizer.param_groups[0]["betas"] == (0.8, 0.97)
 
 
-def test_a_projected_step_moves_the_weights_as_one_normalised_in_the_forward_does(minute):
+def test_a_projected_step_moves_the_weights_as_one_normalized_in_the_forward_does(minute):
     settings, rate = minute(), 0.01
     batch = next(stream_for(settings).steps(0, 4))
     moved = []
     for how in ("projected", "after-update"):
-        learner = learner_for(settings, weight_norm=how, rampup=0, decay=0, lr=rate)
-        for name, parameter in learner.denoiser.named_parameters():
+        trainer = trainer_for(settings, weight_norm=how, lr_warmup=0, decay=0, lr=rate)
+        for name, parameter in trainer.denoiser.named_parameters():
             if name.endswith("gain"):  # they begin at 0, and most weights would not count
                 torch.nn.init.constant_(parameter, 0.5)
-        learner.step(batch)
-        moved.append(torch.cat([value.flatten() for value in weights(learner).values()]))
+        trainer.step(batch)
+        moved.append(torch.cat([value.flatten() for value in weights(trainer).values()]))
     assert (moved[0] - moved[1]).abs().mean() < 0.01 * rate

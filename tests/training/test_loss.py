@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tessera.denoiser.edm2 import EDM2
-from tessera.denoiser.magnitude import normalize_weights, project_gradients, set_weight_norm
-from tessera.denoiser.reference import our_state
+from tessera.models.edm2 import EDM2
+from tessera.models.magnitude import normalize_weights, project_gradients, set_weight_norm
+from tessera.models.reference import our_state
 from tessera.training.ema import Averages
 from tessera.training.loss import NoiseLevels, edm_loss, loss_at, objective
 from tessera.training.schedule import learning_rate
@@ -154,7 +154,7 @@ def test_an_error_is_weighed_by_its_noise_level():
 
 
 def test_an_untrained_network_has_a_loss_near_one_at_every_level():
-    """The weighting's purpose, for pictures of standard deviation 0.5 and no learned uncertainty."""
+    """The weighting's purpose, for images of standard deviation 0.5 and no learned uncertainty."""
     torch.manual_seed(0)
     net = EDM2(16, width=8, mult=(1,), blocks=1)
     images = 0.5 * torch.randn(64, 3, 16, 16)

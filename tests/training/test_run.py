@@ -9,12 +9,12 @@ import time
 import pytest
 import torch
 
-import tessera.denoiser.sealed as sealed
-from tessera.denoiser.sealed import read_sealed
+import tessera.models.checkpoint_io as sealed
 from tessera.errors import UserError
-from tessera.training import loop
+from tessera.models.checkpoint_io import read_sealed
+from tessera.training import trainer as loop
 from tessera.training.ema import response
-from tessera.training.run import RunFolder, load_run, train_run
+from tessera.training.run_folder import RunFolder, load_run, train_run
 
 PATIENCE = 120  # seconds for one step of a tiny network, on the busiest of machines
 STARTING = 0.1  # seconds in which a life that is to take no step is killed
@@ -36,7 +36,7 @@ def equal(one, other):
 
 def quietly(settings, folder, **options):
     said = []
-    outcome = train_run(settings, folder, tell_person=said.append, **options)
+    outcome = train_run(settings, folder, on_message=said.append, **options)
     return outcome, said
 
 
@@ -124,11 +124,11 @@ def test_a_term_signal_saves_and_stops(minute, tmp_path):
 
 
 def test_before_the_first_step_a_signal_does_not_wait(minute, tmp_path, monkeypatch):
-    def interrupted(learner, batch):
+    def interrupted(trainer, batch):
         os.kill(os.getpid(), signal.SIGTERM)
         raise AssertionError("the step went on")
 
-    monkeypatch.setattr(loop.Learner, "step", interrupted)
+    monkeypatch.setattr(loop.Trainer, "step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         quietly(minute(), tmp_path)
     assert not RunFolder(tmp_path).states()
@@ -185,8 +185,8 @@ def test_averages_keep_their_length_to_the_last_digit(minute, tmp_path):
 
 
 def test_whatever_goes_wrong_after_a_snapshot_its_state_is_kept(minute, tmp_path):
-    def fail(run, learner):
-        raise OSError("no room for a picture")
+    def fail(run, trainer):
+        raise OSError("no room for an image")
 
     with pytest.raises(OSError, match="no room"):
         quietly(minute(), tmp_path, on_snapshot=fail)
@@ -276,15 +276,15 @@ def test_a_line_cut_short_is_no_line(minute, tmp_path):
 def test_a_run_gives_back_its_averaged_network(minute, tmp_path):
     seen = {}
 
-    def keep(run, learner):
-        seen[learner.images_seen] = learner.averaged(0.05)
+    def keep(run, trainer):
+        seen[trainer.images_seen] = trainer.averaged(0.05)
 
     quietly(minute(), tmp_path, on_snapshot=keep)
     model = load_run(tmp_path)
-    cond = model.tell.at([(0.5, 0.5)])
+    cond = model.conditioner.at([(0.5, 0.5)])
     x = torch.randn(1, 3, 8, 8)
     assert torch.allclose(model(x, 1.0, cond), seen[64](x, 1.0, cond), atol=1e-2)
-    assert model.config["images_seen"] == 64 and model.seen_max == 2
+    assert model.config["images_seen"] == 64 and model.max_train_objects == 2
     early = load_run(tmp_path, images_seen=32)
     assert torch.allclose(early(x, 1.0, cond), seen[32](x, 1.0, cond), atol=1e-2)
 
@@ -293,22 +293,22 @@ def test_an_average_of_another_length_is_rebuilt_from_snapshots(minute, tmp_path
     """Against the average computed directly from the weights of every step."""
     settings = minute(training={"snapshot": 8})
     weights = []
-    learner_of = {}
+    trainer_of = {}
 
     def watch(images_seen):
-        weights.append(learner_of["it"].denoiser.out.weight.detach().clone())
+        weights.append(trainer_of["it"].denoiser.out.weight.detach().clone())
 
-    real = loop.Learner.__init__
+    real = loop.Trainer.__init__
 
     def spy(self, *args, **kwargs):
         real(self, *args, **kwargs)
-        learner_of["it"] = self
+        trainer_of["it"] = self
 
-    loop.Learner.__init__ = spy
+    loop.Trainer.__init__ = spy
     try:
         quietly(settings, tmp_path, on_step=watch)
     finally:
-        loop.Learner.__init__ = real
+        loop.Trainer.__init__ = real
     shares = torch.tensor(response(0.075, len(weights), len(weights) + 1)[1:])
     expected = (torch.stack(weights) * shares[:, None, None].float()).sum(0)
     rebuilt = load_run(tmp_path, std=0.075).denoiser.out.weight

@@ -36,7 +36,7 @@ def test_both_parts_can_be_switched_off():
     assert learning_rate(7, batch=8, reference=0.3, decay_batches=0, rampup_images=0) == 0.3
 
 
-def test_the_rate_falls_to_zero_towards_the_end():
+def test_the_rate_falls_to_zero_toward_the_end():
     def rate(seen):
         return learning_rate(
             seen,

@@ -6,14 +6,14 @@ import pytest
 import torch
 from PIL import Image
 
-from tessera.cli import main
-from tessera.sampler import verbs as sampling
-from tessera.sampler.asking import parse_ks, picture_seed
+from tessera.cli import sample as sampling
+from tessera.cli.main import main
+from tessera.sampling.prompts import image_seed, parse_ks
 
 SMALL = [
-    "--preset", "tiny", "--tell.cells", "4", "--data.size", "8", "--denoiser.width", "8", "--denoiser.blocks", "1",
+    "--preset", "tiny", "--conditioner.cells", "4", "--data.size", "8", "--denoiser.width", "8", "--denoiser.blocks", "1",
     "--denoiser.mult", "1,2", "--denoiser.head-width", "8", "--denoiser.radius", "1", "--training.batch", "4",
-    "--training.stockpile", "16", "--training.checkpoint", "8", "--training.snapshot", "16", "--tensorboard", "off",
+    "--training.render-batch", "16", "--training.checkpoint", "8", "--training.snapshot", "16", "--tensorboard", "off",
     "--device", "cpu",
 ]  # fmt: skip
 
@@ -73,10 +73,10 @@ def test_any_average_becomes_a_model_folder_that_samples(run, tmp_path):
         )
         == 0
     )
-    asked = json.loads((tmp_path / "s" / "asked.json").read_text())
-    assert [picture["k"] for picture in asked["pictures"]] == [0, 0, 2, 2, 3, 3]
-    assert asked["pictures"][2]["places"] == [[0.65, 0.65], [0.65, 0.25]]
-    assert asked["pictures"][2]["file"] == "k02/0000.png"
+    asked = json.loads((tmp_path / "s" / "samples.json").read_text())
+    assert [image["k"] for image in asked["images"]] == [0, 0, 2, 2, 3, 3]
+    assert asked["images"][2]["locations"] == [[0.65, 0.65], [0.65, 0.25]]
+    assert asked["images"][2]["file"] == "k02/0000.png"
     assert Image.open(tmp_path / "s" / "k02" / "0000.png").size == (8, 8)
     sheet = torch.tensor(
         list(Image.open(tmp_path / "s" / "sheet-k02.png").convert("RGB").get_flattened_data())
@@ -84,7 +84,7 @@ def test_any_average_becomes_a_model_folder_that_samples(run, tmp_path):
     assert (sheet == torch.tensor([230, 30, 30])).all(1).any()  # the red dots
 
 
-def test_a_picture_is_the_same_whatever_is_made_with_it(run, tmp_path):
+def test_a_image_is_the_same_whatever_is_made_with_it(run, tmp_path):
     common = ["--steps", "2", "--seed", "5", "--device", "cpu"]
     assert call("sample", run, "--k", "1-3", "--each", "3", "--out", tmp_path / "a", *common) == 0
     assert (
@@ -96,13 +96,13 @@ def test_a_picture_is_the_same_whatever_is_made_with_it(run, tmp_path):
     assert (one - other).abs().max() <= 1
 
 
-def test_places_of_ones_own(run, tmp_path, capfd):
-    words = ["--places", "0.2,0.3 0.7,0.8", "--each", "1", "--steps", "2", "--json", "--out", tmp_path]
+def test_locations_of_ones_own(run, tmp_path, capfd):
+    words = ["--locations", "0.2,0.3 0.7,0.8", "--each", "1", "--steps", "2", "--json", "--out", tmp_path]
     assert call("sample", run, *words) == 0
     record = json.loads(capfd.readouterr().out)
-    assert record["pictures"] == [
-        {"file": "k02/0000.png", "k": 2, "places": [[0.2, 0.3], [0.7, 0.8]],
-         "told": [[0.125, 0.375], [0.625, 0.875]], "colors": [], "seed": picture_seed(0, 2, 0)}
+    assert record["images"] == [
+        {"file": "k02/0000.png", "k": 2, "locations": [[0.2, 0.3], [0.7, 0.8]],
+         "conditioned_on": [[0.125, 0.375], [0.625, 0.875]], "colors": [], "seed": image_seed(0, 2, 0)}
     ]  # fmt: skip
 
 
@@ -113,9 +113,9 @@ def test_lists_of_k_are_read():
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--places", "0.5,1.5"], "outside the picture"),
-        (["--places", "0.5"], "pair"),
-        (["--colors", "red"], "told places"),
+        (["--locations", "0.5,1.5"], "outside the image"),
+        (["--locations", "0.5"], "pair"),
+        (["--colors", "red"], "told locations"),
         (["--k", "13"], "at most 12"),
         (["--k", "3-1"], "no list of K"),
         (["--each", "0"], "At least one"),
@@ -141,11 +141,11 @@ def test_what_cannot_be_sampled_is_told_in_one_sentence(run, tmp_path, capfd, wo
         (["train", "exp1", "--training.lr", "nan"], "finite number"),
         (["train", "exp1", "--training.p-std", "-1"], "must be positive"),
         (["train", "exp1", "--training.beta1", "2"], "between 0 and 1"),
-        (["train", "exp1", "--training.stockpile", "0"], "stockpile must be at least 1"),
+        (["train", "exp1", "--training.render-batch", "0"], "render-batch must be at least 1"),
         (["train", "exp1", "--denoiser.blocks", "-1"], "blocks must be at least 1"),
         (["train", "exp1", "--denoiser.head-width", "0"], "head-width must be at least 1"),
         (["train", "exp1C", "--denoiser.local-width", "0"], "local-width must be at least 1"),
-        (["train", "exp3", "--tell.slots", "1"], "cannot tell of 3 things"),
+        (["train", "exp3", "--conditioner.slots", "1"], "cannot tell of 3 objects"),
         (["train", "exp1", "--minutes", "-1"], "--minutes cannot be negative"),
         (["ema", "nowhere"], "not a run folder"),
         (["sample", "nowhere"], "no model"),
@@ -191,7 +191,7 @@ def test_sampling_carries_on_and_another_command_replaces_what_was_there(run, tm
     monkeypatch.setattr(sampling, "sample", until_third)
     assert call(*many) == 130
     kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "s").rglob("k*/*.png")}
-    assert len(kept) == 4  # two batches of six pictures
+    assert len(kept) == 4  # two batches of six images
     monkeypatch.setattr(sampling, "sample", lambda *told, **options: made.append(1) or real(*told, **options))
     assert call(*many) == 0
     assert len(made) == 3 and all(file.stat().st_mtime_ns == time for file, time in kept.items())
@@ -209,7 +209,7 @@ def test_samples_are_not_mixed_with_renders(run, tmp_path, capfd):
 
 def test_the_training_bench_prints_one_record(capfd):
     words = [word for word in SMALL if word not in ("--tensorboard", "off")]
-    drop = words.index("--tell.cells")
+    drop = words.index("--conditioner.cells")
     words = words[:drop] + words[drop + 2 :]
     assert (
         call(
@@ -220,7 +220,7 @@ def test_the_training_bench_prints_one_record(capfd):
     record = json.loads(capfd.readouterr().out)
     low, high = record["images_per_second"]["interval"]
     assert low < record["images_per_second"]["mean"] < high
-    assert record["utilisation"]["flops_per_image"] > 0 and record["weights"] > 0
+    assert record["utilization"]["flops_per_image"] > 0 and record["weights"] > 0
     assert {"name", "ms", "calls"} == set(record["kernels"][0]) and record["kernels"][0]["ms"] > 0
 
 
@@ -231,7 +231,7 @@ def test_the_denoise_bench_compares_with_the_global_network(capfd):
     assert networks["edm2"]["ratio"] == 1 and set(networks) == {"edm2", "localconv", "patchwise"}
 
 
-def test_a_rate_that_falls_towards_the_total_keeps_the_total(tmp_path, capsys):
+def test_a_rate_that_falls_toward_the_total_keeps_the_total(tmp_path, capsys):
     words = ["train", "exp1", "--out", tmp_path / "cooled", *SMALL, "--training.cooldown", "8"]
     assert call(*words, "--total", "16") == 0
     assert call(*words, "--total", "32") == 2

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from tessera.denoiser.build import build_denoiser
-from tessera.denoiser.magnitude import (
+from tessera.models.build import build_denoiser
+from tessera.models.magnitude import (
     MPConv,
     magnitude_layers,
     normalize_weights,
@@ -21,8 +21,8 @@ from tessera.denoiser.magnitude import (
     set_weight_norm,
 )
 from tessera.training.ema import Averages
-from tessera.training.loop import Learner, train
-from tessera.training.run import stream_for
+from tessera.training.run_folder import stream_for
+from tessera.training.trainer import Trainer, train
 
 NORMS = ("projected", "after-update", "in-forward")
 BATCH = 8
@@ -53,7 +53,7 @@ class Trainee:
         self.kernel = self.made_kernel() if kernel else None
 
     def made_kernel(self):
-        from tessera.training.kernel import UpdateKernel
+        from tessera.training.update_kernel import UpdateKernel
 
         filters = [layer.weight for layer in magnitude_layers(self.model)]
         return UpdateKernel(self.optimizer, self.averages, filters, self.weight_norm)
@@ -214,14 +214,14 @@ def test_the_interpreted_kernel_updates_as_pytorch_does():
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_a_learner_updates_part_by_part_only_what_the_kernel_does_not_take(minute, taken):
-    settings = minute(training={"rampup": 0})
-    learner = Learner(build_denoiser(settings), settings.training)
+def test_a_trainer_updates_part_by_part_only_what_the_kernel_does_not_take(minute, taken):
+    settings = minute(training={"lr_warmup": 0})
+    trainer = Trainer(build_denoiser(settings), settings.training)
     asked = []
-    learner.update_in_one = lambda lr, shares: asked.append((lr, shares)) or taken
-    step = next(train(learner, stream_for(settings)))
-    assert asked == [(step.lr, [1.0, 1.0])] and learner.images_seen == step.images_seen == 4
-    assert bool(learner.optimizer.state) is not taken  # Adam begins its state with its first step
+    trainer.update_in_one = lambda lr, shares: asked.append((lr, shares)) or taken
+    step = next(train(trainer, stream_for(settings)))
+    assert asked == [(step.lr, [1.0, 1.0])] and trainer.images_seen == step.images_seen == 4
+    assert bool(trainer.optimizer.state) is not taken  # Adam begins its state with its first step
 
 
 PLAIN = {"precision": "float32", "compile": "off", "total": 80}
@@ -244,19 +244,19 @@ class Watched:
         return self.answers[-1]
 
 
-def learner_on_gpu(settings, kernel: bool, **changes) -> Learner:
+def trainer_on_gpu(settings, kernel: bool, **changes) -> Trainer:
     settings = replace(settings, training=replace(settings.training, **changes))
-    learner = Learner(build_denoiser(settings), settings.training, "cuda")
-    assert type(learner.update_in_one).__name__ == "UpdateKernel"
-    learner.update_in_one = Watched(learner.update_in_one if kernel else lambda lr, shares: False)
-    return learner
+    trainer = Trainer(build_denoiser(settings), settings.training, "cuda")
+    assert type(trainer.update_in_one).__name__ == "UpdateKernel"
+    trainer.update_in_one = Watched(trainer.update_in_one if kernel else lambda lr, shares: False)
+    return trainer
 
 
-def trained(learner: Learner, settings) -> torch.Tensor:
-    return torch.stack([step.loss for step in train(learner, stream_for(settings))])
+def trained(trainer: Trainer, settings) -> torch.Tensor:
+    return torch.stack([step.loss for step in train(trainer, stream_for(settings))])
 
 
-def disagreement(one: Learner, other: Learner) -> float:
+def disagreement(one: Trainer, other: Trainer) -> float:
     """How far the averaged networks are apart in what they draw, relative to it, where they must draw by themselves.
 
     Weights are not compared: Adam takes whole steps along gradients that are nothing but rounding, so that single
@@ -265,7 +265,7 @@ def disagreement(one: Learner, other: Learner) -> float:
     size, device = one.denoiser.size, one.device
     noisy = 5 * torch.randn(8, 3, size, size, generator=torch.Generator().manual_seed(0)).to(device)
     with torch.no_grad():
-        drawn, expected = (learner.averaged(0.05)(noisy, 5.0) for learner in (one, other))
+        drawn, expected = (trainer.averaged(0.05)(noisy, 5.0) for trainer in (one, other))
     return float((drawn - expected).norm() / expected.norm())
 
 
@@ -274,12 +274,12 @@ def disagreement(one: Learner, other: Learner) -> float:
 @pytest.mark.parametrize("weight_norm", NORMS)
 def test_twenty_steps_of_training_agree(minute, repeatable, weight_norm):
     settings = minute()
-    plain, kernel = (learner_on_gpu(settings, way, weight_norm=weight_norm, **PLAIN) for way in (False, True))
+    plain, kernel = (trainer_on_gpu(settings, way, weight_norm=weight_norm, **PLAIN) for way in (False, True))
     losses, expected = trained(kernel, settings), trained(plain, settings)
     assert kernel.update_in_one.answers == [True] * 20
     assert torch.allclose(losses, expected, atol=2e-3)
     assert disagreement(kernel, plain) < 5e-3
-    assert disagreement(kernel, learner_on_gpu(settings, True, **PLAIN)) > 0.5
+    assert disagreement(kernel, trainer_on_gpu(settings, True, **PLAIN)) > 0.5
 
 
 @on_cuda
@@ -287,11 +287,11 @@ def test_twenty_steps_of_training_agree(minute, repeatable, weight_norm):
 @pytest.mark.parametrize("begun_with_kernel", [True, False])
 def test_a_run_begun_on_one_path_carries_on_on_the_other(minute, repeatable, begun_with_kernel):
     settings = minute()
-    whole = learner_on_gpu(settings, begun_with_kernel, **PLAIN)
+    whole = trainer_on_gpu(settings, begun_with_kernel, **PLAIN)
     losses = trained(whole, settings)
-    half = learner_on_gpu(settings, begun_with_kernel, **{**PLAIN, "total": 40})
+    half = trainer_on_gpu(settings, begun_with_kernel, **{**PLAIN, "total": 40})
     trained(half, settings)
-    other = learner_on_gpu(settings, not begun_with_kernel, **PLAIN)
+    other = trainer_on_gpu(settings, not begun_with_kernel, **PLAIN)
     other.load({name: tensor.cpu().clone() for name, tensor in half.tensors().items()}, 40)
     assert torch.allclose(trained(other, settings), losses[10:], atol=2e-3)
     assert other.update_in_one.answers == [not begun_with_kernel] * 10
@@ -304,9 +304,9 @@ def test_a_run_begun_on_one_path_carries_on_on_the_other(minute, repeatable, beg
 @with_triton
 @pytest.mark.slow
 def test_the_kernel_takes_the_gradients_of_compiled_training(minute):
-    learner = learner_on_gpu(minute(), True, total=24, micro=2)
-    assert torch.isfinite(trained(learner, minute())).all()
-    assert learner.update_in_one.answers == [True] * 6 and learner.finite()
+    trainer = trainer_on_gpu(minute(), True, total=24, micro_batch=2)
+    assert torch.isfinite(trained(trainer, minute())).all()
+    assert trainer.update_in_one.answers == [True] * 6 and trainer.finite()
 
 
 if __name__ == "__main__":  # in a process of its own, with Triton's interpreter

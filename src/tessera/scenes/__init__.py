@@ -1,4 +1,4 @@
-"""What is in the picture, before any pixel.
+"""What is in the image, before any pixel.
 
 The public names are imported when first asked for, so that `tessera.scenes.vocabulary` costs no torch.
 """
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from tessera.scenes.clevr import read_scenes as read_scenes
     from tessera.scenes.clevr import write_scenes as write_scenes
     from tessera.scenes.folder import ClevrFolder as ClevrFolder
-    from tessera.scenes.placement import place_at as place_at
+    from tessera.scenes.placement import scenes_at as scenes_at
     from tessera.scenes.sampling import Scenes as Scenes
     from tessera.scenes.scene import Lights as Lights
     from tessera.scenes.scene import Scene as Scene
-    from tessera.scenes.scene import Thing as Thing
+    from tessera.scenes.scene import SceneObject as SceneObject
     from tessera.scenes.vocabulary import COLORS as COLORS
     from tessera.scenes.vocabulary import LOCATIONS as LOCATIONS
     from tessera.scenes.vocabulary import MATERIALS as MATERIALS
@@ -26,9 +26,9 @@ WHERE = {
     "batch": ("SceneBatch",),
     "folder": ("ClevrFolder",),
     "clevr": ("read_scenes", "write_scenes"),
-    "placement": ("place_at",),
+    "placement": ("scenes_at",),
     "sampling": ("Scenes",),
-    "scene": ("Lights", "Scene", "Thing"),
+    "scene": ("Lights", "Scene", "SceneObject"),
     "vocabulary": ("COLORS", "LOCATIONS", "MATERIALS", "SHAPES", "SIZES"),
 }
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from tessera.scenes.scene import Lights, Scene, Thing
+from tessera.scenes.scene import Lights, Scene, SceneObject
 from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES
 
 
 @dataclass(frozen=True)
 class SceneBatch:
-    """B scenes of up to N things. Rows beyond a scene's own things have `present` False."""
+    """B scenes of up to N objects. Rows beyond a scene's own objects have `present` False."""
 
     present: Tensor  # (B, N) bool
     shape: Tensor  # (B, N) long, index into SHAPES
@@ -44,12 +44,12 @@ class SceneBatch:
 
     @property
     def count(self) -> Tensor:
-        """Things per scene, (B,)."""
+        """Objects per scene, (B,)."""
         return self.present.sum(-1)
 
     @property
     def center(self) -> Tensor:
-        """World centres (B, N, 3): things rest on the floor."""
+        """World centers (B, N, 3): objects rest on the floor."""
         return torch.cat([self.xy, self.size[..., None]], dim=-1)
 
     @staticmethod
@@ -59,8 +59,8 @@ class SceneBatch:
             return scenes if device is None else scenes.to(device)
         slots = max((len(scene) for scene in scenes), default=0)
 
-        def per_thing(value, blank, dtype):
-            rows = [[value(t) for t in s.things] + [blank] * (slots - len(s)) for s in scenes]
+        def per_object(value, blank, dtype):
+            rows = [[value(t) for t in s.objects] + [blank] * (slots - len(s)) for s in scenes]
             empty = (len(scenes), slots, *((2,) if isinstance(blank, tuple) else ()))
             return torch.tensor(rows, dtype=dtype, device=device).reshape(empty)
 
@@ -68,13 +68,13 @@ class SceneBatch:
             return torch.tensor([value(s) for s in scenes], dtype=torch.float32, device=device).reshape(-1, 3)
 
         return SceneBatch(
-            present=per_thing(lambda t: True, False, torch.bool),
-            shape=per_thing(lambda t: SHAPES.index(t.shape), 0, torch.long),
-            color=per_thing(lambda t: COLOR_NAMES.index(t.color), 0, torch.long),
-            material=per_thing(lambda t: MATERIALS.index(t.material), 0, torch.long),
-            size=per_thing(lambda t: t.size, 1.0, torch.float32),
-            xy=per_thing(lambda t: t.xy, (0.0, 0.0), torch.float32),
-            rotation=per_thing(lambda t: t.rotation, 0.0, torch.float32),
+            present=per_object(lambda t: True, False, torch.bool),
+            shape=per_object(lambda t: SHAPES.index(t.shape), 0, torch.long),
+            color=per_object(lambda t: COLOR_NAMES.index(t.color), 0, torch.long),
+            material=per_object(lambda t: MATERIALS.index(t.material), 0, torch.long),
+            size=per_object(lambda t: t.size, 1.0, torch.float32),
+            xy=per_object(lambda t: t.xy, (0.0, 0.0), torch.float32),
+            rotation=per_object(lambda t: t.rotation, 0.0, torch.float32),
             camera=per_scene(lambda s: s.camera),
             key=per_scene(lambda s: s.lights.key),
             fill=per_scene(lambda s: s.lights.fill),
@@ -86,8 +86,8 @@ class SceneBatch:
         rows = {f.name: getattr(self, f.name).tolist() for f in fields(self)}
 
         def scene(b: int) -> Scene:
-            things = tuple(
-                Thing(
+            objects = tuple(
+                SceneObject(
                     shape=SHAPES[rows["shape"][b][n]],
                     color=COLOR_NAMES[rows["color"][b][n]],
                     material=MATERIALS[rows["material"][b][n]],
@@ -99,6 +99,6 @@ class SceneBatch:
                 if rows["present"][b][n]
             )
             lights = Lights(*(tuple(rows[name][b]) for name in ("key", "fill", "back")))
-            return Scene(things, tuple(rows["camera"][b]), lights)
+            return Scene(objects, tuple(rows["camera"][b]), lights)
 
         return [scene(b) for b in range(len(self))]

@@ -1,6 +1,6 @@
-"""The stage as the camera sees it: world points become places in the picture, and back.
+"""The stage as the camera sees it: world points become locations in the image, and back.
 
-World lengths are Blender units, z up. Places are (x, y) in [0, 1] from the top left of the frame.
+World lengths are Blender units, z up. Locations are (x, y) in [0, 1] from the top left of the frame.
 """
 
 import torch
@@ -22,7 +22,7 @@ def camera_axes(camera: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def project(points: Tensor, camera: Tensor, aspect: float = ASPECT) -> tuple[Tensor, Tensor]:
-    """World points (B, N, 3) seen by cameras (B, 3): places (B, N, 2) and view-axis depth (B, N)."""
+    """World points (B, N, 3) seen by cameras (B, 3): locations (B, N, 2) and view-axis depth (B, N)."""
     right, up, backward = camera_axes(camera)
     offset = points - camera[:, None]  # (B, N, 3)
     depth = -(offset * backward[:, None]).sum(-1)
@@ -31,21 +31,21 @@ def project(points: Tensor, camera: Tensor, aspect: float = ASPECT) -> tuple[Ten
     return torch.stack([x, y], dim=-1), depth
 
 
-def ray_directions(places: Tensor, camera: Tensor, aspect: float = ASPECT) -> Tensor:
-    """Unit directions (B, N, 3) of the rays through places (B, N, 2)."""
+def ray_directions(locations: Tensor, camera: Tensor, aspect: float = ASPECT) -> Tensor:
+    """Unit directions (B, N, 3) of the rays through locations (B, N, 2)."""
     right, up, backward = camera_axes(camera)
-    x = (places[..., 0:1] - 0.5) / FOCAL
-    y = (0.5 - places[..., 1:2]) / (FOCAL * aspect)
+    x = (locations[..., 0:1] - 0.5) / FOCAL
+    y = (0.5 - locations[..., 1:2]) / (FOCAL * aspect)
     direction = x * right[:, None] + y * up[:, None] - backward[:, None]
     return direction / direction.norm(dim=-1, keepdim=True)
 
 
-def ground_point(places: Tensor, camera: Tensor, height: Tensor | float, aspect: float = ASPECT) -> Tensor:
-    """Inverse of `project` for things whose centre is `height` above the floor: world (x, y), (B, N, 2).
+def ground_point(locations: Tensor, camera: Tensor, height: Tensor | float, aspect: float = ASPECT) -> Tensor:
+    """Inverse of `project` for objects whose center is `height` above the floor: world (x, y), (B, N, 2).
 
-    A place at or above the horizon has no such point and comes back as NaN.
+    A location at or above the horizon has no such point and comes back as NaN.
     """
-    direction = ray_directions(places, camera, aspect)
+    direction = ray_directions(locations, camera, aspect)
     drop = torch.as_tensor(height, dtype=direction.dtype, device=direction.device) - camera[:, None, 2]
     distance = drop / direction[..., 2]  # (B, N)
     point = camera[:, None, :2] + distance[..., None] * direction[..., :2]

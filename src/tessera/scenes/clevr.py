@@ -15,11 +15,11 @@ from tessera.errors import UserError
 from tessera.files import read_json, write_json
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.camera import BEHIND, CAMERA, RIGHT, project
-from tessera.scenes.scene import Lights, Point, Scene, Thing
+from tessera.scenes.scene import Lights, Point, Scene, SceneObject
 from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
 
 LAMPS = {"key": "Lamp_Key", "fill": "Lamp_Fill", "back": "Lamp_Back"}
-RELATION_MARGIN = 0.2  # how much further along a direction another thing must be to count
+RELATION_MARGIN = 0.2  # how much further along a direction another object must be to count
 DIRECTIONS = {
     "behind": (*BEHIND, 0.0),
     "front": (-BEHIND[0], -BEHIND[1], 0.0),
@@ -31,7 +31,7 @@ DIRECTIONS = {
 
 
 class Entry(NamedTuple):
-    """One scene of a file and the picture that belongs to it."""
+    """One scene of a file and the image that belongs to it."""
 
     scene: Scene
     image: str | None
@@ -44,7 +44,7 @@ def read_scenes(path: str | Path) -> list[Scene]:
 
 
 def read_entries(path: str | Path) -> list[Entry]:
-    """The scenes of a file with the names of their pictures."""
+    """The scenes of a file with the names of their images."""
     content = read_json(Path(path))
     if isinstance(content, dict) and "objects" in content:
         return [read_entry(content, str(path))]
@@ -56,8 +56,8 @@ def read_entries(path: str | Path) -> list[Entry]:
 
 def read_entry(record: Any, where: str) -> Entry:
     objects = need(record, "objects", where, lambda value: isinstance(value, list), "a list")
-    things = tuple(read_thing(thing, f"{where}, object {k}") for k, thing in enumerate(objects))
-    scene = Scene(things, read_camera(record, where), read_lights(record, where))
+    parsed = tuple(read_object(obj, f"{where}, object {k}") for k, obj in enumerate(objects))
+    scene = Scene(parsed, read_camera(record, where), read_lights(record, where))
     return Entry(scene, *(read_name(record, field, where) for field in ("image_filename", "split")))
 
 
@@ -67,18 +67,18 @@ def read_name(record: dict, field: str, where: str) -> str | None:
     return need(record, field, where, lambda value: isinstance(value, str), "a text")
 
 
-def read_thing(record: Any, where: str) -> Thing:
+def read_object(record: Any, where: str) -> SceneObject:
     shape = read_word(record, "shape", where, SHAPES)
     color = read_word(record, "color", where, COLOR_NAMES)
     material = read_word(record, "material", where, MATERIALS)
     read_word(record, "size", where, tuple(SIZES))
     x, y, height = read_point(record, "3d_coords", where)
     if height <= 0:
-        raise UserError(f"{where}: field `3d_coords` must end in the thing's half extent, not {height}.")
-    # The generator calls this number degrees but turns the thing by so many radians; so do we.
+        raise UserError(f"{where}: field `3d_coords` must end in the object's half extent, not {height}.")
+    # The generator calls this number degrees but turns the object by so many radians; so do we.
     rotation = float(need(record, "rotation", where, is_number, "a number"))
-    # Things rest on the floor, so the height of the centre is the half extent, exact where the word is not.
-    return Thing(shape, color, material, height, (x, y), rotation)
+    # Objects rest on the floor, so the height of the center is the half extent, exact where the word is not.
+    return SceneObject(shape, color, material, height, (x, y), rotation)
 
 
 def read_word(record: Any, field: str, where: str, known: tuple[str, ...]) -> str:
@@ -135,11 +135,11 @@ def write_scenes(
     split: str = "tessera",
     image_names: Sequence[str] | None = None,
 ) -> None:
-    """An official scene file for pictures of `size` (width, height)."""
+    """An official scene file for images of `size` (width, height)."""
     scenes = scenes.unstack() if isinstance(scenes, SceneBatch) else scenes
     names = [f"CLEVR_{split}_{i:06d}.png" for i in range(len(scenes))] if image_names is None else image_names
     if len(names) != len(scenes):
-        raise UserError(f"{len(scenes)} scenes need as many picture names, not {len(names)}.")
+        raise UserError(f"{len(scenes)} scenes need as many image names, not {len(names)}.")
     info = {"split": split, "version": "1.0", "width": size[0], "height": size[1]}
     rows = enumerate(zip(scenes, names))
     records = [scene_record(scene, i, pixel_coords(scene, size), split, name) for i, (scene, name) in rows]
@@ -147,14 +147,16 @@ def write_scenes(
 
 
 def scene_record(
-    scene: Scene, index: int, places: Sequence[tuple[float, float, float]], split: str, image_name: str
+    scene: Scene, index: int, locations: Sequence[tuple[float, float, float]], split: str, image_name: str
 ) -> dict[str, Any]:
-    """One scene in official form, with the pixel coordinates of its things, its camera and lamps."""
+    """One scene in official form, with the pixel coordinates of its objects, its camera and lamps."""
     return {
         "split": split,
         "image_index": index,
         "image_filename": image_name,
-        "objects": [thing_record(thing, place) for thing, place in zip(scene.things, places, strict=True)],
+        "objects": [
+            object_record(obj, location) for obj, location in zip(scene.objects, locations, strict=True)
+        ],
         "directions": {name: list(vector) for name, vector in DIRECTIONS.items()},
         "relationships": relationships(scene),
         "camera": {"location": list(scene.camera)},
@@ -162,39 +164,39 @@ def scene_record(
     }
 
 
-def thing_record(thing: Thing, place: tuple[float, float, float]) -> dict[str, Any]:
+def object_record(obj: SceneObject, location: tuple[float, float, float]) -> dict[str, Any]:
     return {
-        "shape": thing.shape,
-        "size": thing.size_name,
-        "material": thing.material,
-        "color": thing.color,
-        "3d_coords": list(thing.center),
-        "rotation": thing.rotation,
-        "pixel_coords": [round(place[0]), round(place[1]), place[2]],
+        "shape": obj.shape,
+        "size": obj.size_name,
+        "material": obj.material,
+        "color": obj.color,
+        "3d_coords": list(obj.center),
+        "rotation": obj.rotation,
+        "pixel_coords": [round(location[0]), round(location[1]), location[2]],
     }
 
 
 def pixel_coords(scene: Scene, size: tuple[int, int]) -> list[tuple[float, float, float]]:
-    """Where each centre lies in a picture of `size` (width, height): x, y in pixels, and depth."""
+    """Where each center lies in an image of `size` (width, height): x, y in pixels, and depth."""
     if not len(scene):
         return []
     width, height = size
-    centers = torch.tensor([[thing.center for thing in scene.things]], dtype=torch.float64)  # (1, N, 3)
+    centers = torch.tensor([[obj.center for obj in scene.objects]], dtype=torch.float64)  # (1, N, 3)
     camera = torch.tensor([scene.camera], dtype=torch.float64)
-    places, depth = project(centers, camera, aspect=width / height)
-    return [(x * width, y * height, d) for (x, y), d in zip(places[0].tolist(), depth[0].tolist())]
+    locations, depth = project(centers, camera, aspect=width / height)
+    return [(x * width, y * height, d) for (x, y), d in zip(locations[0].tolist(), depth[0].tolist())]
 
 
 def relationships(scene: Scene) -> dict[str, list[list[int]]]:
-    """For each ground direction and each thing, the others that lie clearly that way of it."""
+    """For each ground direction and each object, the others that lie clearly that way of it."""
 
-    def beyond(one: Thing, other: Thing, way: tuple[float, float, float]) -> bool:
+    def beyond(one: SceneObject, other: SceneObject, way: tuple[float, float, float]) -> bool:
         return sum(w * (b - a) for w, a, b in zip(way, one.center, other.center)) > RELATION_MARGIN
 
     return {
         name: [
-            [j for j, other in enumerate(scene.things) if j != i and beyond(one, other, DIRECTIONS[name])]
-            for i, one in enumerate(scene.things)
+            [j for j, other in enumerate(scene.objects) if j != i and beyond(one, other, DIRECTIONS[name])]
+            for i, one in enumerate(scene.objects)
         ]
         for name in ("behind", "front", "left", "right")
     }

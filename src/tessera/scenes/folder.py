@@ -1,4 +1,4 @@
-"""A folder of pictures and scene files, as CLEVR_v1.0 or the generator lay it out, as a dataset."""
+"""A folder of images and scene files, as CLEVR_v1.0 or the generator lay it out, as a dataset."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,10 +13,10 @@ from tessera.scenes.scene import Scene
 
 
 class ClevrFolder:
-    """Pictures in `images/` (or its split folders), scenes in `scenes/` or `scenes.json`, masks in `masks/`.
+    """Images in `images/` (or its split folders), scenes in `scenes/` or `scenes.json`, masks in `masks/`.
 
-    Released CLEVR pictures are 480x320, the generator's 320x240: the same view from side to side, less floor
-    above and below. Project their scenes with the picture's own aspect.
+    Released CLEVR images are 480x320, the generator's 320x240: the same view from side to side, less floor
+    above and below. Project their scenes with the image's own aspect.
     """
 
     def __init__(self, path: str | Path, split: str | None = None):
@@ -26,13 +26,13 @@ class ClevrFolder:
         self.entries = [entry for file in scene_files(self.path, split) for entry in read_entries(file)]
         for i, entry in enumerate(self.entries):
             if entry.image is None:
-                raise UserError(f"{self.path}: scene {i} names no picture (`image_filename`).")
+                raise UserError(f"{self.path}: scene {i} names no image (`image_filename`).")
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def __getitem__(self, i: int) -> tuple[Tensor, Scene]:
-        """Picture (3, H, W) in [-1, 1] and its scene."""
+        """Image (3, H, W) in [-1, 1] and its scene."""
         return self.image(i), self.entries[i].scene
 
     def __iter__(self) -> Iterator[tuple[Tensor, Scene]]:
@@ -43,29 +43,29 @@ class ClevrFolder:
         return [entry.scene for entry in self.entries]
 
     def image(self, i: int) -> Tensor:
-        from tessera.images.pictures import load_png, to_float
+        from tessera.render.image_io import load_png, to_float
 
         return to_float(load_png(self.find("images", i)))
 
     def mask(self, i: int) -> Tensor:
-        """Instance mask (H, W): 0 floor, k = thing k of the scene, counted from 1."""
-        from tessera.images.pictures import load_mask
+        """Instance mask (H, W): 0 floor, k = object k of the scene, counted from 1."""
+        from tessera.render.image_io import load_mask
 
         return load_mask(self.find("masks", i))
 
     def frames(self, size: tuple[int, int] | int, indices: Sequence[int] | None = None) -> Tensor:
-        """Pictures (B, 3, H, W) in [-1, 1] at `size` (width, height); one number squeezes them square."""
-        from tessera.images.pictures import load_png, resize, to_float, width_height
+        """Images (B, 3, H, W) in [-1, 1] at `size` (width, height); one number squeezes them square."""
+        from tessera.render.image_io import load_png, resize, to_float, width_height
 
         width, height = width_height(size)
         if width < 1 or height < 1:
-            raise UserError(f"A picture cannot be {width}x{height} pixels.")
+            raise UserError(f"An image cannot be {width}x{height} pixels.")
         chosen = range(len(self)) if indices is None else indices
         small = [resize(load_png(self.find("images", i)), (width, height)) for i in chosen]
         return to_float(torch.stack(small)) if small else torch.empty(0, 3, height, width)
 
     def find(self, kind: str, i: int) -> Path:
-        """The file of scene i's picture or mask."""
+        """The file of scene i's image or mask."""
         entry = self.entries[i]
         folders = [self.path / kind]
         if entry.split:

@@ -14,12 +14,14 @@ from torch import Tensor
 from tessera.scenes import sampling, visibility
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.camera import BEHIND, CAMERA, RIGHT
-from tessera.scenes.random import lane_key
+from tessera.scenes.random import stream_key
 from tessera.scenes.sampling import Effort, Scenes
 from tessera.scenes.scene import BACK, FILL, KEY
 from tessera.scenes.vocabulary import SHAPES, SIZES
 
-COUNT_KEY, JITTER_KEY, LOOK_KEY, PLACE_KEY = (tl.constexpr(place) for place in range(4))  # rows of `keys`
+COUNT_KEY, JITTER_KEY, LOOK_KEY, LOCATION_KEY = (
+    tl.constexpr(address) for address in range(4)
+)  # rows of `keys`
 STAGE = tl.constexpr(16)  # lanes for the twelve numbers of camera and lamps
 CANDIDATES = tl.constexpr(triton.next_power_of_2(sampling.TRIES))
 RAYS = tl.constexpr(64)  # traced together
@@ -59,20 +61,24 @@ def _sign(x):
 
 
 @triton.jit
-def _pick(values, lane, wanted):
+def _pick(values, column, wanted):
     """The value of one lane as a scalar; a sum of zeros and one value is that value."""
-    return tl.sum(tl.where(lane == wanted, values, tl.zeros_like(values)), 0)
+    return tl.sum(tl.where(column == wanted, values, tl.zeros_like(values)), 0)
 
 
 @triton.jit
-def _pick3(vector, lane, wanted):
-    return _pick(vector[0], lane, wanted), _pick(vector[1], lane, wanted), _pick(vector[2], lane, wanted)
+def _pick3(vector, column, wanted):
+    return (
+        _pick(vector[0], column, wanted),
+        _pick(vector[1], column, wanted),
+        _pick(vector[2], column, wanted),
+    )
 
 
 @triton.jit
-def _pick4(box, lane, wanted):
-    left, right, top = _pick3(box, lane, wanted)
-    return left, right, top, _pick(box[3], lane, wanted)
+def _pick4(box, column, wanted):
+    left, right, top = _pick3(box, column, wanted)
+    return left, right, top, _pick(box[3], column, wanted)
 
 
 # --- random numbers ---------------------------------------------------------------------------------------------
@@ -96,18 +102,18 @@ def _fraction(word):
 
 
 @triton.jit
-def _uniform2(key, scene, turn, lane):
+def _uniform2(key, scene, turn, column):
     """Numbers 2 * lane and 2 * lane + 1."""
-    a, b, c, d = _uniform4(key, scene, turn, lane // 2)
-    even = lane % 2 == 0
+    a, b, c, d = _uniform4(key, scene, turn, column // 2)
+    even = column % 2 == 0
     return tl.where(even, a, c), tl.where(even, b, d)
 
 
 @triton.jit
-def _uniform1(key, scene, lane):
+def _uniform1(key, scene, column):
     """Number `lane`, of turn 0."""
-    a, b, c, d = _uniform4(key, scene, 0, lane // 4)
-    word = lane % 4
+    a, b, c, d = _uniform4(key, scene, 0, column // 4)
+    word = column % 4
     return tl.where(word < 2, tl.where(word == 0, a, b), tl.where(word == 2, c, d))
 
 
@@ -116,7 +122,7 @@ def _uniform1(key, scene, lane):
 
 @triton.jit
 def _collides(dx, dy, reach, margin):
-    """Which offsets of two centres break a spacing rule."""
+    """Which offsets of two centers break a spacing rule."""
     aside = tl.abs(dx * RIGHT_X + dy * RIGHT_Y)
     behind = tl.abs(dx * BEHIND_X + dy * BEHIND_Y)
     near = dx * dx + dy * dy < reach * reach
@@ -124,25 +130,25 @@ def _collides(dx, dy, reach, margin):
 
 
 @triton.jit
-def _place(keys, scene, turn, slot, size, count, apart, margin):
-    """Centres of the things one after the other, candidates tried, and 1 if one of them found no room."""
+def _position_object(keys, scene, turn, slot, size, count, apart, margin):
+    """Centers of the objects one after the other, candidates tried, and 1 if one of them found no room."""
     candidate = tl.arange(0, CANDIDATES)
     x, y = size * 0.0, size * 0.0
-    tries, crowded, thing = count * 0, count * 0, count * 0
-    while (thing < count) & (crowded == 0):
-        across, along = _uniform2(tl.load(keys + PLACE_KEY + thing), scene, turn, candidate)
+    tries, crowded, obj = count * 0, count * 0, count * 0
+    while (obj < count) & (crowded == 0):
+        across, along = _uniform2(tl.load(keys + LOCATION_KEY + obj), scene, turn, candidate)
         across, along = (2.0 * across - 1.0) * REACH, (2.0 * along - 1.0) * REACH
-        own = _pick(size, slot, thing)
+        own = _pick(size, slot, obj)
         bad = candidate >= TRIES
-        for other in range(thing):
+        for other in range(obj):
             dx, dy = across - _pick(x, slot, other), along - _pick(y, slot, other)
             bad = bad | _collides(dx, dy, _pick(size, slot, other) + own + apart, margin)
         choice = tl.min(tl.where(bad, TRIES, candidate), 0)  # the earliest free one
-        x = tl.where(slot == thing, _pick(across, candidate, choice), x)
-        y = tl.where(slot == thing, _pick(along, candidate, choice), y)
+        x = tl.where(slot == obj, _pick(across, candidate, choice), x)
+        y = tl.where(slot == obj, _pick(along, candidate, choice), y)
         crowded = tl.where(choice < TRIES, 0, 1)
         tries += tl.minimum(choice + 1, TRIES)
-        thing += 1
+        obj += 1
     return x, y, tries, crowded
 
 
@@ -166,7 +172,7 @@ def _turned(vector, cos, sin):
 
 @triton.jit
 def _view(camera, x, y, size, rotation, shape):
-    """The camera's axes and position in each thing's own frame, and its power with respect to the camera."""
+    """The camera's axes and position in each object's own frame, and its power with respect to the camera."""
     right, up, backward = _camera_axes(camera[0], camera[1], camera[2])
     angle = rotation.to(tl.float64)
     cos = tl.where(shape == CUBE, tl.cos(angle).to(tl.float32), right[0])
@@ -181,7 +187,7 @@ def _view(camera, x, y, size, rotation, shape):
 
 @triton.jit
 def _rectangle(axes, eye):
-    """Left, right, top, bottom of the projected box around each thing, within the frame."""
+    """Left, right, top, bottom of the projected box around each object, within the frame."""
     low_x, low_y = eye[0] * 0.0 + WIDTH, eye[0] * 0.0 + HEIGHT
     high_x, high_y = eye[0] * 0.0, eye[0] * 0.0
     for corner in range(8):
@@ -213,7 +219,7 @@ def _ball_area(axes, eye):
 
 @triton.jit
 def _is_clear(slot, count, axes, eye, power, box):
-    """Which things are known to show enough from rectangles alone."""
+    """Which objects are known to show enough from rectangles alone."""
     area = _ball_area(axes, eye)
     for other in range(count):
         shared = _shared_area(box, _pick4(box, slot, other))
@@ -298,17 +304,17 @@ def _meets_cylinder(eye, ray):
 
 
 @triton.jit
-def _covers(slot, thing, shape, axes, eye, x, y):
-    """Which rays through pixels (x, y) meet one thing."""
-    right, up, back = _pick3(axes[0], slot, thing), _pick3(axes[1], slot, thing), _pick3(axes[2], slot, thing)
+def _covers(slot, obj, shape, axes, eye, x, y):
+    """Which rays through pixels (x, y) meet one object."""
+    right, up, back = _pick3(axes[0], slot, obj), _pick3(axes[1], slot, obj), _pick3(axes[2], slot, obj)
     aside, above = tl.div_rn(x - MIDDLE_X, FOCAL_PIXELS), tl.div_rn(y - MIDDLE_Y, -FOCAL_PIXELS)
     ray = (
         aside * right[0] + above * up[0] - back[0],
         aside * right[1] + above * up[1] - back[1],
         aside * right[2] + above * up[2] - back[2],
     )
-    from_ = _pick3(eye, slot, thing)
-    kind = _pick(shape, slot, thing)
+    from_ = _pick3(eye, slot, obj)
+    kind = _pick(shape, slot, obj)
     met = x < 0.0
     if kind == CUBE:
         met = _meets_cube(from_, ray)
@@ -333,8 +339,8 @@ def _steps(low, high, net, every):
 
 
 @triton.jit
-def _hits(thing, slot, count, shape, axes, eye, relevant, across, down):
-    """How many rays of a grid meet the thing before any other of the `relevant` ones."""
+def _hits(obj, slot, count, shape, axes, eye, relevant, across, down):
+    """How many rays of a grid meet the object before any other of the `relevant` ones."""
     x0, dx, columns, end_x = across
     y0, dy, rows, end_y = down
     hits = count * 0
@@ -346,23 +352,23 @@ def _hits(thing, slot, count, shape, axes, eye, relevant, across, down):
         for other in range(count):
             if _pick(relevant, slot, other) > 0:
                 met = _covers(slot, other, shape, axes, eye, x, y)
-                seen = seen & (met.to(tl.int32) == tl.where(other == thing, 1, 0))
+                seen = seen & (met.to(tl.int32) == tl.where(other == obj, 1, 0))
         hits += tl.sum(seen.to(tl.int32), 0)
     return hits
 
 
 @triton.jit
-def _shows_enough(thing, slot, count, shape, axes, eye, power, box):
-    """1 if a thing shows enough pixels: two nets of rays, and where they leave a doubt, every pixel."""
-    own = _pick4(box, slot, thing)
-    before = (power < _pick(power, slot, thing)) & (_shared_area(box, own) > 0)
-    relevant = tl.where((slot < count) & (before | (slot == thing)), 1, 0)
+def _shows_enough(obj, slot, count, shape, axes, eye, power, box):
+    """1 if an object shows enough pixels: two nets of rays, and where they leave a doubt, every pixel."""
+    own = _pick4(box, slot, obj)
+    before = (power < _pick(power, slot, obj)) & (_shared_area(box, own) > 0)
+    relevant = tl.where((slot < count) & (before | (slot == obj)), 1, 0)
     area = (own[1] - own[0]) * (own[3] - own[2])
     level, sure, enough = count * 0, count * 0, count * 0
     while sure == 0:
         every, net = level == 2, tl.where(level == 0, COARSE, FINE)
         across, down = _steps(own[0], own[1], net, every), _steps(own[2], own[3], net, every)
-        hits = _hits(thing, slot, count, shape, axes, eye, relevant, across, down)
+        hits = _hits(obj, slot, count, shape, axes, eye, relevant, across, down)
         cell = tl.where(every, 1.0, tl.div_rn(area, net * net * 1.0))  # pixels per ray
         pixels = hits.to(tl.float32) * cell
         enough = tl.where(pixels >= ENOUGH, 1, 0)
@@ -373,15 +379,15 @@ def _shows_enough(thing, slot, count, shape, axes, eye, power, box):
 
 @triton.jit
 def _hides(camera, slot, count, x, y, size, rotation, shape):
-    """1 if some thing shows too little of itself."""
+    """1 if some object shows too little of itself."""
     axes, eye, power = _view(camera, x, y, size, rotation, shape)
     box = _rectangle(axes, eye)
     doubtful = (slot < count) & (_is_clear(slot, count, axes, eye, power, box) == 0)
     hides = count * 0
-    thing = tl.min(tl.where(doubtful, slot, count), 0)
-    while (thing < count) & (hides == 0):
-        hides = 1 - _shows_enough(thing, slot, count, shape, axes, eye, power, box)
-        thing = tl.min(tl.where(doubtful & (slot > thing), slot, count), 0)
+    obj = tl.min(tl.where(doubtful, slot, count), 0)
+    while (obj < count) & (hides == 0):
+        hides = 1 - _shows_enough(obj, slot, count, shape, axes, eye, power, box)
+        obj = tl.min(tl.where(doubtful & (slot > obj), slot, count), 0)
     return hides
 
 
@@ -415,13 +421,13 @@ def _draw_scenes(
     row = tl.program_id(0).to(tl.int64)
     scene = tl.load(index + row)
 
-    lane = tl.arange(0, STAGE)
-    share = _pick(_uniform1(tl.load(keys + COUNT_KEY), scene, lane), lane, 0)
+    column = tl.arange(0, STAGE)
+    share = _pick(_uniform1(tl.load(keys + COUNT_KEY), scene, column), column, 0)
     count = low + (share * choices.to(tl.float32)).to(tl.int32)
-    offset = 2.0 * _uniform1(tl.load(keys + JITTER_KEY), scene, lane) - 1.0
-    stage = tl.load(resting + lane) + offset * tl.load(jitter + lane)
-    tl.store(stage_out + (lane // 3 * scenes + row) * 3 + lane % 3, stage, mask=lane < 12)
-    camera = (_pick(stage, lane, 0), _pick(stage, lane, 1), _pick(stage, lane, 2))
+    offset = 2.0 * _uniform1(tl.load(keys + JITTER_KEY), scene, column) - 1.0
+    stage = tl.load(resting + column) + offset * tl.load(jitter + column)
+    tl.store(stage_out + (column // 3 * scenes + row) * 3 + column % 3, stage, mask=column < 12)
+    camera = (_pick(stage, column, 0), _pick(stage, column, 1), _pick(stage, column, 2))
 
     slot = tl.arange(0, block)
     present = slot < count
@@ -433,7 +439,7 @@ def _draw_scenes(
         look = (number * looks.to(tl.float32)).to(tl.int32)
         size, rotation = tl.load(extents + look), angle * FULL_TURN
         shape = tl.load(kinds + 3 * look).to(tl.int32)
-        x, y, tried, failed = _place(keys, scene, turn, slot, size, count, apart, margin)
+        x, y, tried, failed = _position_object(keys, scene, turn, slot, size, count, apart, margin)
         hides = count * 0
         if failed == 0:
             hides = _hides(camera, slot, count, x, y, size, rotation, shape)
@@ -441,8 +447,8 @@ def _draw_scenes(
         if done == 1:
             for kind in range(3):
                 value = tl.load(kinds + 3 * look + kind)
-                place = kind_out + (kind * scenes + row) * slots + slot
-                tl.store(place, tl.where(present, value, 0), mask=slot < slots)
+                address = kind_out + (kind * scenes + row) * slots + slot
+                tl.store(address, tl.where(present, value, 0), mask=slot < slots)
             tl.store(size_out + spot, tl.where(present, size, 1.0), mask=slot < slots)
             tl.store(xy_out + 2 * spot, tl.where(present, x, 0.0), mask=slot < slots)
             tl.store(xy_out + 2 * spot + 1, tl.where(present, y, 0.0), mask=slot < slots)
@@ -469,26 +475,26 @@ def draw_scenes(rules: Scenes, seed: int, index: Tensor) -> tuple[SceneBatch, Ef
 
     stage, size, xy, rotation = made(4, count, 3), made(count, high), made(count, high, 2), made(count, high)
     kind, effort = made(3, count, high, dtype=torch.long), made(5, count, dtype=torch.long)
-    given = (lane_keys(seed, high), *resting_stage(rules), *look_table(rules))
+    given = (stream_keys(seed, high), *resting_stage(rules), *look_table(rules))
     _draw_scenes[(count,)](
         index.contiguous(), *(tensor.to(index.device, non_blocking=True) for tensor in given),
         stage, kind, size, xy, rotation, effort,
         count, high, low, high - low + 1, len(sampling.looks(rules)), *sampling.SPACINGS[rules.spacing], last_turn,
         block=max(2, triton.next_power_of_2(high)), num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
-    attempts, _, crowded, unseen, things = effort
+    attempts, _, crowded, unseen, objects = effort
     if (attempts == crowded + unseen).any():
         raise sampling.gave_up(rules, last_turn)
-    present = torch.arange(high, device=index.device) < things[:, None]
+    present = torch.arange(high, device=index.device) < objects[:, None]
     shape, color, material = kind
     drawn = SceneBatch(present, shape, color, material, size, xy, rotation, *stage.unbind())
     return drawn, Effort(*effort[:4])
 
 
-def lane_keys(seed: int, slots: int) -> Tensor:
+def stream_keys(seed: int, slots: int) -> Tensor:
     """Philox keys of all lanes, both words in one int64."""
-    lanes = ["count", "jitter", "look", *(f"place {k}" for k in range(slots))]
-    words = torch.tensor([lane_key(seed, lane) for lane in lanes])  # (lanes, 2)
+    streams = ["count", "jitter", "look", *(f"place {k}" for k in range(slots))]
+    words = torch.tensor([stream_key(seed, column) for column in streams])  # (lanes, 2)
     return words[:, 0] | words[:, 1] << 32
 
 
@@ -501,6 +507,6 @@ def resting_stage(rules: Scenes) -> tuple[Tensor, Tensor]:
 
 
 def look_table(rules: Scenes) -> tuple[Tensor, Tensor]:
-    """Shape, colour and material of every allowed look (A, 3), and its size (A,)."""
+    """Shape, color and material of every allowed look (A, 3), and its size (A,)."""
     table = torch.tensor(sampling.looks(rules))
     return table[:, 1:].contiguous(), torch.tensor(list(SIZES.values()))[table[:, 0]]

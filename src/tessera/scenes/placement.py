@@ -1,4 +1,4 @@
-"""Scenes made to order: things whose centres project to asked places of the picture."""
+"""Scenes made to order: objects whose centers project to asked locations of the image."""
 
 import warnings
 from collections.abc import Sequence
@@ -11,19 +11,19 @@ from torch import Tensor
 from tessera.errors import UserError
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.camera import ASPECT, CAMERA, ground_point
-from tessera.scenes.sampling import REACH, Scenes, blank, random_looks, stage, with_things
+from tessera.scenes.sampling import REACH, Scenes, blank, random_looks, stage, with_objects
 from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
 
 Words = str | Sequence[str] | None
-TURNS = 64  # looks tried before two things are left touching
+TURNS = 64  # looks tried before two objects are left touching
 
 
-class PlaceWarning(UserWarning):
+class LocationWarning(UserWarning):
     """The scene was made as asked, but it is one the official rules would never make."""
 
 
-def place_at(
-    places: Sequence | Tensor,
+def scenes_at(
+    locations: Sequence | Tensor,
     *,
     shape: Words = None,
     color: Words = None,
@@ -37,61 +37,61 @@ def place_at(
     aspect: float = ASPECT,
     device=None,
 ) -> SceneBatch:
-    """Scenes with one thing at each of `places`, (K, 2) for `count` scenes alike or (B, K, 2), in [0, 1].
+    """Scenes with one object at each of `locations`, (K, 2) for `count` scenes alike or (B, K, 2), in [0, 1].
 
-    Attributes that are not given (one word for all, or one per place) are drawn by `rules`, by default freely
-    and without jitter; looks are redrawn while two things would touch. Given words need not be among those of
+    Attributes that are not given (one word for all, or one per location) are drawn by `rules`, by default freely
+    and without jitter; looks are redrawn while two objects would touch. Given words need not be among those of
     `rules`, but never make what `rules` hold out. Scene i depends on seed and start + i.
     """
     rules = Scenes(jitter=False) if rules is None else rules
-    wanted = checked_places(places, count).to(device)  # (B, K, 2)
+    wanted = checked_locations(locations, count).to(device)  # (B, K, 2)
     index = torch.arange(start, start + len(wanted), device=device)
     slots = wanted.shape[1]
     scenes = blank(slots, stage(rules, seed, index))
     asked = {"shape": shape, "color": color, "material": material, "size": size, "rotation": rotation}
-    words = {name: per_place(name, value, slots) for name, value in asked.items() if value is not None}
+    words = {name: per_location(name, value, slots) for name, value in asked.items() if value is not None}
     given = {name: as_numbers(name, values, wanted) for name, values in words.items()}
-    allowed = rules_of_places(rules, words, slots)
-    turns = 1 if "size" in given else TURNS  # sizes fix where things stand: another look would not help
+    allowed = rules_of_locations(rules, words, slots)
+    turns = 1 if "size" in given else TURNS  # sizes fix where objects stand: another look would not help
     turn = torch.zeros_like(index)
     for attempt in range(turns):
-        look = {**looks_at_places(rules, allowed, seed, index, turn), **given}
+        look = {**attributes_at_locations(rules, allowed, seed, index, turn), **given}
         xy = ground_point(wanted, scenes.camera, look["size"], aspect)
         crossed = touching(xy, look["size"])  # (B,)
         if attempt == turns - 1 or not crossed.any():
             break
         turn = turn + crossed
     warn_of_odd_scenes(wanted, xy, crossed)
-    return with_things(scenes, torch.ones_like(look["size"], dtype=torch.bool), xy, look)
+    return with_objects(scenes, torch.ones_like(look["size"], dtype=torch.bool), xy, look)
 
 
-def checked_places(places: Sequence | Tensor, count: int | None) -> Tensor:
-    """Places as (B, K, 2) float32, all inside the picture."""
+def checked_locations(locations: Sequence | Tensor, count: int | None) -> Tensor:
+    """Locations as (B, K, 2) float32, all inside the image."""
     try:
-        wanted = torch.as_tensor(places, dtype=torch.float32)
+        wanted = torch.as_tensor(locations, dtype=torch.float32)
     except (TypeError, ValueError) as error:
-        raise UserError(f"Places must be pairs of numbers in [0, 1], not {places!r}.") from error
+        raise UserError(f"Locations must be pairs of numbers in [0, 1], not {locations!r}.") from error
     wanted = wanted.reshape(0, 2) if wanted.numel() == 0 and wanted.ndim == 1 else wanted
     if wanted.ndim not in (2, 3) or wanted.shape[-1] != 2:
-        raise UserError(f"Places must be pairs (x, y), not of shape {tuple(wanted.shape)}.")
+        raise UserError(f"Locations must be pairs (x, y), not of shape {tuple(wanted.shape)}.")
     if wanted.ndim == 3 and count not in (None, len(wanted)):
-        raise UserError(f"Places were given for {len(wanted)} scenes, but {count} scenes were asked for.")
+        raise UserError(f"Locations were given for {len(wanted)} scenes, but {count} scenes were asked for.")
     outside = wanted[~((wanted >= 0) & (wanted <= 1)).all(-1)]
     if len(outside):
-        raise UserError(f"The place {pair(outside[0])} lies outside the picture; x and y run from 0 to 1.")
+        raise UserError(f"The location {pair(outside[0])} lies outside the image; x and y run from 0 to 1.")
     return wanted if wanted.ndim == 3 else wanted.expand(1 if count is None else count, -1, -1)
 
 
-def per_place(name: str, value: Any, slots: int) -> list[Any]:
-    """One value for all places, or one for each, as a list of one per place."""
+def per_location(name: str, value: Any, slots: int) -> list[Any]:
+    """One value for all locations, or one for each, as a list of one per location."""
     values = [value] * slots if isinstance(value, str | float | int) else list(value)
     if len(values) != slots:
-        raise UserError(f"{slots} places need as many values of {name}, not {len(values)}.")
+        raise UserError(f"{slots} locations need as many values of {name}, not {len(values)}.")
     return values
 
 
 def as_numbers(name: str, values: list[Any], wanted: Tensor) -> Tensor:
-    """The values of one attribute at all places, (B, K)."""
+    """The values of one attribute at all locations, (B, K)."""
     numbers = torch.tensor([as_number(name, value) for value in values], device=wanted.device)
     return numbers.expand(wanted.shape[:2])
 
@@ -106,8 +106,8 @@ def as_number(name: str, word: str | float) -> int | float:
     return SIZES[str(word)] if name == "size" else names.index(str(word))
 
 
-def rules_of_places(rules: Scenes, words: dict[str, list[Any]], slots: int) -> list[Scenes]:
-    """The rules for each place: where combinations are held out, only what goes with its given words is drawn."""
+def rules_of_locations(rules: Scenes, words: dict[str, list[Any]], slots: int) -> list[Scenes]:
+    """The rules for each location: where combinations are held out, only what goes with its given words is drawn."""
     if not rules.held_out:
         return [rules] * slots
     return [
@@ -117,18 +117,18 @@ def rules_of_places(rules: Scenes, words: dict[str, list[Any]], slots: int) -> l
 
 
 def narrowed(rules: Scenes, words: dict[str, str]) -> Scenes:
-    """The same rules for things that are all of these words, if any such thing may be made."""
+    """The same rules for objects that are all of these words, if any such object may be made."""
     only: dict[str, Any] = {f"{name}s": (word,) for name, word in words.items()}
     try:
         return replace(rules, **only)
     except UserError as error:
-        raise UserError(f"The rules hold out every thing that is {' and '.join(words.values())}.") from error
+        raise UserError(f"The rules hold out every object that is {' and '.join(words.values())}.") from error
 
 
-def looks_at_places(
+def attributes_at_locations(
     rules: Scenes, allowed: list[Scenes], seed: int, index: Tensor, turn: Tensor
 ) -> dict[str, Tensor]:
-    """`random_looks`, (B, K) each, but the thing at place k is drawn by `allowed[k]`."""
+    """`random_looks`, (B, K) each, but the object at location k is drawn by `allowed[k]`."""
     look = random_looks(rules, seed, index, turn, len(allowed))
     for k, own in enumerate(allowed):
         if own != rules:
@@ -138,16 +138,16 @@ def looks_at_places(
 
 
 def touching(xy: Tensor, size: Tensor) -> Tensor:
-    """Whether two things of a scene stand closer than their half extents allow, (B,)."""
+    """Whether two objects of a scene stand closer than their half extents allow, (B,)."""
     offset = xy[:, :, None] - xy[:, None]  # (B, K, K, 2)
     gap = offset.square().sum(-1).sqrt() - size[:, :, None] - size[:, None]
     itself = torch.eye(xy.shape[1], dtype=torch.bool, device=xy.device)
     return ((gap < 0) & ~itself).flatten(1).any(1)
 
 
-def reachable(places: Sequence | Tensor, size: str = "large", aspect: float = ASPECT) -> Tensor:
-    """Which places (K, 2) the official rules can fill, seen by the camera without jitter, (K,) bool."""
-    wanted = checked_places(places, None)
+def reachable(locations: Sequence | Tensor, size: str = "large", aspect: float = ASPECT) -> Tensor:
+    """Which locations (K, 2) the official rules can fill, seen by the camera without jitter, (K,) bool."""
+    wanted = checked_locations(locations, None)
     xy = ground_point(wanted, torch.tensor([CAMERA]), SIZES[size], aspect)
     return on_stage(xy)[0]
 
@@ -157,16 +157,18 @@ def on_stage(xy: Tensor) -> Tensor:
 
 
 def warn_of_odd_scenes(wanted: Tensor, xy: Tensor, crossed: Tensor) -> None:
-    """Refuse what has no place on the floor; tell of what the official rules would not make."""
+    """Refuse what has no location on the floor; tell of what the official rules would not make."""
     above = wanted[xy.isnan().any(-1)]
     if len(above):
-        raise UserError(f"The place {pair(above[0])} lies above the horizon: nothing on the floor is there.")
-    beyond = sorted({pair(place) for place in wanted[~on_stage(xy)]})
+        raise UserError(
+            f"The location {pair(above[0])} lies above the horizon: nothing on the floor is there."
+        )
+    beyond = sorted({pair(location) for location in wanted[~on_stage(xy)]})
     if beyond:
-        warnings.warn(f"Off the square where CLEVR things stand: {', '.join(beyond)}.", PlaceWarning, 3)
+        warnings.warn(f"Off the square where CLEVR objects stand: {', '.join(beyond)}.", LocationWarning, 3)
     if crossed.any():
-        warnings.warn(f"Things touch in {int(crossed.sum())} of {len(xy)} scenes.", PlaceWarning, 3)
+        warnings.warn(f"Objects touch in {int(crossed.sum())} of {len(xy)} scenes.", LocationWarning, 3)
 
 
-def pair(place: Tensor) -> str:
-    return f"({place[0]:.3g}, {place[1]:.3g})"
+def pair(location: Tensor) -> str:
+    return f"({location[0]:.3g}, {location[1]:.3g})"

@@ -31,7 +31,9 @@ def philox(counter: Words, key: tuple[int, int]) -> Words:
     return c0, c1, c2, c3
 
 
-def words(seed: int, index: Tensor, lane: str, count: int, turn: int | Tensor = 0, first: int = 0) -> Tensor:
+def words(
+    seed: int, index: Tensor, stream: str, count: int, turn: int | Tensor = 0, first: int = 0
+) -> Tensor:
     """Words first .. first + count - 1 of (seed, index, lane, turn): (B, count) int64 in [0, 2^32)."""
     low_block, high_block = first // 4, -(-(first + count) // 4)
     block = torch.arange(low_block, high_block, device=index.device)  # (K,)
@@ -39,24 +41,24 @@ def words(seed: int, index: Tensor, lane: str, count: int, turn: int | Tensor = 
     turns = turn if isinstance(turn, Tensor) else torch.full((), turn, device=index.device)
     repeat = turns.to(index.device).expand(len(index))[:, None].expand_as(scene)
     counter = (scene & MASK, scene >> 32 & MASK, repeat, block.expand_as(scene))
-    mixed = torch.stack(philox(counter, lane_key(seed, lane)), dim=-1)  # (B, K, 4)
+    mixed = torch.stack(philox(counter, stream_key(seed, stream)), dim=-1)  # (B, K, 4)
     skipped = first - 4 * low_block
     return mixed.flatten(1)[:, skipped : skipped + count]
 
 
-def lane_key(seed: int, lane: str) -> tuple[int, int]:
+def stream_key(seed: int, stream: str) -> tuple[int, int]:
     """Lanes are independent streams of one seed: the name goes into the key."""
-    return seed & MASK, (seed >> 32 & MASK) ^ zlib.crc32(lane.encode())
+    return seed & MASK, (seed >> 32 & MASK) ^ zlib.crc32(stream.encode())
 
 
 def uniform(
-    seed: int, index: Tensor, lane: str, count: int, turn: int | Tensor = 0, first: int = 0
+    seed: int, index: Tensor, stream: str, count: int, turn: int | Tensor = 0, first: int = 0
 ) -> Tensor:
     """Uniform numbers in [0, 1) for scenes `index` (B,): (B, count) float32, multiples of 2^-24."""
-    return (words(seed, index, lane, count, turn, first) >> 8).to(torch.float32) * 2.0**-24
+    return (words(seed, index, stream, count, turn, first) >> 8).to(torch.float32) * 2.0**-24
 
 
-def normal(seed: int, index: Tensor, lane: str, count: int, turn: int | Tensor = 0) -> Tensor:
+def normal(seed: int, index: Tensor, stream: str, count: int, turn: int | Tensor = 0) -> Tensor:
     """Standard normal numbers (B, count) float32, by Box and Muller.
 
     Logarithm and cosine differ in their last bit between devices; working in float64 and rounding once hides
@@ -64,13 +66,13 @@ def normal(seed: int, index: Tensor, lane: str, count: int, turn: int | Tensor =
     """
     wide = torch.float32 if index.device.type == "mps" else torch.float64
     even = count + count % 2
-    pairs = words(seed, index, lane, even, turn).to(wide).reshape(len(index), even // 2, 2)
+    pairs = words(seed, index, stream, even, turn).to(wide).reshape(len(index), even // 2, 2)
     radius = (-2 * torch.log((pairs[..., 0] + 1) * 2.0**-32)).sqrt()
     angle = 2 * math.pi * 2.0**-32 * pairs[..., 1]
     both = torch.stack([radius * angle.cos(), radius * angle.sin()], dim=-1)  # (B, even / 2, 2)
     return both.flatten(1)[:, :count].to(torch.float32)
 
 
-def dice(seed: int) -> torch.Generator:
+def seeded_generator(seed: int) -> torch.Generator:
     """Torch's own generator on the CPU, for any whole number; by itself it hears only the lowest 32 bits of a seed."""
     return torch.Generator().manual_seed((seed ^ (seed >> 32) * KEY_STEPS[0]) & MASK)

@@ -23,10 +23,10 @@ from tessera.scenes.scene import BACK, FILL, KEY
 from tessera.scenes.visibility import Visibility, all_visible
 from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
 
-REACH = 3.0  # centres lie in [-3, 3] x [-3, 3]
+REACH = 3.0  # centers lie in [-3, 3] x [-3, 3]
 CAMERA_JITTER = 0.5
 LAMP_JITTER = 1.0
-TRIES = 50  # candidates for one thing before all things of the scene are dropped
+TRIES = 50  # candidates for one object before all objects of the scene are dropped
 TRY_CHUNKS = ((0, 2), (2, 10), (10, TRIES))  # the first few usually do, so the rest is drawn only on demand
 ROWS = 4096  # attempts worked on together, at least
 PROBE_TURNS = 8192  # a request of which not one attempt in so many succeeds is refused
@@ -36,11 +36,11 @@ Spacing = Literal["official", "relaxed"]
 
 
 class Distances(NamedTuple):
-    apart: float  # free floor between two things, centre distance less both half extents
-    margin: float  # offset of two centres along each of the camera's ground axes
+    apart: float  # free floor between two objects, center distance less both half extents
+    margin: float  # offset of two centers along each of the camera's ground axes
 
 
-# Relaxed keeps things from touching but lets them stand closer, so that 11 and 12 of them fit.
+# Relaxed keeps objects from touching but lets them stand closer, so that 11 and 12 of them fit.
 SPACINGS = {"official": Distances(0.25, 0.4), "relaxed": Distances(0.1, 0.1)}
 
 
@@ -49,8 +49,8 @@ class Effort(NamedTuple):
 
     attempts: Tensor  # placements begun
     candidates: Tensor  # positions looked at
-    crowded: Tensor  # attempts dropped because one thing found no room
-    unseen: Tensor  # attempts dropped because a thing was hidden
+    crowded: Tensor  # attempts dropped because one object found no room
+    unseen: Tensor  # attempts dropped because an object was hidden
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Scenes:
     """An endless family of scenes. `draw` takes any stretch of it."""
 
     objects: tuple[int, int] | int = (1, 3)
-    """Fewest and most things in a scene; the count is uniform."""
+    """Fewest and most objects in a scene; the count is uniform."""
     shapes: tuple[str, ...] = SHAPES
     colors: tuple[str, ...] = COLOR_NAMES
     materials: tuple[str, ...] = MATERIALS
@@ -66,11 +66,11 @@ class Scenes:
     held_out: tuple = ()
     """Combinations that never occur, such as ("cube", "red") or {"shape": "cube", "size": "small"}."""
     spacing: Spacing = "official"
-    """How far apart things stand: as in the generator (up to 10 or 11 fit), or closer (a dozen and more fit)."""
+    """How far apart objects stand: as in the generator (up to 10 or 11 fit), or closer (a dozen and more fit)."""
     jitter: bool = True
     """Move camera and lamps a little in every scene."""
     visibility: Visibility = "fast"
-    """How to ensure that every thing shows at least 200 pixels at 320x240."""
+    """How to ensure that every object shows at least 200 pixels at 320x240."""
 
     def __post_init__(self):
         freeze = object.__setattr__
@@ -82,10 +82,10 @@ class Scenes:
             if getattr(self, name) not in get_args(kinds):
                 raise UserError(f"`{getattr(self, name)}` is no {name}; use {' or '.join(get_args(kinds))}.")
         if not looks(self):
-            raise UserError("Every combination of shape, colour, material and size is held out.")
+            raise UserError("Every combination of shape, color, material and size is held out.")
 
     def draw(self, count: int, seed: int = 0, start: int = 0, device=None) -> SceneBatch:
-        """Scenes start .. start + count - 1 of stream `seed`, padded to the largest count of things."""
+        """Scenes start .. start + count - 1 of stream `seed`, padded to the largest count of objects."""
         return self.draw_with_effort(count, seed, start, device)[0]
 
     def draw_with_effort(
@@ -103,7 +103,7 @@ class Scenes:
             from tessera.scenes.kernel import draw_scenes
 
             return draw_scenes(self, seed, index)
-        return fill(self, seed, index, thing_counts(self, seed, index))
+        return fill(self, seed, index, object_counts(self, seed, index))
 
 
 VOCABULARY: dict[str, tuple[str, ...]] = {
@@ -117,7 +117,7 @@ VOCABULARY: dict[str, tuple[str, ...]] = {
 def checked_range(objects: tuple[int, int] | int) -> tuple[int, int]:
     low, high = (objects, objects) if isinstance(objects, int) else tuple(objects)
     if not 0 <= low <= high:
-        raise UserError(f"A scene cannot hold from {low} to {high} things.")
+        raise UserError(f"A scene cannot hold from {low} to {high} objects.")
     return low, high
 
 
@@ -144,11 +144,11 @@ def combinations(held_out: Mapping | Iterable[str]) -> list[tuple[str, ...]]:
         )
     else:
         known = tuple(itertools.chain.from_iterable(VOCABULARY.values()))
-        words = checked_words(held_out, "attribute of a thing", known)
+        words = checked_words(held_out, "attribute of an object", known)
         for attribute, names in VOCABULARY.items():
             if len(both := [word for word in words if word in names]) > 1:
                 raise UserError(
-                    f"No thing is both {both[0]} and {both[1]}: a combination has one {attribute}."
+                    f"No object is both {both[0]} and {both[1]}: a combination has one {attribute}."
                 )
         choices = [(word,) for word in words]
     return list(itertools.product(*choices))
@@ -156,7 +156,7 @@ def combinations(held_out: Mapping | Iterable[str]) -> list[tuple[str, ...]]:
 
 @lru_cache
 def looks(rules: Scenes) -> list[tuple[int, ...]]:
-    """Allowed (size, shape, colour, material), as indices into the vocabulary.
+    """Allowed (size, shape, color, material), as indices into the vocabulary.
 
     Drawing one of these uniformly is the same as drawing all attributes freely until the look is allowed.
     """
@@ -168,14 +168,14 @@ def looks(rules: Scenes) -> list[tuple[int, ...]]:
     ]
 
 
-def thing_counts(rules: Scenes, seed: int, index: Tensor) -> Tensor:
-    """How many things each scene holds, (B,)."""
+def object_counts(rules: Scenes, seed: int, index: Tensor) -> Tensor:
+    """How many objects each scene holds, (B,)."""
     low, high = checked_range(rules.objects)
     return low + (uniform(seed, index, "count", 1)[:, 0] * (high - low + 1)).long()
 
 
 def stage(rules: Scenes, seed: int, index: Tensor) -> dict[str, Tensor]:
-    """Camera and lamps of each scene, (B, 3) each; they stay when the things are placed again."""
+    """Camera and lamps of each scene, (B, 3) each; they stay when the objects are placed again."""
     resting = torch.tensor([CAMERA, KEY, FILL, BACK], device=index.device).expand(len(index), 4, 3)
     if rules.jitter:
         reach = torch.tensor([CAMERA_JITTER] + 3 * [LAMP_JITTER], device=index.device)[:, None]
@@ -185,7 +185,7 @@ def stage(rules: Scenes, seed: int, index: Tensor) -> dict[str, Tensor]:
 
 
 def fill(rules: Scenes, seed: int, index: Tensor, counts: Tensor) -> tuple[SceneBatch, Effort]:
-    """Place things in every scene, again and again until each has an attempt that obeys all rules."""
+    """Location objects in every scene, again and again until each has an attempt that obeys all rules."""
     result = blank(checked_range(rules.objects)[1], stage(rules, seed, index))
     effort = Effort(*(torch.zeros_like(index) for _ in Effort._fields))
     pending = torch.arange(len(index), device=index.device)
@@ -213,12 +213,12 @@ def fill(rules: Scenes, seed: int, index: Tensor, counts: Tensor) -> tuple[Scene
 def attempt(
     rules: Scenes, seed: int, index: Tensor, turn: Tensor, counts: Tensor, scenes: SceneBatch
 ) -> tuple[SceneBatch, Tensor, Tensor, Tensor]:
-    """One placement of each scene: things, candidates tried, and whether it was crowded or hid a thing."""
+    """One placement of each scene: objects, candidates tried, and whether it was crowded or hid an object."""
     slots = scenes.present.shape[1]
     present = torch.arange(slots, device=index.device) < counts[:, None]  # (R, N)
     look = random_looks(rules, seed, index, turn, slots)
-    xy, tries, crowded = place(SPACINGS[rules.spacing], seed, index, turn, look["size"], counts)
-    drawn = with_things(scenes, present, xy, look)
+    xy, tries, crowded = position(SPACINGS[rules.spacing], seed, index, turn, look["size"], counts)
+    drawn = with_objects(scenes, present, xy, look)
     unseen = torch.zeros_like(crowded)
     placed = (~crowded).nonzero()[:, 0]
     unseen[placed] = ~all_visible(drawn[placed], rules.visibility)
@@ -226,7 +226,7 @@ def attempt(
 
 
 def random_looks(rules: Scenes, seed: int, index: Tensor, turn: Tensor, slots: int) -> dict[str, Tensor]:
-    """Attributes and yaw of each thing, (R, N) each."""
+    """Attributes and yaw of each object, (R, N) each."""
     table = torch.tensor(looks(rules), device=index.device)  # (A, 4)
     extent = torch.tensor(list(SIZES.values()), device=index.device)
     number = uniform(seed, index, "look", 2 * slots, turn).reshape(len(index), slots, 2)
@@ -236,10 +236,10 @@ def random_looks(rules: Scenes, seed: int, index: Tensor, turn: Tensor, slots: i
     return {**look, "size": extent[size], "rotation": rotation}
 
 
-def place(
+def position(
     distances: Distances, seed: int, index: Tensor, turn: Tensor, size: Tensor, counts: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Positions (R, N, 2) one thing after the other, candidates tried (R,), and who found no room (R,)."""
+    """Positions (R, N, 2) one object after the other, candidates tried (R,), and who found no room (R,)."""
     xy = torch.zeros(*size.shape, 2, device=size.device)
     tries = torch.zeros_like(index)
     crowded = torch.zeros_like(index, dtype=torch.bool)
@@ -263,7 +263,7 @@ def place(
 def is_free(
     distances: Distances, candidates: Tensor, size: Tensor, placed: Tensor, placed_size: Tensor
 ) -> Tensor:
-    """Which candidates (L, T, 2) for things of `size` (L,) keep away from all `placed` (L, k, 2): (L, T)."""
+    """Which candidates (L, T, 2) for objects of `size` (L,) keep away from all `placed` (L, k, 2): (L, T)."""
     dx = candidates[:, :, None, 0] - placed[:, None, :, 0]  # (L, T, k)
     dy = candidates[:, :, None, 1] - placed[:, None, :, 1]
     reach = (placed_size + size[:, None] + distances.apart)[:, None]  # (L, 1, k)
@@ -275,7 +275,7 @@ def is_free(
 
 
 def blank(slots: int, staged: dict[str, Tensor]) -> SceneBatch:
-    """Scenes with room for `slots` things and none of them present."""
+    """Scenes with room for `slots` objects and none of them present."""
     camera = staged["camera"]
 
     def empty(value, dtype, *more):
@@ -293,8 +293,8 @@ def blank(slots: int, staged: dict[str, Tensor]) -> SceneBatch:
     )
 
 
-def with_things(scenes: SceneBatch, present: Tensor, xy: Tensor, look: dict[str, Tensor]) -> SceneBatch:
-    """The same stages with these things; empty slots keep their blank values."""
+def with_objects(scenes: SceneBatch, present: Tensor, xy: Tensor, look: dict[str, Tensor]) -> SceneBatch:
+    """The same stages with these objects; empty slots keep their blank values."""
     chosen = {name: torch.where(present, value, getattr(scenes, name)) for name, value in look.items()}
     chosen["xy"] = torch.where(present[..., None], xy, scenes.xy)
     stages = {name: getattr(scenes, name) for name in ("camera", "key", "fill", "back")}
@@ -311,8 +311,8 @@ def cannot_fit(rules: Scenes) -> str:
     count, distances = checked_range(rules.objects)[1], SPACINGS[rules.spacing]
     hint = ' or spacing="relaxed"' if rules.spacing == "official" else ""
     return (
-        f"{count} things do not fit on the stage with {distances.apart} between them, a margin of"
-        f" {distances.margin} and every thing visible; ask for fewer{hint}"
+        f"{count} objects do not fit on the stage with {distances.apart} between them, a margin of"
+        f" {distances.margin} and every object visible; ask for fewer{hint}"
     )
 
 
@@ -328,20 +328,20 @@ def check_fit(rules: Scenes) -> None:
 
 @lru_cache
 def fits(rules: Scenes) -> bool:
-    """Whether the most things of these rules can stand together; a refusal is remembered too."""
+    """Whether the most objects of these rules can stand together; a refusal is remembered too."""
     most, distances = checked_range(rules.objects)[1], SPACINGS[rules.spacing]
     span = 2 * REACH * (abs(RIGHT[0]) + abs(RIGHT[1]))  # how far the stage reaches along the camera's axes
     return most <= 1 + span / distances.margin and probe(rules, most)
 
 
-def probe(rules: Scenes, things: int) -> bool:
+def probe(rules: Scenes, objects: int) -> bool:
     """Whether some attempt at a fullest scene succeeds."""
     quick = rules if rules.visibility == "off" else with_fast_visibility(rules)
     for first, last in itertools.pairwise((0, 16, 512, PROBE_TURNS)):
         turn = torch.arange(first, last)
         index = torch.zeros_like(turn)
-        scenes = blank(things, stage(quick, 0, index))
-        _, _, crowded, unseen = attempt(quick, 0, index, turn, torch.full_like(turn, things), scenes)
+        scenes = blank(objects, stage(quick, 0, index))
+        _, _, crowded, unseen = attempt(quick, 0, index, turn, torch.full_like(turn, objects), scenes)
         if not (crowded | unseen).all():
             return True
     return False

@@ -15,7 +15,7 @@ BACK = (-1.168501, 2.646024, 5.815737)
 
 
 @dataclass(frozen=True)
-class Thing:
+class SceneObject:
     """One object on the floor. `size` is its half extent; `rotation` is a yaw in radians."""
 
     shape: str
@@ -30,11 +30,11 @@ class Thing:
             if word not in known:
                 raise UserError(f"`{word}` is not one of {', '.join(known)}.")
         if not self.size > 0:
-            raise UserError(f"A thing's size must be positive, not {self.size}.")
+            raise UserError(f"An object's size must be positive, not {self.size}.")
 
     @property
     def center(self) -> Point:
-        """Things rest on the floor, so the centre is as high as the half extent."""
+        """Objects rest on the floor, so the center is as high as the half extent."""
         return (*self.xy, self.size)
 
     @property
@@ -53,11 +53,11 @@ class Lights:
 
 @dataclass(frozen=True)
 class Scene:
-    """Things on the floor, the camera that looks at them and the lamps above; `render` draws it."""
+    """Objects on the floor, the camera that looks at them and the lamps above; `render` draws it."""
 
-    things: tuple[Thing, ...] = ()
+    objects: tuple[SceneObject, ...] = ()
     camera: Point = CAMERA
     lights: Lights = field(default_factory=Lights)
 
     def __len__(self) -> int:
-        return len(self.things)
+        return len(self.objects)

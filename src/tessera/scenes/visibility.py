@@ -1,8 +1,8 @@
-"""Does every thing show enough of itself? The generator demands 200 visible pixels at 320x240.
+"""Does every object show enough of itself? The generator demands 200 visible pixels at 320x240.
 
-`exact` counts them in the renderer's instance mask. `fast` gets by without a picture: most things are clear
+`exact` counts them in the renderer's instance mask. `fast` gets by without an image: most objects are clear
 from rectangles alone, the rest are probed with coarse nets of rays, and only where these leave a doubt is a
-ray sent through every pixel of the thing's rectangle. Only exactly rounded operations decide, so the answer
+ray sent through every pixel of the object's rectangle. Only exactly rounded operations decide, so the answer
 is the same on every device.
 """
 
@@ -18,25 +18,25 @@ from tessera.scenes.vocabulary import SHAPES
 
 Visibility = Literal["fast", "exact", "off"]
 
-ENOUGH = 200  # visible pixels of every thing; the floor always shows more with a dozen things or fewer
+ENOUGH = 200  # visible pixels of every object; the floor always shows more with a dozen objects or fewer
 WIDTH, HEIGHT = 320, 240
 FOCAL_PIXELS = FOCAL * WIDTH
 CLEAR = 1.1 * ENOUGH  # a lower bound on the area must pass this, since pixels are counted, not area
 NETS = (8, 16)  # rays per side of the coarse nets, tried in turn
 DOUBT = (5, 20)  # an estimate within so many rays plus so many pixels of the limit needs a finer look
 RAYS = {"cpu": 1 << 17, "cuda": 1 << 23, "mps": 1 << 20}  # traced together, so that memory stays flat
-MASKS = 32  # pictures rendered together
+MASKS = 32  # images rendered together
 
-# The meshes in units of the thing's size; the renderer draws the same. Cube and cylinder are flat up to a core
+# The meshes in units of the object's size; the renderer draws the same. Cube and cylinder are flat up to a core
 # and rounded beyond it: a point is inside if the p-norm of (beyond x / rounding of x, ...) is at most 1.
 SPHERE_RADIUS = 0.9991
 CUBE_CORE, CUBE_ROUNDING = 0.75, 0.25  # p = 3
 RIM_RADIUS, RIM_HEIGHT = 0.089, 0.099  # p = 4; fitted to pixel counts of the generator
-HALVINGS = 5  # of a ray's stretch inside the box around a thing, to find where it comes closest to the core
+HALVINGS = 5  # of a ray's stretch inside the box around an object, to find where it comes closest to the core
 
 
 def all_visible(scenes: SceneBatch, how: Visibility) -> Tensor:
-    """Whether each scene hides none of its things, (B,)."""
+    """Whether each scene hides none of its objects, (B,)."""
     if how == "off":
         return torch.ones(len(scenes), dtype=torch.bool, device=scenes.device)
     shown = enough_in_mask(scenes) if how == "exact" else enough_by_rays(scenes)
@@ -44,13 +44,13 @@ def all_visible(scenes: SceneBatch, how: Visibility) -> Tensor:
 
 
 def enough_in_mask(scenes: SceneBatch) -> Tensor:
-    """Which things show enough pixels in a rendered mask, (B, N)."""
+    """Which objects show enough pixels in a rendered mask, (B, N)."""
     return mask_pixels(scenes) >= ENOUGH
 
 
 def mask_pixels(scenes: SceneBatch) -> Tensor:
-    """Visible pixels of each thing in the renderer's mask at 320x240, (B, N)."""
-    from tessera.images.render import render  # pictures come after scenes; only this rule looks ahead
+    """Visible pixels of each object in the renderer's mask at 320x240, (B, N)."""
+    from tessera.render.render import render  # images come after scenes; only this rule looks ahead
 
     numbers = torch.arange(1, scenes.present.shape[1] + 1, device=scenes.device)  # (N,)
     counts = [torch.zeros(0, len(numbers), dtype=torch.long, device=scenes.device)]
@@ -61,10 +61,10 @@ def mask_pixels(scenes: SceneBatch) -> Tensor:
 
 
 class Disagreement(NamedTuple):
-    """How `fast` compares with `exact`, over all things of some scenes."""
+    """How `fast` compares with `exact`, over all objects of some scenes."""
 
-    things: int
-    verdicts: int  # things that only one of the two finds visible
+    objects: int
+    verdicts: int  # objects that only one of the two finds visible
     scenes: int  # scenes that only one of the two accepts
     mean: float  # pixels, fast less exact
     rms: float
@@ -83,18 +83,18 @@ def disagreement(scenes: SceneBatch) -> Disagreement:
 
 
 class View(NamedTuple):
-    """Things as the camera of their scene sees them. Vectors are tuples of components, each (B, N)."""
+    """Objects as the camera of their scene sees them. Vectors are tuples of components, each (B, N)."""
 
     shape: Tensor
-    axes: tuple[tuple[Tensor, ...], ...]  # the camera's right, up and backward in the thing's own frame
-    eye: tuple[Tensor, ...]  # the camera's position there, the thing being a unit shape at the origin
+    axes: tuple[tuple[Tensor, ...], ...]  # the camera's right, up and backward in the object's own frame
+    eye: tuple[Tensor, ...]  # the camera's position there, the object being a unit shape at the origin
     box: tuple[Tensor, Tensor, Tensor, Tensor]  # left, right, top, bottom of a rectangle around it, in pixels
-    before: Tensor  # (B, N, N): thing m stands before thing n and may hide some of it
+    before: Tensor  # (B, N, N): object m stands before object n and may hide some of it
 
 
 def view(scenes: SceneBatch) -> View:
     camera = scenes.camera[:, :, None].unbind(1)  # three of (B, 1)
-    offset = tuple(c - p for c, p in zip(camera, scenes.center.unbind(-1)))  # thing to camera, (B, N)
+    offset = tuple(c - p for c, p in zip(camera, scenes.center.unbind(-1)))  # object to camera, (B, N)
     axes = camera_axes(camera)
     turn = yaw(scenes, axes[0])
     own_axes = tuple(turned(axis, turn) for axis in axes)
@@ -119,7 +119,7 @@ def camera_axes(camera: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], ...]:
 
 
 def yaw(scenes: SceneBatch, right: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of each thing's turn, (B, N). Round things face the camera, for tight rectangles."""
+    """Cosine and sine of each object's turn, (B, N). Round objects face the camera, for tight rectangles."""
     wide = torch.float32 if scenes.device.type == "mps" else torch.float64
     angle = scenes.rotation.to(wide)  # rounding from float64 hides that cosines differ between devices
     cube = scenes.shape == SHAPES.index("cube")
@@ -130,7 +130,7 @@ def yaw(scenes: SceneBatch, right: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
 
 
 def turned(vector: tuple[Tensor, ...], turn: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-    """A world vector in the frame of a thing with that yaw."""
+    """A world vector in the frame of an object with that yaw."""
     (x, y, z), (cos, sin) = vector, turn
     return x * cos + y * sin, y * cos - x * sin, z + torch.zeros_like(cos)
 
@@ -142,7 +142,7 @@ def dot(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> Tensor:
 def rectangle(
     axes: tuple[tuple[Tensor, ...], ...], eye: tuple[Tensor, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Left, right, top, bottom of the projected box around each thing, within the frame."""
+    """Left, right, top, bottom of the projected box around each object, within the frame."""
     signs = torch.tensor([-1.0, 1.0], device=eye[0].device)
     corners = tuple(c.flatten() for c in torch.meshgrid(signs, signs, signs, indexing="ij"))  # three of (8,)
     away = tuple(c - e[..., None] for c, e in zip(corners, eye))  # (B, N, 8)
@@ -172,29 +172,29 @@ def ball_area(seen: View) -> Tensor:
 
 
 def enough_by_rays(scenes: SceneBatch) -> Tensor:
-    """Which things show enough pixels, (B, N), looking closely only where it is in doubt."""
+    """Which objects show enough pixels, (B, N), looking closely only where it is in doubt."""
     seen = view(scenes)
     enough = scenes.present & (clear_area(seen) >= CLEAR)
-    scene, thing = (scenes.present & ~enough).nonzero().unbind(1)
+    scene, obj = (scenes.present & ~enough).nonzero().unbind(1)
     for net in NETS:
-        pixels, doubt = net_estimate(seen, scene, thing, net)
-        enough[scene, thing] = pixels >= ENOUGH
+        pixels, doubt = net_estimate(seen, scene, obj, net)
+        enough[scene, obj] = pixels >= ENOUGH
         unsure = ((pixels - ENOUGH).abs() <= doubt).nonzero()[:, 0]
-        scene, thing = scene[unsure], thing[unsure]
-    enough[scene, thing] = count_pixels(seen, scene, thing) >= ENOUGH
+        scene, obj = scene[unsure], obj[unsure]
+    enough[scene, obj] = count_pixels(seen, scene, obj) >= ENOUGH
     return enough
 
 
 def ray_pixels(scenes: SceneBatch) -> Tensor:
-    """Visible pixels of each thing, counted ray by ray, (B, N)."""
-    scene, thing = scenes.present.nonzero().unbind(1)
+    """Visible pixels of each object, counted ray by ray, (B, N)."""
+    scene, obj = scenes.present.nonzero().unbind(1)
     counts = torch.zeros_like(scenes.shape)
-    counts[scene, thing] = count_pixels(view(scenes), scene, thing)
+    counts[scene, obj] = count_pixels(view(scenes), scene, obj)
     return counts
 
 
 def clear_area(seen: View) -> Tensor:
-    """At least so many pixels of each thing are visible, (B, N); 0 if it may reach beyond the frame."""
+    """At least so many pixels of each object are visible, (B, N); 0 if it may reach beyond the frame."""
     left, right, top, bottom = seen.box
     inside = (left > 0) & (right < WIDTH) & (top > 0) & (bottom < HEIGHT)
     area = ball_area(seen)
@@ -204,23 +204,23 @@ def clear_area(seen: View) -> Tensor:
     return torch.where(inside, area, 0.0)
 
 
-def net_estimate(seen: View, scene: Tensor, thing: Tensor, net: int) -> tuple[Tensor, Tensor]:
-    """Visible pixels of the chosen things, from net x net rays over each rectangle, and the doubt, (Q,)."""
+def net_estimate(seen: View, scene: Tensor, obj: Tensor, net: int) -> tuple[Tensor, Tensor]:
+    """Visible pixels of the chosen objects, from net x net rays over each rectangle, and the doubt, (Q,)."""
     step = (torch.arange(net, device=scene.device) + 0.5) / net
-    left, right, top, bottom = (edge[scene, thing][:, None] for edge in seen.box)  # (Q, 1)
+    left, right, top, bottom = (edge[scene, obj][:, None] for edge in seen.box)  # (Q, 1)
     x = (left + (right - left) * step).repeat(1, net)  # (Q, net * net)
     y = (top + (bottom - top) * step).repeat_interleave(net, dim=1)
     hits = torch.zeros_like(scene)
     for rows in torch.arange(len(scene), device=scene.device).split(rays_at_once(scene) // net**2):
-        hits[rows] = visible(seen, scene[rows], thing[rows], x[rows], y[rows]).sum(1)
+        hits[rows] = visible(seen, scene[rows], obj[rows], x[rows], y[rows]).sum(1)
     cell = ((right - left) * (bottom - top))[:, 0] / net**2  # pixels per ray
     return hits * cell, DOUBT[0] * cell + DOUBT[1]
 
 
-def count_pixels(seen: View, scene: Tensor, thing: Tensor) -> Tensor:
-    """Visible pixels of the chosen things: one ray through each pixel centre of their rectangles, (Q,)."""
+def count_pixels(seen: View, scene: Tensor, obj: Tensor) -> Tensor:
+    """Visible pixels of the chosen objects: one ray through each pixel center of their rectangles, (Q,)."""
     counts = torch.zeros_like(scene)
-    left, right, top, bottom = (edge[scene, thing][:, None] for edge in seen.box)  # (Q, 1)
+    left, right, top, bottom = (edge[scene, obj][:, None] for edge in seen.box)  # (Q, 1)
     left, top = left.floor(), top.floor()
     side = torch.maximum(right - left, bottom - top).ceil()[:, 0].long()
     rows = side.argsort()  # rectangles of like size go together, as many as memory allows
@@ -232,7 +232,7 @@ def count_pixels(seen: View, scene: Tensor, thing: Tensor) -> Tensor:
         x = (left[now] + step).repeat(1, largest)  # (q, largest * largest)
         y = (top[now] + step).repeat_interleave(largest, dim=1)
         inside = (x < right[now]) & (y < bottom[now])
-        counts[now] = (visible(seen, scene[now], thing[now], x, y) & inside).sum(1)
+        counts[now] = (visible(seen, scene[now], obj[now], x, y) & inside).sum(1)
     return counts
 
 
@@ -240,21 +240,21 @@ def rays_at_once(where: Tensor) -> int:
     return RAYS.get(where.device.type, 1 << 17)
 
 
-def visible(seen: View, scene: Tensor, thing: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Which rays through pixels (x, y), each (Q, P), meet their thing first, (Q, P)."""
-    query, other = seen.before[scene, thing].nonzero().unbind(1)
+def visible(seen: View, scene: Tensor, obj: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Which rays through pixels (x, y), each (Q, P), meet their object first, (Q, P)."""
+    query, other = seen.before[scene, obj].nonzero().unbind(1)
     hits = covers(seen, scene[query], other, x[query], y[query])  # (pairs, P)
     hidden = torch.zeros_like(x).index_add_(0, query, hits.to(x.dtype))
-    return covers(seen, scene, thing, x, y) & (hidden == 0)
+    return covers(seen, scene, obj, x, y) & (hidden == 0)
 
 
-def covers(seen: View, scene: Tensor, thing: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Which rays through pixels (x, y) meet the thing at all, (Q, P)."""
-    kind = seen.shape[scene, thing]
+def covers(seen: View, scene: Tensor, obj: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Which rays through pixels (x, y) meet the object at all, (Q, P)."""
+    kind = seen.shape[scene, obj]
     met = torch.zeros_like(x, dtype=torch.bool)
     for number, name in enumerate(SHAPES):
         rows = (kind == number).nonzero()[:, 0]
-        at = (scene[rows], thing[rows])
+        at = (scene[rows], obj[rows])
         axes = [[part[at][:, None] for part in axis] for axis in seen.axes]
         right, up = (x[rows] - WIDTH / 2) / FOCAL_PIXELS, (HEIGHT / 2 - y[rows]) / FOCAL_PIXELS
         ray = tuple(right * r + up * u - b for r, u, b in zip(*axes))  # three of (rows, P)

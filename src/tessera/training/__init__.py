@@ -1,1 +1,1 @@
-"""Pictures teach the denoiser: loss, learning rate, running averages, the loop, the run folder."""
+"""Images teach the denoiser: loss, learning rate, running averages, the loop, the run folder."""

@@ -12,18 +12,18 @@ import tyro
 from rich.table import Table
 from torch import Tensor
 
+from tessera.cli.options import flags_for, given, note_unused_settings
+from tessera.config import Settings, settings_for
 from tessera.console import publish
-from tessera.denoiser.build import build_denoiser
-from tessera.denoiser.edm2 import EDM2
-from tessera.denoiser.flops import flops_per_image
-from tessera.denoiser.views import SeesPatches, innermost, trained_network
 from tessera.devices import DeviceName, pick_device, synchronize, taken_memory
 from tessera.errors import UserError
-from tessera.experiments import Settings, settings_for
+from tessera.models.build import build_denoiser
+from tessera.models.edm2 import EDM2
+from tessera.models.flops import flops_per_image
+from tessera.models.views import SeesPatches, innermost, trained_network
 from tessera.provenance import provenance
-from tessera.training.loop import Learner, chosen_compile, chosen_precision
-from tessera.training.options import flags_for, given, note_unheard
-from tessera.training.run import stream_for
+from tessera.training.run_folder import stream_for
+from tessera.training.trainer import Trainer, chosen_compile, chosen_precision
 
 # Dense bfloat16 rates by the vendors' data sheets, operations per second; others count as unknown.
 PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12}
@@ -33,7 +33,7 @@ DataFlags, DenoiserFlags, TrainingFlags = flags_for("data"), flags_for("denoiser
 
 @dataclass(frozen=True)
 class BenchTrain:
-    """Measure training: images per second with and without rendering, FLOP/s utilisation, peak memory."""
+    """Measure training: images per second with and without rendering, FLOP/s utilization, peak memory."""
 
     experiment: tyro.conf.Positional[str] = "exp1"
     """Which experiment of the table."""
@@ -54,7 +54,7 @@ class BenchTrain:
     denoiser: DenoiserFlags = field(default_factory=DenoiserFlags)  # type: ignore[valid-type]
     """The network."""
     training: TrainingFlags = field(default_factory=TrainingFlags)  # type: ignore[valid-type]
-    """Optimiser, and how the work is done."""
+    """Optimizer, and how the work is done."""
     json: bool = False
     """Print one JSON object on stdout."""
 
@@ -64,7 +64,7 @@ class BenchTrain:
         device = pick_device(self.device)
         groups = {name: given(name, getattr(self, name)) for name in ("data", "denoiser", "training")}
         settings = settings_for(self.experiment, self.preset, groups)
-        note_unheard(groups, [settings])
+        note_unused_settings(groups, [settings])
         record = measure_training(settings, device, self.steps, self.warmup, self.rounds, self.profile)
         publish(record, self.json, None, training_table(record))
 
@@ -73,32 +73,32 @@ def measure_training(
     settings: Settings, device: torch.device, steps: int, warmup: int, rounds: int, profile: bool = False
 ) -> dict[str, Any]:
     """The record `bench train --json` prints."""
-    learner = Learner(build_denoiser(settings), settings.training, device)
+    trainer = Trainer(build_denoiser(settings), settings.training, device)
     batch = settings.training.batch
-    batches = stream_for(settings).steps(0, batch, settings.training.stockpile, device=device)
+    batches = stream_for(settings).steps(0, batch, settings.training.render_batch, device=device)
     begun = time.perf_counter()
     fixed = next(batches)
     for _ in range(warmup + 1):
-        learner.step(fixed)
+        trainer.step(fixed)
     synchronize(device)
     startup = time.perf_counter() - begun
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    excluded = rates(lambda: learner.step(fixed), steps, rounds, batch, device)
-    included = rates(lambda: learner.step(next(batches)), steps, rounds, batch, device)
+    excluded = rates(lambda: trainer.step(fixed), steps, rounds, batch, device)
+    included = rates(lambda: trainer.step(next(batches)), steps, rounds, batch, device)
     seconds_per_total = settings.training.total / included["mean"]
     return {
         "settings": settings.plain(),
-        "weights": sum(p.numel() for p in learner.denoiser.parameters()),
+        "weights": sum(p.numel() for p in trainer.denoiser.parameters()),
         "precision": chosen_precision(settings.training, device),
         "compiled": chosen_compile(settings.training, device),
         "images_per_second": included,
         "images_per_second_without_rendering": excluded,
-        "utilisation": utilisation(learner, excluded["mean"]),
+        "utilization": utilization(trainer, excluded["mean"]),
         "peak_memory_bytes": taken_memory(device),
         "startup_seconds": round(startup, 2),
         "gpu_hours_for_total": round(seconds_per_total / 3600, 3),
-        **(where_time_goes(lambda: learner.step(fixed), device) if profile else {}),
+        **(where_time_goes(lambda: trainer.step(fixed), device) if profile else {}),
         "seeds": {"training": settings.training.seed, "data": settings.data.seed},
         "provenance": provenance(device),
     }
@@ -140,9 +140,9 @@ KINDS = {
     "conv": "convolution",
     "gemm": "matrix product",
     "nvjet": "matrix product",
-    "Adam": "optimiser",
-    "multi_tensor": "optimiser",
-    "_update_rows": "optimiser",
+    "Adam": "optimizer",
+    "multi_tensor": "optimizer",
+    "_update_rows": "optimizer",
 }
 
 
@@ -177,14 +177,14 @@ def interval(values: list[float]) -> dict[str, Any]:
     return {"mean": mean, "interval": [mean - half, mean + half]}
 
 
-def utilisation(learner: Learner, images_per_second: float) -> dict[str, Any]:
+def utilization(trainer: Trainer, images_per_second: float) -> dict[str, Any]:
     """Arithmetic done per second, of the network alone, and its share of what the device could do."""
-    network = innermost(learner.denoiser)
+    network = innermost(trainer.denoiser)
     if not isinstance(network, EDM2):
         return {"flops_per_image": None, "flops_per_second": None, "share_of_peak": None}
-    views = learner.settings.patches if isinstance(learner.denoiser, SeesPatches) else 1
+    views = trainer.settings.patches if isinstance(trainer.denoiser, SeesPatches) else 1
     per_image = views * flops_per_image(network)
-    rate, peak = per_image * images_per_second, peak_flops(learner.device)
+    rate, peak = per_image * images_per_second, peak_flops(trainer.device)
     share = None if peak is None else rate / peak
     return {"flops_per_image": per_image, "flops_per_second": rate, "share_of_peak": share}
 
@@ -198,7 +198,7 @@ def peak_flops(device: torch.device) -> float | None:
 
 def training_table(record: dict[str, Any]) -> Table:
     table = Table("what", "value", title="training speed")
-    use, memory = record["utilisation"], record["peak_memory_bytes"]
+    use, memory = record["utilization"], record["peak_memory_bytes"]
     rows = {
         "weights": f"{record['weights']:,}",
         "images/s, rendering included": spread(record["images_per_second"]),
@@ -235,7 +235,7 @@ class BenchDenoise:
     preset: str = "small"
     """tiny, small or paper."""
     batch: int = 16
-    """Pictures per call."""
+    """Images per call."""
     repeats: int = 10
     """Timed calls of each network."""
     device: DeviceName = "auto"
@@ -249,7 +249,7 @@ class BenchDenoise:
 
     def run(self) -> None:
         if min(self.batch, self.repeats) < 1:
-            raise UserError("A measurement needs at least one picture and one call.")
+            raise UserError("A measurement needs at least one image and one call.")
         device = pick_device(self.device)
         groups = {name: given(name, getattr(self, name)) for name in ("denoiser", "training")}
         rows = {kind: settings_for(row, self.preset, groups) for kind, row in COMPARED.items()}

@@ -16,7 +16,7 @@ BUCKET = 1 << 26  # bytes summed in one go: large enough to fill the wire, small
 
 
 @dataclass(frozen=True)
-class Group:
+class ProcessGroup:
     """This process among its fellows."""
 
     rank: int = 0
@@ -28,7 +28,7 @@ class Group:
         return self.rank == 0
 
     def share(self, batch: int) -> int:
-        """Pictures of each step that fall to this process."""
+        """Images of each step that fall to this process."""
         if batch % self.world:
             raise UserError(f"A batch of {batch} cannot be shared evenly by {self.world} processes.")
         return batch // self.world
@@ -56,11 +56,11 @@ class Group:
             dist.barrier()
 
 
-ALONE = Group()
+ALONE = ProcessGroup()
 
 
 def buckets(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Neighbouring tensors in portions of about BUCKET bytes."""
+    """Neighboring tensors in portions of about BUCKET bytes."""
     portion: list[Tensor] = []
     for tensor in tensors:
         portion.append(tensor)
@@ -71,7 +71,7 @@ def buckets(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
         yield portion
 
 
-def join(device_name: str = "auto") -> tuple[Group, torch.device]:
+def join(device_name: str = "auto") -> tuple[ProcessGroup, torch.device]:
     """The group this process was launched into (alone without a launcher) and the device it shall use."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     device = pick_device(device_name)
@@ -82,7 +82,7 @@ def join(device_name: str = "auto") -> tuple[Group, torch.device]:
         torch.cuda.set_device(device)
     if not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return Group(dist.get_rank(), dist.get_world_size()), device
+    return ProcessGroup(dist.get_rank(), dist.get_world_size()), device
 
 
 def leave() -> None:

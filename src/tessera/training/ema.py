@@ -64,7 +64,7 @@ class Averages:
 
     @torch.no_grad()
     def update(self, images_seen: float, batch: float) -> None:
-        """`images_seen` counts the pictures of the step just made too."""
+        """`images_seen` counts the images of the step just made too."""
         for means, share in zip(self.means.values(), self.shares(images_seen, batch), strict=True):
             torch._foreach_lerp_(means, self.live, share)
 
@@ -75,7 +75,7 @@ class Averages:
             torch._foreach_copy_(means, self.live)
 
     def shares(self, images_seen: float, batch: float) -> list[float]:
-        """How far towards the weights the step that ends at `images_seen` moves each average."""
+        """How far toward the weights the step that ends at `images_seen` moves each average."""
         return [1 - keep(std, images_seen, batch) for std in self.means]
 
     def state(self, std: float) -> dict[str, Tensor]:
@@ -101,7 +101,7 @@ class Averages:
 
 
 class Snapshot(NamedTuple):
-    """An average as it was after `images_seen` pictures. `load` gives its tensors when they are needed."""
+    """An average as it was after `images_seen` images. `load` gives its tensors when they are needed."""
 
     images_seen: float
     std: float
@@ -123,8 +123,8 @@ def solve_coefficients(
     Both are (images_seen, std). Least-squares fit of profiles, float64 (Algorithm 3).
     """
     gram = np.array([[correlation(*one, *other) for other in stored] for one in stored])
-    aim = np.array([[correlation(*one, *other) for other in wanted] for one in stored])
-    found = np.linalg.solve(gram, aim)
+    target = np.array([[correlation(*one, *other) for other in wanted] for one in stored])
+    found = np.linalg.solve(gram, target)
     return found / found.sum(axis=0)
 
 

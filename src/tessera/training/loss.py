@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from tessera.denoiser.contract import Denoiser
-from tessera.denoiser.precondition import like_image, loss_weight
+from tessera.models.contract import Denoiser
+from tessera.models.precondition import like_image, loss_weight
 
 
 class NoiseLevels(NamedTuple):
@@ -56,8 +56,8 @@ def loss_at(
 
 
 def objective(loss: Tensor, batch: int | None = None) -> Tensor:
-    """The number to differentiate: summed over a picture, averaged over the `batch` of the whole step.
+    """The number to differentiate: summed over an image, averaged over the `batch` of the whole step.
 
-    Under gradient accumulation `batch` is the number of pictures of all rounds together.
+    Under gradient accumulation `batch` is the number of images of all rounds together.
     """
     return loss.sum() / (batch or loss.shape[0])

@@ -1,4 +1,4 @@
-"""The learning rate, as a function of pictures seen: EDM2's Eq. 67, and on request a fall to 0 at the end."""
+"""The learning rate, as a function of images seen: EDM2's Eq. 67, and on request a fall to 0 at the end."""
 
 import math
 
@@ -16,7 +16,7 @@ def learning_rate(
     """Rises linearly over `rampup_images`, falls as 1 / sqrt after `decay_batches`; 0 switches either off.
 
     Over the last `cooldown_images` of `total_images` it falls linearly to 0: a short training ends as sharp as a
-    longer one would. `images_seen` counts pictures before the step, so with a ramp the very first step has rate 0.
+    longer one would. `images_seen` counts images before the step, so with a ramp the very first step has rate 0.
     """
     rate = reference
     if decay_batches > 0:

@@ -1,0 +1,334 @@
+"""Figures of a feature study: cosine matrices as in the paper's Figures 5 and 11, curves over layers, leakage."""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
+from tessera.analysis.feature_statistics import null_band, off_diagonal
+from tessera.analysis.features import FeatureResult, FeatureStudy, Level, mean_over_hooks
+from tessera.analysis.hooks import OUTPUT, SCALE
+from tessera.analysis.locality_figures import condition_color, condition_name, styled
+from tessera.scenes.vocabulary import COLORS
+from tessera.studies.swingby.figures import INK, QUIET
+
+LEARNED, BAND, INTERVAL = "#c8553d", "#cfd4dc", "#e9b7a9"
+SHARES = {"own": "#2a6f97", "others": "#e09f3e", "elsewhere": "#d9dce1"}
+SHARE_NAMES = {
+    "own": "along the removed condition's own vector",
+    "others": "along other conditions' vectors",
+    "elsewhere": "elsewhere",
+}
+HEAT = "RdBu_r"  # white is a right angle
+COLUMNS = 9
+ROOM = 0.12  # above the curves, for the mean over hooks
+EARLY = 2  # resolutions the paper averages and calls its feature space
+
+
+# -- matrices ----------------------------------------------------------------------------------------------
+
+
+@styled
+def figure_matrices(
+    level: Level, nulls: Sequence[Level], concepts: Sequence[Any], sigma: float, name: str
+) -> Figure:
+    """Figure 11's layout: cosines of the conditions' mean differences at every hook, section by section."""
+    rows = [row for section in sections(level).values() for row in rows_of(section, COLUMNS)]
+    columns = max(len(row) for row in rows)
+    figure = Figure(figsize=(1.25 * columns + 1.3, 1.62 * len(rows) + 0.75))
+    axes = figure.subplots(len(rows), columns, squeeze=False)
+    for row, names in zip(axes, rows, strict=True):
+        for ax, hook in zip_longest(row, names):
+            if hook is None:
+                ax.set_axis_off()
+                continue
+            show_matrix(ax, level[hook].raw.matrix, concepts)
+            ax.set_title(f"{short(hook)}\n{verdict(level[hook], [one[hook] for one in nulls])}", fontsize=7)
+        row[0].set_ylabel(section_of(names[0]), fontsize=10, labelpad=12)
+    color_bar(figure, axes)
+    head(figure, f"{name}: cosine similarity of conditions' mean differences, $\\sigma$ = {sigma:.3g}")
+    figure.supxlabel(
+        "above each: mean off the diagonal, in brackets the range of untrained networks",
+        fontsize=7.5,
+    )
+    return figure
+
+
+@styled
+def figure_early(
+    level: Level, nulls: Sequence[Level], concepts: Sequence[Any], sigma: float, name: str
+) -> Figure:
+    """Figure 5 (right), with its control below: the encoder's layers, and the mean of the early ones."""
+    hooks = sections(level).get("encoder") or list(level)
+    early = early_hooks(hooks)
+    columns = [*hooks, None]
+    figure = Figure(figsize=(1.25 * len(columns) + 1.3, 1.5 * (1 + bool(nulls)) + 1.1))
+    axes = figure.subplots(1 + bool(nulls), len(columns), squeeze=False)
+    networks = [level, *nulls[:1]]
+    for row, network in zip(axes, networks, strict=True):
+        for ax, hook in zip(row, columns, strict=True):
+            shown = mean_matrix(network, early if hook is None else [hook])
+            show_matrix(ax, shown, concepts)
+            ax.set_xlabel(f"{float(off_diagonal(shown)):.2f}", fontsize=7, labelpad=3)
+    for ax, hook in zip(axes[0], columns, strict=True):
+        ax.set_title("mean, early" if hook is None else short(hook), fontsize=7.5)
+    for row, said in zip(axes, ("learned", f"untrained\n(one of {len(nulls)})"), strict=False):
+        row[0].set_ylabel(said, fontsize=9, labelpad=12)
+    for ax in axes[:, -1]:
+        frame(ax, len(concepts))
+    color_bar(figure, axes)
+    head(figure, f"{name}: conditions in the encoder, $\\sigma$ = {sigma:.3g}")
+    note = f"framed: mean over the {len(early)} early layers; below each: mean off the diagonal"
+    figure.supxlabel(note, fontsize=7.5)
+    return figure
+
+
+def mean_matrix(level: Level, hooks: Sequence[str]) -> Tensor:
+    """Mean over hooks, of what is known."""
+    return torch.stack([level[hook].raw.matrix for hook in hooks]).nanmean(0)
+
+
+def early_hooks(hooks: Sequence[str]) -> list[str]:
+    """Those at the encoder's highest resolutions."""
+    sides = list(dict.fromkeys(side_of(hook) for hook in hooks))[:EARLY]
+    return [hook for hook in hooks if side_of(hook) in sides]
+
+
+def show_matrix(ax: Axes, matrix: Tensor, concepts: Sequence[Any]) -> None:
+    """Cosines from -1 to 1, with a strip of the conditions' own colors along two sides."""
+    number = len(concepts)
+    ax.imshow(matrix.numpy(), cmap=HEAT, vmin=-1, vmax=1)
+    for i, concept in enumerate(concepts):
+        for corner, size in (((-1.25, i - 0.5), (0.55, 1)), ((i - 0.5, -1.25), (1, 0.55))):
+            ax.add_patch(Rectangle(corner, *size, color=swatch(concept, i), lw=0, clip_on=False))
+    ax.set(xticks=[], yticks=[], xlim=(-1.3, number - 0.5), ylim=(number - 0.5, -1.3))
+    ax.grid(False)
+    for side in ax.spines.values():
+        side.set_visible(False)
+
+
+def frame(ax: Axes, number: int) -> None:
+    ax.add_patch(Rectangle((-0.5, -0.5), number, number, fill=False, ec=INK, lw=1.4, clip_on=False))
+
+
+def swatch(concept: Any, number: int) -> Any:
+    """A color's own color; hooks get one each."""
+    return [part / 255 for part in COLORS[concept]] if concept in COLORS else condition_color(number)
+
+
+def verdict(found: FeatureResult, nulls: Sequence[FeatureResult]) -> str:
+    """The mean off the diagonal, with the untrained networks' range."""
+    value = found.raw.off_diagonal
+    if not math.isfinite(value):
+        return "not heard"
+    band = null_band([null.raw.off_diagonal for null in nulls])
+    return f"{value:.2f}" if band is None else f"{value:.2f} [{band.low:.2f}, {band.high:.2f}]"
+
+
+def color_bar(figure: Figure, axes: np.ndarray) -> None:
+    scale = ScalarMappable(Normalize(-1, 1), HEAT)
+    bar = figure.colorbar(scale, ax=axes, shrink=min(1.0, 1.6 / len(axes)), aspect=14, pad=0.01)
+    bar.set_label("cosine", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+    bar.outline.set_visible(False)  # type: ignore[operator]
+
+
+def head(figure: Figure, text: str) -> None:
+    figure.suptitle(text, x=0.01, ha="left", fontsize=10.5)
+
+
+# -- curves over layers ------------------------------------------------------------------------------------
+
+Measure = Callable[[FeatureResult], tuple[float, tuple[float, float] | None]]
+
+LAYER_ROWS: dict[str, Measure] = {
+    "cosine between\nconditions": lambda f: (f.raw.off_diagonal, f.raw.intervals.get("off_diagonal")),
+    "rms of it (0: all\nat right angles)": lambda f: (f.raw.off_rms, f.raw.intervals.get("off_rms")),
+    "same condition, other\nseeds, less different": lambda f: (f.raw.gap, f.raw.intervals.get("gap")),
+}
+LEAK_ROWS: dict[str, Measure] = {
+    "leakage": lambda f: (f.leak.leakage, f.leak.intervals.get("leakage")),
+    "feature locality": lambda f: (f.leak.locality, f.leak.intervals.get("locality")),
+}
+
+
+@styled
+def figure_layers(study: FeatureStudy, name: str) -> Figure:
+    """How far apart conditions are, layer by layer, beside networks that learned nothing."""
+    figure, axes = layer_axes(study, len(LAYER_ROWS))
+    draw_rows(axes, study, LAYER_ROWS)
+    for ax in axes.flat:
+        ax.axhline(0, color=QUIET, lw=0.8, zorder=1)
+    for ax in axes[:, 0]:
+        low, high = ax.get_ylim()
+        ax.set_ylim(low, high + ROOM * (high - low))
+    layer_legend(figure, study)
+    head(figure, f"{name}: conditions in feature space")
+    return figure
+
+
+@styled
+def figure_leakage(study: FeatureStudy, name: str, k: int) -> Figure:
+    """Where the change goes when one of K conditions is removed."""
+    figure, axes = layer_axes(study, 1 + len(LEAK_ROWS))
+    for ax, level in zip(axes[0], study.learned, strict=True):
+        stack_shares(ax, level)
+    axes[0, 0].set_ylabel("share of the change")
+    draw_rows(axes[1:], study, LEAK_ROWS)
+    for ax in axes[2]:
+        ax.axhline(1 / k, color=QUIET, lw=0.9, ls=(0, (4, 2)), zorder=1)
+    for row, top in zip(axes, (1, 1 + ROOM, 1 + ROOM), strict=True):
+        row[0].set_ylim(0, top)
+    shares: list[Any] = [Patch(color=SHARES[part], label=said) for part, said in SHARE_NAMES.items()]
+    none = Line2D([], [], color=QUIET, lw=0.9, ls=(0, (4, 2)), label="no locality, 1 / K")
+    layer_legend(figure, study, [*shares, none])
+    head(figure, f"{name}: one of K = {k} conditions removed")
+    return figure
+
+
+def layer_axes(study: FeatureStudy, rows: int) -> tuple[Figure, np.ndarray]:
+    """A column per noise level, hooks along x."""
+    hooks, columns = list(study.learned[0]), len(study.sigmas)
+    figure = Figure(figsize=(columns * (0.17 * len(hooks) + 1.0) + 0.6, 1.9 * rows + 1.5))
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey="row")
+    for ax, sigma in zip(axes[0], study.sigmas, strict=True):
+        ax.set_title(rf"$\sigma$ = {sigma:.3g}", pad=14)
+    for ax in axes.flat:
+        part_sections(ax, hooks)
+    for ax in axes[0]:
+        name_sections(ax, hooks)
+    for ax in axes[-1]:
+        ax.set_xticks(range(len(hooks)), [short(hook) for hook in hooks], rotation=90, fontsize=6.5)
+    return figure, axes
+
+
+def part_sections(ax: Axes, hooks: Sequence[str]) -> None:
+    """A line where encoder, decoder and output meet."""
+    ax.grid(False, axis="x")
+    ax.set_xlim(-0.7, len(hooks) - 0.3)
+    for n in range(1, len(hooks)):
+        if section_of(hooks[n]) != section_of(hooks[n - 1]):
+            ax.axvline(n - 0.5, color=QUIET, lw=0.8, ls=":", zorder=1)
+
+
+def name_sections(ax: Axes, hooks: Sequence[str]) -> None:
+    """Above the axes, in the middle of each section that has room for its name."""
+    names = [section_of(hook) for hook in hooks]
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            middle = names.index(name) + (names.count(name) - 1) / 2
+            ax.text(
+                middle, 1.01, name, transform=ax.get_xaxis_transform(), ha="center", fontsize=7, color=QUIET
+            )
+
+
+def draw_rows(axes: np.ndarray, study: FeatureStudy, rows: dict[str, Measure]) -> None:
+    for line, (said, measure) in zip(axes, rows.items(), strict=True):
+        line[0].set_ylabel(said)
+        for number, ax in enumerate(line):
+            draw_band(ax, [one[number] for one in study.nulls], measure)
+            draw_learned(ax, study.learned[number], measure)
+            conditioner_mean(ax, study, number, measure)
+            ax.yaxis.set_major_locator(MaxNLocator(5))
+
+
+def draw_band(ax: Axes, nulls: Sequence[Level], measure: Measure) -> None:
+    """The range of the untrained networks, as steps, for hooks are not a continuum."""
+    if not nulls:
+        return
+    for n, hook in enumerate(nulls[0]):
+        band = null_band([measure(one[hook])[0] for one in nulls])
+        if band is not None:
+            ax.add_patch(
+                Rectangle((n - 0.5, band.low), 1, band.high - band.low, color=BAND, lw=0, zorder=1.5)
+            )
+            ax.plot([n - 0.5, n + 0.5], [band.mean] * 2, color=QUIET, lw=0.9, zorder=1.6)
+
+
+def draw_learned(ax: Axes, level: Level, measure: Measure) -> None:
+    found = [measure(one) for one in level.values()]
+    values = np.array([value for value, _ in found])
+    ax.plot(range(len(values)), values, color=LEARNED, lw=1.1, marker="o", ms=3, zorder=3)
+    for n, (_, ends) in enumerate(found):
+        if ends is not None:
+            ax.plot([n, n], ends, color=INTERVAL, lw=3, solid_capstyle="butt", zorder=2.5)
+
+
+def conditioner_mean(ax: Axes, study: FeatureStudy, number: int, measure: Measure) -> None:
+    """The mean over hooks, which is one number per network, beside that of the untrained ones."""
+    value = mean_over_hooks(study.learned[number], lambda found: measure(found)[0])
+    nulls = [mean_over_hooks(one[number], lambda found: measure(found)[0]) for one in study.nulls]
+    band = null_band(nulls)
+    said = f"mean {value:.2f}" + ("" if band is None else f" [{band.low:.2f}, {band.high:.2f}]")
+    where: dict[str, Any] = {
+        "transform": ax.transAxes,
+        "ha": "right",
+        "va": "top",
+        "fontsize": 7,
+        "zorder": 4,
+    }
+    ax.text(0.99, 0.985, said, bbox={"fc": "white", "ec": "none", "alpha": 0.8, "pad": 1}, **where)
+
+
+def stack_shares(ax: Axes, level: Level) -> None:
+    below = np.zeros(len(level))
+    for part, color in SHARES.items():
+        values = np.array([float(getattr(one.leak, part).mean()) for one in level.values()])
+        ax.bar(range(len(level)), values, bottom=below, color=color, width=0.86, lw=0)
+        below += np.nan_to_num(values)
+
+
+def layer_legend(figure: Figure, study: FeatureStudy, more: Sequence[Any] = ()) -> None:
+    handles: list[Any] = [Line2D([], [], color=LEARNED, marker="o", ms=3, lw=1.1, label="learned (95%)")]
+    if study.nulls:
+        said = f"range and mean of {len(study.nulls)} untrained networks"
+        handles.append(Patch(color=BAND, label=said))
+    figure.legend(handles=[*handles, *more], loc="outside lower left", ncols=3, fontsize=7.5)
+
+
+# -- names of hooks ---------------------------------------------------------------------------------------
+
+
+def sections(level: Level) -> dict[str, list[str]]:
+    """Hooks by the part of the network they are in; the output stands with the last part."""
+    found: dict[str, list[str]] = {}
+    for hook in level:
+        name = section_of(hook)
+        found.setdefault(list(found)[-1] if hook == OUTPUT and found else name, []).append(hook)
+    return found
+
+
+def section_of(hook: str) -> str:
+    return hook.partition(".")[0]
+
+
+def side_of(hook: str) -> str:
+    return (hook.split(".") + [""])[1]
+
+
+def short(hook: str) -> str:
+    """`encoder.64.block0.scale` as `64 block0`."""
+    parts = [part for part in hook.split(".") if part != SCALE]
+    return " ".join(parts[1:]) if len(parts) > 1 else hook
+
+
+def rows_of(names: Sequence[str], columns: int) -> list[list[str]]:
+    """Even rows of at most so many."""
+    rows = -(-len(names) // columns)
+    width = -(-len(names) // rows)
+    return [list(names[start : start + width]) for start in range(0, len(names), width)]
+
+
+def names_of(concepts: Sequence[Any]) -> list[str]:
+    return [condition_name(concept) for concept in concepts]

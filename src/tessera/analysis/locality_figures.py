@@ -1,0 +1,416 @@
+"""Figures in the manner of the paper's Figures 2, 10 and 12, from what `study` measured."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from torch import Tensor
+
+from tessera.analysis.locality import LocalityResult, Probe
+from tessera.analysis.scatter import Point, kind_of
+from tessera.render.image_io import to_uint8
+from tessera.studies.swingby.figures import GRID, INK, QUIET, STYLE
+
+# One color per condition, apart from each other on white and on dark heat-maps.
+CONDITIONS = (
+    "#e4572e", "#1b98e0", "#59a14f", "#b07aa1", "#f2b134", "#17becf",
+    "#d37295", "#8c6d31", "#6b6ecf", "#7f7f7f", "#bcbd22", "#3d405b",
+)  # fmt: skip
+CENTER = INK
+HEAT = "inferno"
+GAMMA = 0.5  # heat-maps show the root of influence, or nothing but the probe would be seen
+COLUMNS = 8  # levels shown side by side
+FAINT = 0.07  # of a cross whose condition does not matter at all
+
+
+def styled(draw):
+    """Drawn with our style, whatever the caller's."""
+
+    def drawn(*args: Any, **options: Any) -> Figure:
+        with matplotlib.rc_context(STYLE):
+            return draw(*args, **options)
+
+    drawn.__doc__ = draw.__doc__
+    return drawn
+
+
+# -- Figure 2: heat-maps with crosses --------------------------------------------------------------------------
+
+
+@styled
+def figure_maps(result: LocalityResult, title: str = "", columns: int = COLUMNS) -> Figure:
+    """What the denoiser sees, then a row of heat-maps per probe, from high noise (left) to low."""
+    levels = spread_levels(len(result.sigmas), columns)
+    rows = 1 + len(result.probes)
+    size = (1.05 * len(levels) + 0.75, 1.05 * rows + 0.55 + 0.25 * bool(title))
+    figure = Figure(figsize=size, layout=close_together())
+    axes = figure.subplots(rows, len(levels), squeeze=False)
+    for column, level in enumerate(levels):
+        show_image(axes[0, column], result.clean[level])
+        mark_locations(axes[0, column], result)
+        axes[0, column].set_title(rf"$\sigma$ = {result.sigmas[level]:.2g}", fontsize=8, loc="center")
+        for row, probe in enumerate(result.probes):
+            heat_map(axes[row + 1, column], result, row, level, probe)
+    row_names(axes, ["denoised", *(probe.name for probe in result.probes)])
+    note = "heat: pixel influence (root, each map to its own maximum)   \u25a1 90% of its energy"
+    if result.condition_influence.shape[-1]:
+        note += "   \u00d7 strength: influence of that condition on the probe (root)"
+    figure.supxlabel(note, fontsize=7, color=QUIET)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    return figure
+
+
+def close_together() -> ConstrainedLayoutEngine:
+    return ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0.01, hspace=0.01)
+
+
+def spread_levels(levels: int, columns: int) -> list[int]:
+    return sorted({round(level) for level in np.linspace(0, levels - 1, min(levels, columns))})
+
+
+def show_image(ax: Axes, image: Tensor) -> None:
+    """An image (C, H, W) in [-1, 1]; one channel is shown in gray."""
+    shown = to_uint8(image).permute(1, 2, 0).numpy()
+    ax.imshow(shown if shown.shape[-1] == 3 else shown[..., 0], cmap="gray", vmin=0, vmax=255)
+    bare_axes(ax)
+
+
+def heat_map(ax: Axes, result: LocalityResult, row: int, level: int, probe: Probe) -> None:
+    influence = result.influence[level, row].numpy()
+    ax.imshow(influence, cmap=HEAT, norm=PowerNorm(GAMMA, 0, max(influence.max(), 1e-30)))
+    square(ax, probe, int(result.sides[level, row]))
+    crosses(ax, result, row, level)
+    bare_axes(ax)
+
+
+def square(ax: Axes, probe: Probe, side: int) -> None:
+    corner = (probe.at.col - side / 2, probe.at.row - side / 2)
+    ax.add_patch(Rectangle(corner, side, side, fill=False, ec="white", lw=0.8, alpha=0.9))
+
+
+def crosses(ax: Axes, result: LocalityResult, row: int, level: int) -> None:
+    """A cross at every asked location, the stronger the more its condition moves the probe."""
+    condition_influence = result.condition_influence.mean(
+        0
+    ).numpy()  # (S, P, K); one scale for the whole figure
+    strongest = max(condition_influence.max(), 1e-30) if condition_influence.size else 1.0
+    strength = np.sqrt(condition_influence[level, row] / strongest)
+    height, width = result.influence.shape[-2:]
+    for number, want in enumerate(result.wanted):
+        if isinstance(want, str):
+            continue
+        alpha = min(1.0, FAINT + (1 - FAINT) * float(strength[number]))
+        ax.plot(
+            want[0] * width - 0.5,
+            want[1] * height - 0.5,
+            marker="x",
+            ms=6,
+            mew=1.8,
+            color=condition_color(number),
+            alpha=alpha,
+            path_effects=[withStroke(linewidth=3.2, foreground="white", alpha=0.75 * alpha)],
+        )
+
+
+def mark_locations(ax: Axes, result: LocalityResult) -> None:
+    """Small rings in the colors of the conditions."""
+    height, width = result.clean.shape[-2:]
+    for number, want in enumerate(result.wanted):
+        if not isinstance(want, str):
+            spot = (want[0] * width - 0.5, want[1] * height - 0.5)
+            ax.plot(*spot, marker="o", ms=4, mfc="none", mew=1.1, color=condition_color(number))
+
+
+def condition_color(number: int) -> str:
+    return CONDITIONS[number % len(CONDITIONS)]
+
+
+def bare_axes(ax: Axes) -> None:
+    height, width = ax.get_images()[0].get_array().shape[:2]  # type: ignore[union-attr]
+    ax.set(xticks=[], yticks=[], xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
+    ax.grid(False)
+    for side in ax.spines.values():
+        side.set_visible(False)
+
+
+def row_names(axes: np.ndarray, names: Sequence[str]) -> None:
+    for ax, name in zip(axes[:, 0], names):
+        ax.set_ylabel(name, fontsize=8)
+
+
+@styled
+def figure_conditions(result: LocalityResult, columns: int = COLUMNS) -> Figure:
+    """Where each condition acts: Eq. 10 over the whole image, one row per condition, one scale per level."""
+    levels = spread_levels(len(result.sigmas), columns)
+    rows = max(1, result.condition_influence_maps.shape[1])
+    figure = Figure(figsize=(1.05 * len(levels) + 0.9, 1.05 * rows + 0.5), layout=close_together())
+    axes = figure.subplots(rows, len(levels), squeeze=False)
+    for column, level in enumerate(levels):
+        maps = result.condition_influence_maps[level].numpy()
+        axes[0, column].set_title(rf"$\sigma$ = {result.sigmas[level]:.2g}", fontsize=8, loc="center")
+        for row, condition_influence in enumerate(maps):
+            ax = axes[row, column]
+            ax.imshow(condition_influence, cmap=HEAT, norm=PowerNorm(GAMMA, 0, max(maps.max(), 1e-30)))
+            bare_axes(ax)
+            mark_own(ax, result, row)
+    row_names(axes, [condition_name(want) for want in result.wanted])
+    figure.supxlabel(
+        "change when one condition is taken away (root, one scale per column)", fontsize=7, color=QUIET
+    )
+    return figure
+
+
+def mark_own(ax: Axes, result: LocalityResult, row: int) -> None:
+    want = result.wanted[row]
+    if not isinstance(want, str):
+        height, width = result.condition_influence_maps.shape[-2:]
+        spot = (want[0] * width - 0.5, want[1] * height - 0.5)
+        ax.plot(*spot, marker="o", ms=9, mfc="none", mew=1.1, color=condition_color(row))
+
+
+def condition_name(want: Any) -> str:
+    return want if isinstance(want, str) else f"({want[0]:.2g}, {want[1]:.2g})"
+
+
+# -- Figure 10: curves -----------------------------------------------------------------------------------------
+
+
+@styled
+def figure_curves(result: LocalityResult, title: str = "", band: tuple[float, float] | None = None) -> Figure:
+    """Condition influence at every probe, then the 90% side and the total energy over noise levels."""
+    condition_influence = result.condition_influence.shape[-1] > 0
+    panels = result.probes if condition_influence else []
+    left = int(np.ceil(len(panels) / 2))
+    figure = Figure(figsize=(2.15 * left + 5.6, 3.9 if condition_influence else 2.9))
+    grid = figure.add_gridspec(2, left + 2, width_ratios=[1] * left + [1.3, 1.3])
+    share_y = None
+    for number, probe in enumerate(panels):
+        ax = figure.add_subplot(grid[number % 2, number // 2], sharey=share_y)
+        share_y = share_y or ax
+        ax.set_ylim(0, 1.05 * highest_curve(result))  # one scale for all, set before it is shared further
+        condition_curves(ax, result, number, probe)
+        shade(ax, band)
+        if number // 2 == 0:
+            ax.set_ylabel("condition influence $I_k$")
+        if number % 2 == 1 or number == len(panels) - 1:
+            ax.set_xlabel(r"noise level $\sigma$")
+    side, energy = (figure.add_subplot(grid[:, left + n]) for n in (0, 1))
+    probe_curves(side, result, result.sides.float(), "90% side, pixels")
+    probe_curves(energy, result, result.energy, "total pixel energy", log=True)
+    side.set_ylim(0, None)
+    side.set_title("Pixel neighborhood")
+    energy.set_title("Pixel energy")
+    if condition_influence:
+        condition_legend(figure, result, band is not None)
+    side.legend(fontsize=7, loc="best")
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    return figure
+
+
+def highest_curve(result: LocalityResult) -> float:
+    condition_influence = result.condition_influence.numpy()  # (B, S, P, K)
+    return max(
+        float(np.quantile(condition_influence, 0.9, axis=0).max()),
+        float(condition_influence.mean(0).max()),
+        1e-30,
+    )
+
+
+def condition_legend(figure: Figure, result: LocalityResult, shaded: bool) -> None:
+    handles: list[Any] = [
+        Line2D([], [], color=condition_color(k), lw=2.4, label=condition_name(want))
+        for k, want in enumerate(result.wanted)
+    ]
+    if shaded:
+        handles.append(Rectangle((0, 0), 1, 1, color=GRID, label="band where conditions matter"))
+    figure.legend(handles=handles, loc="outside lower left", ncols=7, fontsize=7)
+
+
+def condition_curves(ax: Axes, result: LocalityResult, number: int, probe: Probe) -> None:
+    condition_influence = result.condition_influence[:, :, number].numpy()  # (B, S, K)
+    own = probe_condition(result, probe)
+    for k in range(condition_influence.shape[-1]):
+        values, color = condition_influence[..., k], condition_color(k)
+        ax.plot(
+            result.sigmas, values.mean(0), color=color, lw=2.4 if k == own else 1.2, zorder=3 + (k == own)
+        )
+        if len(values) > 1:
+            low, high = np.quantile(values, [0.1, 0.9], axis=0)
+            ax.fill_between(result.sigmas, low, high, color=color, alpha=0.12, lw=0)
+    title = ax.set_title(probe.name, fontsize=9)
+    if own is not None:
+        title.set_color(condition_color(own))
+    noise_axis(ax)
+
+
+def probe_condition(result: LocalityResult, probe: Probe) -> int | None:
+    """Which condition asks for this very location."""
+    names = [f"loc {n}" for n in range(len(result.wanted))]
+    return names.index(probe.name) if probe.name in names else None
+
+
+def probe_curves(ax: Axes, result: LocalityResult, values: Tensor, name: str, log: bool = False) -> None:
+    """values (S, P)."""
+    for number, probe in enumerate(result.probes):
+        own = probe_condition(result, probe)
+        color = condition_color(own) if own is not None else probe_color(number, result)
+        ax.plot(result.sigmas, values[:, number], color=color, lw=1.6, label=probe.name, marker="o", ms=2.5)
+    if log:
+        ax.set_yscale("log")
+    noise_axis(ax)
+    ax.set(ylabel=name, xlabel=r"noise level $\sigma$")
+
+
+def probe_color(number: int, result: LocalityResult) -> str:
+    return CENTER if result.wanted else condition_color(number)
+
+
+def noise_axis(ax: Axes) -> None:
+    """Sampling runs from left to right: high noise first."""
+    ax.set_xscale("log")
+    ax.xaxis.set_major_locator(LogLocator(numticks=4))
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    if not ax.xaxis_inverted():
+        ax.invert_xaxis()
+
+
+def shade(ax: Axes, band: tuple[float, float] | None) -> None:
+    """The levels at which conditions matter."""
+    if band is not None:
+        ax.axvspan(*band, color=GRID, alpha=0.6, lw=0, zorder=0)
+
+
+# -- the definition, put to the test -----------------------------------------------------------------------------
+
+
+@styled
+def figure_residual(rows: Sequence[dict[str, Any]], title: str = "") -> Figure:
+    """Change of a pixel when what should not matter is exchanged, and when everything is."""
+    figure = Figure(figsize=(4.2, 3.1))
+    ax = figure.subplots()
+    sigmas = [row["sigma"] for row in rows]
+    ax.plot(
+        sigmas, [row["ceiling"] for row in rows], color=QUIET, ls=(0, (4, 2)), label="everything exchanged"
+    )
+    for number, name in enumerate(("pixels", "conditions", "both")):
+        if name not in rows[0]:
+            continue
+        color = CONDITIONS[number]
+        low, value, high = ([row[name][key] for row in rows] for key in ("low", "rms", "high"))
+        ax.plot(
+            sigmas, value, color=color, label=f"{name} beyond the neighborhood" if name != "both" else "both"
+        )
+        ax.fill_between(sigmas, low, high, color=color, alpha=0.15, lw=0)
+    noise_axis(ax)
+    ax.set(xlabel=r"noise level $\sigma$", ylabel="change of the clean pixel (rms)", ylim=(0, None))
+    ax.legend(fontsize=7)
+    if title:
+        ax.set_title(title)
+    return figure
+
+
+# -- Figure 2, right: length generalization against locality -------------------------------------------------------
+
+DODGE = 0.5  # models that reach the same K_max stand a little beside each other
+STAGES = (("early", "o"), ("mid", "s"), ("late", "^"))
+
+
+@styled
+def figure_scatter(points: Sequence[Point], record: dict[str, Any]) -> Figure:
+    """A color per kind of model, a shape per stage of its training, bars for the interval of locality."""
+    models = list(dict.fromkeys(point.model for point in points))
+    kinds = Counter(kind_of(model) for model in models)
+    colors = dict(zip(kinds, distinct_colors(len(kinds))))
+    figure = Figure(figsize=(6.2, max(3.9, 0.21 * (len(kinds) + len(STAGES)))))  # as tall as its legend
+    ax = figure.subplots()
+    for number, model in enumerate(models):
+        color = colors[kind_of(model)]
+        own = sorted((p for p in points if p.model == model), key=lambda p: p.images_seen)
+        shift = DODGE * (number - (len(models) - 1) / 2) / max(len(models), 1)
+        spots = [(p.gained + shift, p.locality) for p in own]
+        ax.plot(*zip(*spots), color=color, lw=0.9, alpha=0.45, zorder=2)
+        for point in own:
+            draw_point(ax, point, shift, stage_of(point, own), color)
+    for kind, trainings in kinds.items():
+        label = kind if trainings == 1 else f"{kind}, {trainings} trainings"
+        ax.plot([], [], color=colors[kind], marker="o", ls="", ms=5, label=label)
+    for stage, marker in STAGES:
+        ax.plot([], [], color=QUIET, marker=marker, ls="", ms=5, mfc="none", label=stage)
+    ax.axvline(0, color=QUIET, lw=0.8, zorder=1)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set(
+        xlabel="length generalization  ($K_{max}$ less the most in training)", ylabel="conditional locality"
+    )
+    ax.set_ylim(0, 1.03)
+    ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=7)
+    ax.set_title(correlation_words(record))
+    return figure
+
+
+def distinct_colors(count: int) -> list[Any]:
+    """As many colors as are asked for: ours while they last, else from a longer list, or from a whole scale."""
+    if count <= len(CONDITIONS):
+        return list(CONDITIONS[:count])
+    scale, at = ("tab20", range(count)) if count <= 20 else ("turbo", np.linspace(0, 1, count))
+    return [matplotlib.colormaps[scale](location) for location in at]
+
+
+def draw_point(ax: Axes, point: Point, shift: float, marker: str, color: str) -> None:
+    across = point.gained + shift
+    if point.low is not None and point.high is not None:
+        ax.plot([across] * 2, [point.low, point.high], color=color, lw=1, alpha=0.7, zorder=3)
+    ax.plot(across, point.locality, marker=marker, color=color, mec="white", mew=0.6, ms=7, zorder=4)
+
+
+def stage_of(point: Point, own: Sequence[Point]) -> str:
+    """Third of the model's training that a snapshot belongs to, as a marker."""
+    share = point.images_seen / max(p.images_seen for p in own) if own[-1].images_seen else 1.0
+    return STAGES[min(2, int(np.ceil(3 * share)) - 1 if share > 0 else 0)][1]
+
+
+def correlation_words(record: dict[str, Any]) -> str:
+    rank = record["spearman"]
+    if rank["value"] is None:
+        return "no correlation: one of the two does not vary"
+    low, high = rank["interval"]
+    return f"Spearman {rank['value']:.2f}  (95%: {low:.2f} to {high:.2f}),  {record['points']} snapshots"
+
+
+# -- Figure 12 -------------------------------------------------------------------------------------------------
+
+
+@styled
+def figure_12(result: LocalityResult, title: str = "", columns: int = COLUMNS) -> Figure:
+    """Left: 90% side and energy over noise levels. Right: denoised images and heat-maps at every probe."""
+    levels = spread_levels(len(result.sigmas), columns)
+    rows = 1 + len(result.probes)
+    figure = Figure(figsize=(3.1 + 0.95 * len(levels), 0.98 * rows + 0.55))
+    parts = figure.subfigures(1, 2, squeeze=False, width_ratios=[2.9, 0.95 * len(levels)])
+    left, right = parts[0]
+    top, bottom = left.subplots(2, 1, sharex=True)
+    probe_curves(top, result, result.sides.float(), "90% side, pixels")
+    probe_curves(bottom, result, result.energy, "pixel energy", log=True)
+    top.set(xlabel="", ylim=(0, None))
+    top.legend(fontsize=7)
+    axes = right.subplots(rows, len(levels), squeeze=False)
+    for column, level in enumerate(levels):
+        show_image(axes[0, column], result.clean[level])
+        axes[0, column].set_title(rf"$\sigma$ = {result.sigmas[level]:.2g}", fontsize=8, loc="center")
+        for row, probe in enumerate(result.probes):
+            heat_map(axes[row + 1, column], result, row, level, probe)
+    row_names(axes, ["denoised", *(probe.name for probe in result.probes)])
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    return figure

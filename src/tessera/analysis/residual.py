@@ -1,0 +1,178 @@
+"""The definition put to the test: how much a pixel changes when all that should not matter is exchanged.
+
+A local conditional score at pixel i knows only the pixels N_i and the conditions L_i near it. So the image
+beyond N_i is replaced, the conditions beyond L_i are taken away, and the answer at i is compared with the true one.
+Pixels of one cell share their neighborhood: `radius` cells to each side, as a patch network's.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tessera.analysis.condition_influence import check_finite
+from tessera.analysis.locality import Trajectory
+from tessera.analysis.pixel_influence import bare, slices
+from tessera.conditioning import Conditioner, SpatialConditioner
+from tessera.conditioning.cells import every_cell, window
+from tessera.devices import double_home, in_double
+from tessera.errors import UserError
+from tessera.evaluation.intervals import mean_record
+from tessera.models.contract import Denoiser
+from tessera.models.precondition import like_image
+from tessera.rng import generator
+from tessera.sampling.schedule import seeded_noise
+
+Fill = Literal["noise", "other"]
+Exchanged = Literal["pixels", "conditions", "both"]
+EXCHANGED: tuple[Exchanged, ...] = ("pixels", "conditions", "both")
+CELLS = 16  # where the conditioner has no grid of its own
+SIGMA_DATA = 0.5
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Mean square changes per image and level, (B, S); `ceiling` is the change when everything is exchanged."""
+
+    sigmas: list[float]
+    squares: dict[Exchanged, np.ndarray]
+    ceiling: np.ndarray
+    radius: int
+    cells: int
+    fill: Fill
+
+    def record(self, seed: int = 0) -> list[dict[str, Any]]:
+        """Per level: root mean square changes with 95% intervals, and their size relative to the ceiling."""
+        rng = generator(seed)
+        return [
+            {"sigma": sigma, "ceiling": float(np.sqrt(self.ceiling[:, level].mean()))}
+            | {name: self.at_level(values[:, level], level, rng) for name, values in self.squares.items()}
+            for level, sigma in enumerate(self.sigmas)
+        ]
+
+    def at_level(self, squares: np.ndarray, level: int, rng: np.random.Generator) -> dict[str, Any]:
+        ceiling = float(self.ceiling[:, level].mean())
+        mean = mean_record(squares, rng)
+        rooted = {key: float(np.sqrt(value or 0)) for key, value in mean.items()}
+        relative = rooted["mean"] / math.sqrt(ceiling) if ceiling > 0 else None
+        return {"rms": rooted["mean"], "low": rooted["low"], "high": rooted["high"], "relative": relative}
+
+
+@torch.no_grad()
+def definition_residual(
+    denoise: Denoiser,
+    way: Trajectory,
+    cond: Tensor | None,
+    conditioner: Conditioner | None,
+    *,
+    radius: int = 2,
+    fill: Fill = "noise",
+    seed: int = 0,
+    rows: int = 64,
+    exchanged: Sequence[Exchanged] = EXCHANGED,
+) -> Residuals:
+    """Compare D(x | c) at every pixel with D of the same x inside N_i and c inside L_i, for every level.
+
+    `fill` says what replaces the image beyond N_i: fresh noise as strong as data and noise together, or the
+    noisy image next in the batch, which is what a network expects to see at low noise.
+    """
+    cells = conditioner.cells if isinstance(conditioner, SpatialConditioner) else CELLS
+    levels, images = way.x.shape[:2]
+    check_window(radius, cells, way.x.shape[-1])
+    given = None if cond is None else cond.repeat(levels, 1)
+    work = Exchange(bare(denoise), way.flat, way.flat_sigmas, given, conditioner, cells, radius, rows)
+    filling = replacement(way, fill, seed).flatten(0, 1)
+    true = work.answers(work.x, work.sigma, work.cond)
+    nothing = None if given is None else torch.zeros_like(given)
+    blank = work.answers(filling, work.sigma, nothing)
+    squares = {what: work.changes(true, filling, what) for what in exchanged}
+    check_finite(torch.stack([*squares.values()], dim=1).cpu(), work.sigma.cpu())
+
+    def table(values: Tensor) -> np.ndarray:
+        return in_double(values).cpu().unflatten(0, (levels, images)).T.numpy()
+
+    return Residuals(
+        [float(sigma) for sigma in way.sigmas],
+        {what: table(values) for what, values in squares.items()},
+        table((true - blank).square().flatten(1).mean(1)),
+        radius,
+        cells,
+        fill,
+    )
+
+
+def check_window(radius: int, cells: int, size: int) -> None:
+    if not 0 <= radius < cells:
+        raise UserError(f"A neighborhood reaches from 0 to {cells - 1} cells to each side, not {radius}.")
+    if size % cells:
+        raise UserError(f"{cells} cells do not divide an image of {size} pixels.")
+
+
+def replacement(way: Trajectory, fill: Fill, seed: int) -> Tensor:
+    """What the image beyond a neighborhood becomes, like way.x."""
+    levels, images = way.x.shape[:2]
+    if fill == "other":
+        if images < 2:
+            raise UserError("To fill with another image there must be at least two.")
+        return way.x.roll(1, dims=1)
+    numbers = [(seed << 32) + (1 << 31) + n for n in range(levels * images)]
+    noise = seeded_noise(numbers, way.x.shape[2:], way.x.device)
+    scale = (way.flat_sigmas.square() + SIGMA_DATA**2).sqrt()
+    return (noise * like_image(scale)).view_as(way.x)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Images of all levels, and the network that is asked about every cell of them."""
+
+    denoise: Denoiser
+    x: Tensor  # (N, C, H, W)
+    sigma: Tensor  # (N,)
+    cond: Tensor | None
+    conditioner: Conditioner | None
+    cells: int
+    radius: int
+    rows: int
+
+    def answers(self, x: Tensor, sigma: Tensor, cond: Tensor | None) -> Tensor:
+        parts = []
+        for some in slices(len(x), self.rows):
+            parts.append(self.denoise(x[some], sigma[some], None if cond is None else cond[some]))
+        return torch.cat(parts)
+
+    def changes(self, true: Tensor, filling: Tensor, what: Exchanged) -> Tensor:
+        """Mean square change (N,) over all pixels, each asked with its own cell's neighborhood."""
+        home = double_home(self.x.device)
+        total = torch.zeros(len(self.x), dtype=torch.float64, device=home)
+        number = torch.arange(len(self.x) * self.cells**2, device=self.x.device)
+        for some in number.split(self.rows):
+            image, cell = some // self.cells**2, every_cell(self.cells, some.device)[some % self.cells**2]
+            x = self.x[image]
+            if what != "conditions":
+                x = torch.where(self.inside(cell), x, filling[image])
+            given = None if self.cond is None else self.cond[image]
+            clean = self.denoise(x, self.sigma[image], self.near(given, cell, what))
+            change = (clean - true[image]).square() * self.own(cell)
+            total.index_add_(0, image.to(home), in_double(change.flatten(1).sum(1)))
+        return total / self.x[0].numel()
+
+    def near(self, cond: Tensor | None, cell: Tensor, what: Exchanged) -> Tensor | None:
+        """Conditions that lie nowhere are near everything."""
+        if cond is None or what == "pixels" or not isinstance(self.conditioner, SpatialConditioner):
+            return cond
+        return self.conditioner.near(cond, cell, self.radius)
+
+    def inside(self, cell: Tensor) -> Tensor:
+        return self.enlarged(window(cell, self.radius, self.cells))
+
+    def own(self, cell: Tensor) -> Tensor:
+        return self.enlarged(window(cell, 0, self.cells))
+
+    def enlarged(self, mask: Tensor) -> Tensor:
+        """Cells (n, cells, cells) as pixels (n, 1, H, W)."""
+        side = self.x.shape[-1] // self.cells
+        return mask.repeat_interleave(side, 1).repeat_interleave(side, 2)[:, None]

@@ -1,0 +1,171 @@
+"""Does locality go with length generalization? Over models and their snapshots: correlations with intervals."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from tessera.errors import UserError
+from tessera.evaluation.intervals import quantile_range
+from tessera.files import read_json
+from tessera.rng import generator
+
+RESAMPLES = 2000
+FEWEST = 3  # points below which a correlation says nothing
+
+
+@dataclass(frozen=True)
+class Point:
+    """One snapshot of one model."""
+
+    model: str
+    images_seen: int
+    k_max: float
+    max_train_objects: int
+    locality: float
+    low: float | None = None  # 95% interval of the locality
+    high: float | None = None
+    at_least: bool = False  # more than was asked for may succeed: K_max is a lower bound
+
+    @property
+    def gained(self) -> float:
+        """How many more objects than in training (the horizontal axis of Figure 2, right)."""
+        return self.k_max - self.max_train_objects
+
+
+SEEDED = ", seed "  # a training's name is that of its kind, this and the seed
+
+
+def training_name(kind: str, seed: int) -> str:
+    return f"{kind}{SEEDED}{seed}"
+
+
+def kind_of(model: str) -> str:
+    """`exp1-M3` of `exp1-M3, seed 1`: trainings that differ by their seed alone are of one kind."""
+    return model.partition(SEEDED)[0]
+
+
+def point_from(result: dict[str, Any], evaluated: dict[str, Any], rule: str = "paper") -> Point:
+    """A point from the records of `tessera locality --json` and `tessera evaluate --json` of one snapshot."""
+    try:
+        if evaluated["max_train_objects"] is None:
+            raise UserError(
+                "The detector's record does not say how many objects training showed (--max-train-objects)."
+            )
+        found, reached = result["conditional_locality"], evaluated["k_max"][rule]
+        if found is None or reached["value"] is None:
+            raise UserError("A record without conditional locality or without K_max gives no point.")
+        return Point(
+            model=str(result["model"]),
+            images_seen=int(result["images_seen"] or 0),
+            k_max=reached["value"],
+            max_train_objects=evaluated["max_train_objects"],
+            locality=found["value"],
+            low=found["low"],
+            high=found["high"],
+            at_least=bool(reached["at_least"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise UserError(f"These are no records of `locality` and `detector`: {error} is missing.") from error
+
+
+def read_points(path: Path) -> list[Point]:
+    """Points of a JSON file: a list, or an object with the list under `points`, or under `rows` as `scatter` has it."""
+    content = read_json(path)
+    rows = content
+    if isinstance(content, dict):  # a record of `scatter` counts its points and lists them as rows
+        rows = content.get("rows" if isinstance(content.get("points"), int) else "points")
+    if not isinstance(rows, list):
+        raise UserError(f"{path} holds no list of points.")
+    return [as_point(row, f"{path}: point {number}") for number, row in enumerate(rows)]
+
+
+def as_point(row: Any, where: str) -> Point:
+    known = {f.name for f in fields(Point)}
+    try:
+        return Point(**{name: value for name, value in row.items() if name in known})
+    except (AttributeError, TypeError) as error:
+        raise UserError(f"{where} is no point: {error}.") from error
+
+
+# -- correlation ---------------------------------------------------------------------------------------------
+
+
+def correlation(points: Sequence[Point], resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Any]:
+    """Spearman's and Pearson's coefficient of locality with length generalization.
+
+    `interval` draws points again. Snapshots of one model resemble each other, so `interval_by_model` draws
+    whole models, which is the wider and the more honest of the two.
+    """
+    if len(points) < FEWEST:
+        raise UserError(f"A correlation needs at least {FEWEST} points, not {len(points)}.")
+    gained, locality = (
+        np.array([getattr(p, name) for p in points], float) for name in ("gained", "locality")
+    )
+    if not (np.isfinite(gained).all() and np.isfinite(locality).all()):
+        raise UserError("The points hold values that are not finite.")
+    rng = generator(seed)
+    each = [rng.integers(len(points), size=len(points)) for _ in range(resamples)]
+    whole = list(whole_models(points, rng, resamples))
+    return {
+        "points": len(points),
+        "models": len({p.model for p in points}),
+        "spearman": coefficient(spearman, gained, locality, each, whole),
+        "pearson": coefficient(pearson, gained, locality, each, whole),
+        "resamples": resamples,
+        "seed": seed,
+    }
+
+
+def whole_models(points: Sequence[Point], rng: np.random.Generator, resamples: int) -> Iterable[np.ndarray]:
+    """Numbers of points when models are drawn again, each with all its snapshots."""
+    names = [p.model for p in points]
+    members = [np.flatnonzero([name == own for name in names]) for own in dict.fromkeys(names)]
+    for _ in range(resamples):
+        yield np.concatenate([members[m] for m in rng.integers(len(members), size=len(members))])
+
+
+Correlate = Callable[[np.ndarray, np.ndarray], float]
+
+
+def coefficient(
+    of: Correlate, a: np.ndarray, b: np.ndarray, each: Sequence[np.ndarray], whole: Sequence[np.ndarray]
+) -> dict[str, Any]:
+    value = of(a, b)
+    ranges = {"interval": each, "interval_by_model": whole}
+    return {"value": none_if_nan(value)} | {
+        name: interval([of(a[rows], b[rows]) for rows in drawn]) for name, drawn in ranges.items()
+    }
+
+
+def spearman(a: np.ndarray, b: np.ndarray) -> float:
+    """Pearson's coefficient of ranks, ties sharing theirs."""
+    return pearson(stats.rankdata(a), stats.rankdata(b))
+
+
+def pearson(a: np.ndarray, b: np.ndarray) -> float:
+    """NaN where one of them does not vary."""
+    a, b = a - a.mean(), b - b.mean()
+    size = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / size if size > 1e-12 else float("nan")
+
+
+def interval(values: Sequence[float]) -> list[float] | None:
+    """Of the redrawings in which there is something to correlate."""
+    known = np.array(values)[np.isfinite(values)]
+    return list(quantile_range(known)) if len(known) else None
+
+
+def none_if_nan(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def scatter_record(points: Sequence[Point], resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Any]:
+    """Correlations and the points they are of, JSON-ready."""
+    return {
+        **correlation(points, resamples, seed),
+        "rows": [asdict(p) | {"gained": p.gained} for p in points],
+    }

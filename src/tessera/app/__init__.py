@@ -1,0 +1,1 @@
+"""Report and explorer: pages for people."""

@@ -1,0 +1,153 @@
+"""The models a page can choose from, and what it must know of each."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from tessera.cli.sample import composed_denoiser, open_model, set_precision
+from tessera.conditioning import ColorCounts, SpatialConditioner
+from tessera.config import EXPERIMENTS
+from tessera.errors import UserError
+from tessera.evaluation.kmax import TrainingRange
+from tessera.models.contract import Denoiser
+from tessera.models.model_folder import Model, shipped
+from tessera.sampling.compose import COMPOSE_METHODS
+from tessera.sampling.prompts import Prompt, own_prompts
+from tessera.studies.clevr.evaluate import label_of
+from tessera.studies.clevr.tables import k_max_words
+from tessera.training.run_folder import is_run
+
+ConditionKind = Literal["locations", "colors", "nothing"]
+FIRST = ("exp1", "exp2", "exp2L", "color")  # shown when no model is named
+NO_MODELS = (
+    "No models come with this version; train one with `tessera train exp1C --preset tiny --out runs/exp1C`,"
+    " then call `tessera explore runs/exp1C`."
+)
+
+
+def both_rules(k_max: dict[str, Any]) -> str:
+    """Where extras decide, the rules are far apart."""
+    return f"{k_max_words(k_max['paper'])}, by the strict rule {k_max_words(k_max['strict'])}"
+
+
+@dataclass(frozen=True)
+class SessionModel:
+    """A model on show."""
+
+    name: str  # as the page calls it
+    source: str  # as the command line calls it
+    model: Model
+    device: torch.device
+
+    @property
+    def told(self) -> ConditionKind:
+        if not self.model.conditioner.dim:
+            return "nothing"
+        return "colors" if isinstance(self.model.conditioner, ColorCounts) else "locations"
+
+    @property
+    def hows(self) -> tuple[str, ...]:
+        """The ways of composing that make sense: only what lies somewhere can be near."""
+        return {"locations": COMPOSE_METHODS, "colors": ("plain", "sum"), "nothing": ("plain",)}[self.told]
+
+    @property
+    def training(self) -> TrainingRange:
+        return TrainingRange(self.model.max_train_objects, label_of(self.model))
+
+    def denoiser(self, how: str, radius: int) -> Denoiser:
+        if how not in self.hows:
+            raise UserError(f"{self.name} is told {self.told}, which cannot be composed by `{how}`.")
+        return composed_denoiser(self.model, how, radius)
+
+    def prompts(self, locations: Sequence[Any], colors: Sequence[str], each: int, seed: int) -> list[Prompt]:
+        """The images that `tessera sample` makes for the same prompt."""
+        wanted = {"locations": locations, "colors": colors, "nothing": ()}[self.told]
+        return own_prompts(self.model.conditioner, tuple(wanted), each, seed)
+
+    @contextmanager
+    def exactly(self) -> Iterator[None]:
+        """In float32 for a while: gradients deserve it."""
+        network: Any = self.model.denoiser
+        before = network.precision
+        try:
+            network.precision = "float32"
+            yield
+        finally:
+            network.precision = before
+
+    def card(self) -> dict[str, Any]:
+        """What the page shows of the model."""
+        config, conditioner = self.model.config, self.model.conditioner
+        experiment = (config.get("settings") or {}).get("experiment")
+        k_max = (config.get("results") or {}).get("k_max")
+        return {
+            "name": self.name,
+            "about": EXPERIMENTS[experiment].about if experiment in EXPERIMENTS else "",
+            "told": self.told,
+            "size": self.model.size,
+            "cells": conditioner.cells if isinstance(conditioner, SpatialConditioner) else None,
+            "capacity": conditioner.capacity,
+            "hows": list(self.hows),
+            "max_train_objects": self.model.max_train_objects,
+            "extras_allowed": self.training.extras_allowed,
+            "k_max": both_rules(k_max) if k_max else None,
+            "images_seen": config.get("images_seen"),
+            "weights": sum(p.numel() for p in self.model.denoiser.parameters()),
+        }
+
+    @property
+    def origin(self) -> list[str]:
+        """The words that name this very network on the command line: a run may be trained further."""
+        if not is_run(Path(self.source)):
+            return [self.source]
+        config = self.model.config
+        return [self.source, "--std", f"{config['ema']:g}", "--images", str(config["images_seen"])]
+
+
+class ModelList:
+    """Models by name, loaded once."""
+
+    def __init__(self, entries: Sequence[SessionModel]):
+        self.entries = {entry.name: entry for entry in entries}
+
+    def __getitem__(self, name: str) -> SessionModel:
+        if name not in self.entries:
+            raise UserError(f"There is no model `{name}` here any more; reload the page.")
+        return self.entries[name]
+
+    def __iter__(self) -> Iterator[SessionModel]:
+        return iter(self.entries.values())
+
+
+def open_models(names: Sequence[str], device: torch.device) -> ModelList:
+    """The models called `names`, or those that come with Tessera."""
+    sources = list(dict.fromkeys(names)) or default_names()
+    titles = distinct([Path(source).name for source in sources])
+    return ModelList([open_session_model(title, source, device) for title, source in zip(titles, sources)])
+
+
+def open_session_model(title: str, source: str, device: torch.device) -> SessionModel:
+    model = open_model(source, None, None, device)
+    set_precision(model, "auto", device)
+    return SessionModel(title, source, model, device)
+
+
+def default_names() -> list[str]:
+    """The study's first models as far as they are shipped, else whatever is."""
+    there = shipped()
+    names = [name for name in FIRST if name in there] or there
+    if not names:
+        raise UserError(NO_MODELS)
+    return names
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Equal names are numbered: run, run (2)."""
+    return [
+        name if (before := names[:n].count(name)) == 0 else f"{name} ({before + 1})"
+        for n, name in enumerate(names)
+    ]

@@ -1,0 +1,362 @@
+"""What a report is about: every run, model or record given becomes a subject, with what is known of it."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tessera.analysis.locality import LocalityResult
+from tessera.analysis.scatter import Point, point_from, read_points
+from tessera.app.report.measure import ColumnEvaluator, Record, targets_of
+from tessera.cli.sample import check_models, open_model
+from tessera.config import EXPERIMENTS, settings_from
+from tessera.errors import UserError
+from tessera.files import read_json
+from tessera.models.build import conditioner_for
+from tessera.models.model_folder import Model, is_model_folder
+from tessera.studies.clevr.entries import CELLS, HEADLINES, Paper, StudyEntry
+from tessera.studies.clevr.image_grids import IMAGE_GRID, ShownImages, load_image_grid
+from tessera.training.run_folder import RunFolder, is_run
+
+MOST_RECORDS = 4  # of a whole study, shown side by side
+
+
+@dataclass
+class ReportColumn:
+    """One column of the report."""
+
+    name: str
+    about: str = ""
+    settings: Record | None = None
+    facts: Record = field(default_factory=dict)  # weights, images seen, running average, size of images
+    paper: Paper = field(default_factory=Paper)
+    scores: Record | None = None  # K_max and a row for every K
+    scores_from: Record = field(default_factory=dict)  # provenance, and where the counts were found
+    evaluation: Record | None = None
+    shown: dict[int, list[ShownImages]] = field(default_factory=dict)
+    by_color: bool = False
+    locality: Record | None = None
+    result: LocalityResult | None = None
+    log: list[Record] = field(default_factory=list)
+
+    @property
+    def max_train_objects(self) -> int | None:
+        objects = ((self.settings or {}).get("data") or {}).get("objects")
+        return objects[1] if objects else (self.scores or {}).get("max_train_objects")
+
+    @property
+    def label(self) -> str:
+        """Which of the objects in an image training told."""
+        return ((self.settings or {}).get("conditioner") or {}).get("label", "all")
+
+    @property
+    def size(self) -> int | None:
+        return self.facts.get("size")
+
+
+@dataclass
+class ReportData:
+    """Everything a report shows: its subjects, and records about no single model."""
+
+    subjects: list[ReportColumn] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
+    theory: list[Record] = field(default_factory=list)
+    ideal: list[Record] = field(default_factory=list)
+    dynamics: list[Record] = field(default_factory=list)
+    circles: list[Record] = field(default_factory=list)  # swing-by in a diffusion model
+    studies: list[Path] = field(default_factory=list)  # results folders with a study.json
+
+    @property
+    def empty(self) -> bool:
+        return not any(vars(self).values())
+
+
+def gather(sources: Sequence[str], measurer: ColumnEvaluator, keep: Path) -> ReportData:
+    """Each source in turn: a folder of results or a record as it is, anything else as a model to be measured.
+
+    A record of the study that is named like a run given with it tells of that run.
+    """
+    check_models(source for source in sources if not is_record(source) and not is_results(Path(source)))
+    found = ReportData()
+    cells = {Path(source).stem: Path(source) for source in sources if is_record(source)}
+    for source in sources:
+        if is_record(source):
+            if not any(is_run(Path(other)) and name_of(other) == Path(source).stem for other in sources):
+                add_record(found, Path(source))
+        elif is_results(Path(source)):
+            add_results(found, Path(source))
+        else:
+            found.subjects.append(measured(source, measurer, keep, cells.get(name_of(source))))
+    if found.empty:
+        raise UserError(f"There is nothing to report in {', '.join(map(str, sources))}.")
+    found.subjects = with_distinct_names(found.subjects)
+    return found
+
+
+def is_record(source: str) -> bool:
+    return source.endswith(".json") and not Path(source).is_dir()
+
+
+def with_distinct_names(subjects: Sequence[ReportColumn]) -> list[ReportColumn]:
+    """Subjects of one name get a number."""
+    names = [subject.name for subject in subjects]
+    turns: dict[str, int] = {}
+    for subject in subjects:
+        turns[subject.name] = turns.get(subject.name, 0) + 1
+        if names.count(subject.name) > 1:
+            subject.name = f"{subject.name} ({turns[subject.name]})"
+    return list(subjects)
+
+
+# --- runs and models ----------------------------------------------------------------------------------------
+
+
+def measured(source: str, measurer: ColumnEvaluator, keep: Path, record: Path | None = None) -> ReportColumn:
+    """A run or a model with its evaluation and its locality, measured now unless they were before."""
+    model = open_model(source, None, None, measurer.device)
+    run = RunFolder(Path(source)) if is_run(Path(source)) else None
+    name = name_of(source)
+    known = best_scores(model, run) if record is None else scores_in(record)
+    subject = measured_model(name, model, measurer, run.results if run else keep / name, known)
+    subject.log = run.records() if run else []
+    return subject
+
+
+def scores_in(path: Path) -> tuple[Record, Record]:
+    """The counts of a record of the study, and where they come from."""
+    record = read_json(path)
+    if kind_of(record) != "study":
+        raise UserError(f"{path} is named like a run but is no record of the study.")
+    return record["result"], {"found": f"in {path.name}", **record}
+
+
+def measured_model(
+    name: str,
+    model: Model,
+    measurer: ColumnEvaluator,
+    folder: Path,
+    known: tuple[Record, Record] | None = None,
+) -> ReportColumn:
+    """A model with what is kept of it in `folder`; `known` counts are shown if they are of more images."""
+    subject = described(name, model)
+    evaluation = measurer.evaluation(model, folder, name, evaluated_elsewhere=known is not None)
+    if evaluation is not None:
+        subject.evaluation, subject.shown = evaluation
+        take_scores(
+            subject, subject.evaluation["result"], {"found": "measured for this report", **subject.evaluation}
+        )
+    if known is not None and images_in(known[0]) > images_in(subject.scores):
+        take_scores(subject, *known)
+    subject.locality, subject.result = measurer.locality(model, folder, name)
+    return subject
+
+
+def name_of(source: str) -> str:
+    path = Path(source)
+    return path.resolve().name if path.exists() else re.sub(r"@.*", "", source).rsplit("/", 1)[-1]
+
+
+def described(name: str, model: Model) -> ReportColumn:
+    settings = model.config.get("settings") or {}
+    cell = cell_of(settings, model.config.get("cell"))
+    return ReportColumn(
+        name=name,
+        about=about(settings),
+        settings=settings or None,
+        facts={
+            "weights": sum(p.numel() for p in model.denoiser.parameters()),
+            "network": model.config["denoiser"]["kind"],
+            "size": model.size,
+            "images_seen": model.config.get("images_seen"),
+            "ema": model.config.get("ema"),
+            "sha256": model.config.get("sha256"),
+        },
+        paper=cell.paper if cell else Paper(),
+        by_color=model.conditioner.config.get("kind") == "color",
+    )
+
+
+def about(settings: Record) -> str:
+    """`all objects told on a grid; trained on 1 to 3 objects`."""
+    row = EXPERIMENTS.get(settings.get("experiment", ""))
+    objects = (settings.get("data") or {}).get("objects")
+    scenes = "" if not objects else f"trained on {span(objects)}"
+    return "; ".join(part for part in (row.about if row else "", scenes) if part)
+
+
+def span(objects: Sequence[int]) -> str:
+    low, high = objects
+    return f"{low} to {high} objects" if low < high else f"{high} {'object' if high == 1 else 'objects'}"
+
+
+def cell_of(settings: Record, named: str | None = None) -> StudyEntry | None:
+    """The cell of the study that these settings belong to: what the paper says of it can be shown beside."""
+    if named in CELLS:
+        return CELLS[named]
+    objects = (settings.get("data") or {}).get("objects") or (0, 0)
+    return CELLS.get(f"{settings.get('experiment')}-M{objects[1]}") if objects[0] == 1 else None
+
+
+def take_scores(subject: ReportColumn, scores: Record, where: Record) -> None:
+    subject.scores = {"max_train_objects": subject.max_train_objects, "label": subject.label, **scores}
+    subject.scores_from = {name: where.get(name) for name in ("found", "evaluation", "provenance", "folder")}
+
+
+def best_scores(model: Model, run: RunFolder | None = None) -> tuple[Record, Record] | None:
+    """Counts that were made before: on the model's card, or by `tessera evaluate` in the run folder."""
+    card = model.config.get("results")
+    if card:
+        return card, {"found": "on the model's card", "provenance": card["provenance"]}
+    path = run.results / "detector.json" if run else None
+    record = read_json(path) if path and path.is_file() else None
+    if record and (record.get("about") or {}).get("images_seen") == model.config.get("images_seen"):
+        return record, {"found": "by `tessera evaluate`", "provenance": record["provenance"]}
+    return None
+
+
+def images_in(scores: Record | None) -> int:
+    return sum(row["n"] for row in scores["rows"]) if scores else 0
+
+
+# --- records ------------------------------------------------------------------------------------------------
+
+
+def is_results(path: Path) -> bool:
+    """A folder of records that is neither a run nor a model."""
+    if not path.is_dir() or is_run(path) or is_model_folder(path):
+        return False
+    return any(path.glob("*.json")) or any(path.glob("study/*.json"))
+
+
+def add_results(found: ReportData, folder: Path) -> None:
+    """All records of a folder that a report can show; of a whole study the four headlines, and its tables."""
+    for path in sorted(folder.glob("*.json")):
+        add_record(found, path, strict=False)
+    if (folder / "study.json").is_file():
+        found.studies.append(folder)
+    kept = sorted((folder / "study").glob("*.json"))
+    headlines = [path for cell in HEADLINES for path in kept if path.name.startswith(f"{cell}-")]
+    for path in only_first_seeds(headlines or kept)[:MOST_RECORDS]:
+        add_record(found, path)
+
+
+def only_first_seeds(paths: Iterable[Path]) -> list[Path]:
+    """One record for each cell and size."""
+    first: dict[str, Path] = {}
+    for path in paths:
+        first.setdefault(path.stem.rsplit("-seed", 1)[0], path)
+    return list(first.values())
+
+
+def add_record(found: ReportData, path: Path, strict: bool = True) -> None:
+    """A record goes where it belongs; one of no known kind is an error, or in a folder of many passed over."""
+    record = read_json(path)
+    kind = kind_of(record)
+    if kind in ("theory", "ideal", "dynamics", "circles"):
+        getattr(found, kind).append(record)
+    elif kind == "points":
+        found.points += read_points(path)
+    elif kind == "study":
+        found.subjects.append(from_study(record, path))
+    elif kind in ("detector", "locality"):
+        pair_up(found, record, kind, path)
+    elif strict:
+        raise UserError(f"{path} is no record that a report can show.")
+
+
+SIGNS: dict[str, tuple[str, ...]] = {
+    "study": ("cell", "evaluation", "result", "shown"),
+    "locality": ("conditional_locality", "studies"),
+    "detector": ("k_max", "rows", "folder"),
+    "theory": ("checks", "as_expected"),
+    "ideal": ("evaluated", "kind", "scenes"),
+    "points": ("spearman", "rows"),
+}
+
+
+def kind_of(record: Any) -> str | None:
+    """Which kind of record this is, by the entries it must have."""
+    if isinstance(record, list):
+        return "points" if record and isinstance(record[0], dict) and "k_max" in record[0] else None
+    if not isinstance(record, dict):
+        return None
+    for kind, names in SIGNS.items():
+        if all(name in record for name in names):
+            return kind
+    if record.get("study") in ("phase", "depth", "width") or {"e_min", "t_max"} <= record.keys():
+        return "dynamics"
+    if {"plan", "gaps"} <= record.keys():
+        return "circles"
+    return "points" if isinstance(record.get("points"), list) else None
+
+
+def from_study(record: Record, path: Path) -> ReportColumn:
+    """A cell of the study from its record and its strip of images."""
+    settings = record["settings"]
+    subject = ReportColumn(
+        name=f"{record['cell']}",
+        about=about(settings),
+        settings=settings,
+        facts={
+            "size": settings["data"]["size"],
+            "network": settings["denoiser"]["kind"],
+            "weights": record["training"]["weights"],
+            "images_seen": record["training"]["images_seen"],
+            "ema": record.get("ema"),
+        },
+        paper=CELLS[record["cell"]].paper if record["cell"] in CELLS else Paper(),
+        evaluation=record,
+        by_color=settings["conditioner"]["kind"] == "color",
+    )
+    take_scores(subject, record["result"], {"found": f"in {path.name}", **record})
+    strip = path.parent / "image_grids" / f"{path.stem}{IMAGE_GRID}"
+    if strip.is_file():
+        conditioner = conditioner_for(settings_from(settings))
+        subject.shown = load_image_grid(strip, record, targets_of(conditioner, record["shown"]))
+    return subject
+
+
+def pair_up(found: ReportData, record: Record, kind: str, path: Path) -> None:
+    """Records of `detector` and `locality` about one model make one subject."""
+    name = name_in(record, path)
+    subject = next((one for one in found.subjects if one.name == name), None)
+    if subject is None:
+        subject = ReportColumn(name)
+        found.subjects.append(subject)
+    if kind == "detector":
+        take_scores(subject, record, {"found": f"in {path.name}", **record})
+    else:
+        study = record["studies"][0]
+        subject.locality = {
+            **record,
+            "plan": {"k": study["k"], "source": study["source"], "seed": study["seed"]},
+        }
+        subject.facts.setdefault("size", record.get("size"))
+
+
+def name_in(record: Record, path: Path) -> str:
+    model_named = record.get("model") or (record.get("about") or {}).get("model")
+    return Path(str(model_named)).name if model_named else path.stem
+
+
+# --- points -------------------------------------------------------------------------------------------------
+
+
+def points_of(found: ReportData, rule: str = "paper") -> list[Point]:
+    """Those given, and one for each subject with both numbers."""
+    own = []
+    for subject in found.subjects:
+        result, scores = subject.locality, subject.scores
+        if not result or not scores or result["conditional_locality"] is None or rule not in scores["k_max"]:
+            continue
+        if scores["k_max"][rule]["value"] is None or subject.max_train_objects is None:
+            continue
+        whole = {**result, "model": subject.name, "images_seen": subject.facts.get("images_seen")}
+        reached = {"at_least": False, **scores["k_max"][rule]}
+        own.append(
+            point_from(
+                whole, {"max_train_objects": subject.max_train_objects, "k_max": {rule: reached}}, rule
+            )
+        )
+    return [*found.points, *own]

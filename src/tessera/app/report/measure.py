@@ -1,0 +1,270 @@
+"""What a report needs of a model, measured once and kept beside it: an evaluation with images, locality with heat-maps."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tessera.analysis.locality import (
+    LocalityConfig,
+    LocalityResult,
+    Probe,
+    Source,
+    measure_locality,
+    study_record,
+)
+from tessera.analysis.pixel_influence import Pixel
+from tessera.cli.sample import set_precision
+from tessera.conditioning import ColorCounts, Conditioner
+from tessera.console import progress, say
+from tessera.errors import UserError
+from tessera.evaluation.calibrate import load_calibration
+from tessera.evaluation.detection import ObjectDetector
+from tessera.evaluation.detector import load_detector
+from tessera.evaluation.kmax import TrainingRange
+from tessera.files import make_folder, read_json, write_json
+from tessera.models.checkpoint_io import digest, read_sealed, write_sealed
+from tessera.models.model_folder import Model
+from tessera.provenance import provenance
+from tessera.sampling.prompts import study_prompts
+from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
+from tessera.studies.clevr.evaluate import EvaluationConfig, Evaluator, label_of, quality
+from tessera.studies.clevr.image_grids import (
+    COLUMNS,
+    IMAGE_GRID,
+    ShownImages,
+    load_image_grid,
+    save_image_grid,
+    shown_record,
+)
+from tessera.studies.clevr.reproduce import spent_on
+from tessera.version import __version__
+
+EVALUATION_FILE, IMAGES = "report-evaluation.json", f"report-evaluation{IMAGE_GRID}"
+LOCALITY, MAPS = "report-locality.json", "report-locality.safetensors"
+QUICK_KS = (1, 3, 6, 9)
+SAMPLES_FILE = 4  # locations asked for where locality is measured, as in the paper's Figure 10
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """How much is measured; None leaves the choice to `quick`."""
+
+    n: int | None = None  # images for each K
+    ks: tuple[int, ...] | None = None
+    steps: int | None = None
+    quick: bool = False
+    seed: int = 0
+    images: int | None = None  # whose locality is measured
+    levels: int | None = None  # noise levels at which it is
+    source: Source | None = None  # None: generated, or whatever was measured before
+
+    def evaluation(self, conditioner: Conditioner, evaluated_elsewhere: bool = False) -> EvaluationConfig:
+        """The evaluation to set; where counts are known already, only the images to show are made."""
+        few = self.quick or evaluated_elsewhere
+        ks = self.ks or (QUICK_KS if self.quick else tuple(range(max_conditions(conditioner) + 1)))
+        known = tuple(k for k in ks if k <= max_conditions(conditioner))
+        if not known:
+            raise UserError(f"This model can be asked for 0 to {max_conditions(conditioner)} conditions.")
+        return EvaluationConfig(
+            known, self.n or (COLUMNS if few else 64), self.steps or (16 if self.quick else 32), self.seed
+        )
+
+    def plan(self, conditioner: Conditioner) -> LocalityConfig:
+        steps = self.steps or (16 if self.quick else 32)
+        return LocalityConfig(
+            k=min(SAMPLES_FILE, max_conditions(conditioner)),
+            images=self.images or (2 if self.quick else 8),
+            levels=min(steps, self.levels or (8 if self.quick else 12)),
+            steps=steps,
+            source=self.source or "generated",
+            seed=self.seed,
+        )
+
+
+def max_conditions(conditioner: Conditioner) -> int:
+    """The largest K that the study asks of such a model."""
+    known = len(COLOR_NAMES) if isinstance(conditioner, ColorCounts) else len(LOCATIONS)
+    return known if conditioner.capacity is None else min(known, conditioner.capacity)
+
+
+def targets_of(conditioner: Conditioner, ks: Iterable[str | int]) -> dict[int, tuple[Any, ...]]:
+    """Where, for each K of the study, objects must appear (or in which colors), as the model was told it."""
+    return {
+        len(prompt.wanted): prompt.targets
+        for prompt in study_prompts(conditioner, [int(k) for k in ks], 1, 0)
+    }
+
+
+def identity(model: Model) -> Record:
+    """What tells two sets of weights apart, however they came to be."""
+    facts = {name: model.config.get(name) for name in ("images_seen", "ema")}
+    return {**facts, "sha256": model.config.get("sha256") or weights_digest(model)}
+
+
+def weights_digest(model: Model) -> str:
+    return digest({name: value.detach().cpu() for name, value in model.denoiser.state_dict().items()}, "")
+
+
+class ColumnEvaluator:
+    """Measures models on one device with one detector; what was measured before is read back."""
+
+    def __init__(self, device: torch.device, config: ReportConfig, detector: ObjectDetector | None = None):
+        self.device, self.config = device, config
+        self.examiner = Evaluator(detector or load_detector(device=device), load_calibration(), device)
+
+    def knows(self, model: Model, keep: Path) -> bool:
+        """Whether all that the dials ask for was measured before."""
+        conditioner = model.conditioner
+        evaluation = (
+            self.known_evaluation(model, keep, self.config.evaluation(conditioner))
+            if conditioner.dim
+            else True
+        )
+        return bool(evaluation and self.known_locality(model, keep, self.config.plan(conditioner)))
+
+    # -- images and counts -------------------------------------------------------------------------------
+
+    def evaluation(
+        self, model: Model, keep: Path, name: str, evaluated_elsewhere: bool = False
+    ) -> tuple[Record, dict[int, list[ShownImages]]] | None:
+        """The evaluation's record and the images kept of it, by K; None where nothing can be asked for."""
+        if not model.conditioner.dim:
+            return None
+        wanted = self.config.evaluation(model.conditioner, evaluated_elsewhere)
+        record = self.known_evaluation(model, keep, wanted)
+        if record is None:
+            say(f"{name}: drawing and detecting {wanted.images} images")
+            record = self.examined(model, wanted, keep)
+        return record, load_image_grid(keep / IMAGES, record, targets_of(model.conditioner, record["shown"]))
+
+    def known_evaluation(self, model: Model, keep: Path, wanted: EvaluationConfig) -> Record | None:
+        """The record of an evaluation at least as good that was set before, if its images are there too."""
+        if not (keep / IMAGES).is_file():
+            return None
+        return self.kept(
+            keep / EVALUATION_FILE, model, lambda known: at_least_as_good(known["evaluation"], wanted)
+        )
+
+    def examined(self, model: Model, evaluation: EvaluationConfig, keep: Path) -> Record:
+        set_precision(model, "auto", self.device)
+        answers = self.examiner.run(model.to(self.device), evaluation)
+        record = {
+            "model": identity(model),
+            "evaluation": evaluation.plain(),
+            "result": self.examiner.mark(model, answers),
+            "quality": quality(answers),
+            "shown": shown_record(answers, TrainingRange(model.max_train_objects, label_of(model))),
+            "examined": spent_on(answers),
+            "provenance": provenance(self.device),
+        }
+        save_image_grid(make_folder(keep) / IMAGES, answers)  # first: the record vouches for it
+        write_json(keep / EVALUATION_FILE, record)
+        return record
+
+    def kept(self, path: Path, model: Model, good_enough) -> Record | None:
+        """A record of these very weights, measured by this version and at least as thoroughly."""
+        known = read_json(path) if path.is_file() else {}
+        same = known.get("model") == identity(model) and known["provenance"]["tessera"] == __version__
+        return known if same and good_enough(known) else None
+
+    # -- locality ------------------------------------------------------------------------------------------
+
+    def locality(self, model: Model, keep: Path, name: str) -> tuple[Record, LocalityResult]:
+        """The record of a locality study, and what was measured in its first scene."""
+        plan = self.config.plan(model.conditioner)
+        record = self.known_locality(model, keep, plan)
+        if record is None:
+            say(f"{name}: measuring locality")
+            return self.result(model, plan, keep)
+        return record, load_locality(keep / MAPS)
+
+    def known_locality(self, model: Model, keep: Path, plan: LocalityConfig) -> Record | None:
+        """The record of a study that covers this one, if its maps are there too."""
+        if not (keep / MAPS).is_file():
+            return None
+        wanted = {
+            name: value for name, value in brief(plan).items() if name != "source" or self.config.source
+        }
+        return self.kept(keep / LOCALITY, model, lambda known: covers(known["plan"], wanted))
+
+    def result(self, model: Model, plan: LocalityConfig, keep: Path) -> tuple[Record, LocalityResult]:
+        set_precision(model, "float32", self.device)  # gradients deserve it
+        model.to(self.device)
+        with progress("locating", None):  # a single scene: there is no telling how far it is
+            found = measure_locality(model.denoiser, model.conditioner, model.size, plan, self.device)
+        record = {
+            "model": identity(model),
+            "plan": brief(plan),
+            "size": model.size,
+            **locality_record(found, plan.seed),
+            "provenance": provenance(self.device),
+        }
+        save_locality(make_folder(keep) / MAPS, found[0])
+        write_json(keep / LOCALITY, record)
+        return record, found[0]
+
+
+def locality_record(found: Sequence[LocalityResult], seed: int) -> Record:
+    """The record of a study; a network that ignores its conditions has no conditional locality, and is told so."""
+    try:
+        return study_record(found, seed)
+    except UserError as error:
+        pixels_alone = [
+            replace(result, own_condition_influence=result.own_condition_influence[:, :, :0])
+            for result in found
+        ]
+        return {**study_record(pixels_alone, seed), "note": str(error)}
+
+
+def at_least_as_good(known: Mapping[str, Any], wanted: EvaluationConfig) -> bool:
+    """Whether an evaluation already set asked for all that is wanted, as often and as carefully."""
+    return (
+        set(wanted.ks) <= set(known["ks"])
+        and known["each"] >= wanted.each
+        and known["steps"] >= wanted.steps
+        and known["seed"] == wanted.seed
+    )
+
+
+def covers(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether a study already made looked at the same, and at as much of it."""
+    same = all(known[name] == wanted[name] for name in ("k", "seed", "source") if name in wanted)
+    return same and all(known[name] >= wanted[name] for name in ("images", "scenes", "levels", "steps"))
+
+
+def brief(plan: LocalityConfig) -> Record:
+    return {
+        name: getattr(plan, name) for name in ("k", "images", "scenes", "levels", "steps", "source", "seed")
+    }
+
+
+# --- keeping what was located -------------------------------------------------------------------------------
+
+
+def save_locality(path: Path, result: LocalityResult) -> None:
+    tensors = {
+        f.name: value for f in fields(LocalityResult) if isinstance(value := getattr(result, f.name), Tensor)
+    }
+    facts = {
+        "wanted": list(result.wanted),
+        "probes": [[probe.name, *probe.at] for probe in result.probes],
+        "sigmas": result.sigmas,
+    }
+    write_sealed(path, tensors, facts)
+
+
+def load_locality(path: Path) -> LocalityResult:
+    tensors, facts = read_sealed(path)
+    wanted = tuple(want if isinstance(want, str) else tuple(want) for want in facts["wanted"])
+    probes = [Probe(name, Pixel(row, col)) for name, row, col in facts["probes"]]
+    return LocalityResult(wanted=wanted, probes=probes, sigmas=facts["sigmas"], **tensors)
+
+
+def dials_record(config: ReportConfig) -> Record:
+    return {name: value for name, value in asdict(config).items() if value is not None}

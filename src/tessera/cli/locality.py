@@ -1,0 +1,304 @@
+"""The verbs `locality` and `locality scatter`: a locality study of a model, and of many against their K_max."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.table import Table
+
+from tessera.analysis.locality import (
+    LocalityConfig,
+    LocalityResult,
+    Source,
+    measure_locality,
+    prompts_of,
+    study_record,
+    trajectory,
+)
+from tessera.analysis.locality_figures import (
+    figure_conditions,
+    figure_curves,
+    figure_maps,
+    figure_residual,
+    figure_scatter,
+)
+from tessera.analysis.pixel_influence import GradientConfig, memory_bytes
+from tessera.analysis.residual import Fill, definition_residual
+from tessera.analysis.scatter import Point, point_from, read_points, scatter_record
+from tessera.cli.sample import open_model, set_precision
+from tessera.conditioning import ColorCounts
+from tessera.console import progress, publish, say
+from tessera.devices import DeviceName, PrecisionName, pick_device
+from tessera.errors import UserError
+from tessera.files import make_folder, read_json, rounded
+from tessera.models.model_folder import Model
+from tessera.provenance import provenance
+from tessera.sampling.prompts import parse_ks, parse_locations
+from tessera.studies.swingby.figures import save_figure
+
+SOURCES: tuple[Source, ...] = ("generated", "truth")
+
+
+@dataclass(frozen=True)
+class Locality:
+    """Measure which pixels and which conditions move a pixel, at every noise level on the way to an image."""
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN|MODEL")]
+    """A run folder, a model folder, the name of a shipped model, or a hub id."""
+    k: str = "4"
+    """GradientConfig many locations (or colors) to ask for, such as 4 or 2-6."""
+    images: int = 8
+    """Images of each scene."""
+    scenes: int = 1
+    """Scenes for each K: the study's locations first, then random ones."""
+    locations: Annotated[str | None, tyro.conf.arg(metavar="LOCATIONS", help_behavior_hint="")] = None
+    """Locations of your own instead, such as "0.65,0.65 0.25,0.65" (x,y in 0..1 from the top left)."""
+    probes: Annotated[str | None, tyro.conf.arg(metavar="LOCATIONS", help_behavior_hint="")] = None
+    """Locations to probe (default: the asked locations and the center)."""
+    source: Literal["generated", "truth", "both"] = "both"
+    """Along the model's own sampling, on noised rendered scenes, or on both in turn."""
+    levels: int = 12
+    """Noise levels to look at."""
+    steps: int = 32
+    """Steps of the sampler they are taken from."""
+    residual: bool = False
+    """Also test the definition: exchange what lies beyond a neighborhood and see what changes."""
+    radius: int = 2
+    """Cells to each side that belong to the neighborhood, for --residual."""
+    fill: Fill = "noise"
+    """What replaces the image beyond it, for --residual: noise, or the next image."""
+    seed: int = 0
+    """Another seed looks at other images."""
+    memory: float = 1.0
+    """GiB that gradients may take."""
+    rows: int = 64
+    """Images denoised together where no gradient is needed."""
+    checkpoint: bool = False
+    """Recompute the inside of the network's blocks to save memory."""
+    std: float | None = None
+    """Length of the running average, for run folders (default: the shortest one kept)."""
+    images_seen: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="")] = None
+    """Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last)."""
+    precision: PrecisionName = "float32"
+    """Of the network; gradients deserve float32."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
+    """Folder for figures and locality.json (default: none are written)."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    json: bool = False
+    """Print one JSON object on stdout."""
+
+    def run(self) -> None:
+        how = GradientConfig(memory=memory_bytes(self.memory), checkpoint=self.checkpoint)
+        if self.rows < 1:
+            raise UserError(f"At least one image is denoised at a time, not {self.rows}.")
+        device = pick_device(self.device)
+        model = open_model(self.model, self.std, self.images_seen, device)
+        set_precision(model, self.precision, device)
+        plans = self.plans(model, how)
+        out = None if self.out is None else make_folder(self.out)
+        studies = []
+        with progress("locating", sum(len(prompts_of(model.conditioner, plan)) for plan in plans)) as advance:
+            for plan in plans:
+                studies.append(self.study(model, plan, out, device, advance))
+        record = {**self.head(model), **studies[0], "studies": studies, "provenance": provenance(device)}
+        publish(rounded(record), self.json, out / "locality.json" if out else None, study_table(studies))
+        if out:
+            say(f"Figures and locality.json are in {out}.")
+
+    def plans(self, model: Model, how: GradientConfig) -> list[LocalityConfig]:
+        """A plan per K and source."""
+        if self.k and 0 in parse_ks(self.k) and model.conditioner.dim and self.locations is None:
+            raise UserError(
+                "K = 0 asks for nothing, so there is no condition whose influence could be measured."
+            )
+        locations = self.own_locations(model)
+        ks = [len(locations)] if locations else parse_ks(self.k) if model.conditioner.dim else [0]
+        probes = None if self.probes is None else parse_locations(self.probes)
+        if probes == ():
+            raise UserError("At least one location must be probed.")
+        return [
+            LocalityConfig(
+                k=k,
+                images=self.images,
+                scenes=self.scenes,
+                levels=self.levels,
+                steps=self.steps,
+                source=source,
+                seed=self.seed,
+                locations=locations,
+                probes=probes,
+                how=how,
+                rows=self.rows,
+            )
+            for k in ks
+            for source in (SOURCES if self.source == "both" else (self.source,))
+        ]
+
+    def own_locations(self, model: Model) -> tuple[tuple[float, float], ...] | None:
+        if self.locations is None:
+            return None
+        if isinstance(model.conditioner, ColorCounts) or not model.conditioner.dim:
+            raise UserError("This model is not told locations.")
+        locations = parse_locations(self.locations)
+        if not locations:
+            raise UserError(
+                "K = 0 asks for nothing, so there is no condition whose influence could be measured."
+            )
+        return locations
+
+    def study(self, model: Model, plan: LocalityConfig, out: Path | None, device, advance) -> dict[str, Any]:
+        found = measure_locality(model.denoiser, model.conditioner, model.size, plan, device, advance)
+        record: dict[str, Any] = {
+            "k": plan.k,
+            "source": plan.source,
+            "images": plan.images * len(found),
+            "seed": plan.seed,
+            "steps": plan.steps,
+            **study_record(found, plan.seed),
+        }
+        if self.residual:
+            record["residual"] = self.test_definition(model, plan, device)
+        if out:
+            self.draw(found[0], record, out, f"k{plan.k:02d}-{plan.source}")
+        return record
+
+    def test_definition(self, model: Model, plan: LocalityConfig, device) -> dict[str, Any]:
+        """On the first scene."""
+        wanted = prompts_of(model.conditioner, plan)[0]
+        cond = model.conditioner.at(wanted, device=device).expand(plan.images, -1)
+        way = trajectory(model.denoiser, cond, wanted, model.size, plan, 0, device)
+        found = definition_residual(
+            model.denoiser,
+            way,
+            cond,
+            model.conditioner,
+            radius=self.radius,
+            fill=self.fill,
+            seed=plan.seed,
+            rows=plan.rows,
+        )
+        return {
+            "radius": found.radius,
+            "cells": found.cells,
+            "fill": found.fill,
+            "levels": found.record(plan.seed),
+        }
+
+    def draw(self, result: LocalityResult, record: dict[str, Any], out: Path, name: str) -> None:
+        found = record["conditional_locality"]
+        band = None if found is None else (found["band"]["sigma_min"], found["band"]["sigma_max"])
+        title = title_of(Path(self.model).name, record)
+        save_figure(figure_maps(result, title), out / f"maps-{name}.png")
+        save_figure(figure_curves(result, title, band), out / f"curves-{name}.png")
+        if result.wanted:
+            save_figure(figure_conditions(result), out / f"conditions-{name}.png")
+        if "residual" in record:
+            save_figure(figure_residual(record["residual"]["levels"]), out / f"residual-{name}.png")
+
+    def head(self, model: Model) -> dict[str, Any]:
+        settings = model.config.get("settings") or {}
+        return {
+            "model": Path(self.model).name,
+            "experiment": settings.get("experiment"),
+            "images_seen": model.config.get("images_seen"),
+            "ema": model.config.get("ema"),
+            "max_train_objects": model.max_train_objects,
+            "size": model.size,
+        }
+
+
+def title_of(name: str, record: dict[str, Any]) -> str:
+    found = record["conditional_locality"]
+    way = "own samples" if record["source"] == "generated" else "noised truth"
+    said = f"{name},  K = {record['k']},  {way}" if record["k"] else f"{name},  {way}"
+    if found is None:
+        return said
+    return f"{said}:  conditional locality {found['value']:.2f}  ({found['low']:.2f} to {found['high']:.2f})"
+
+
+def study_table(studies: list[dict[str, Any]]) -> Table:
+    table = Table("K", "images", "conditional locality", "null", "band of sigma", "90% side", "energy")
+    for study in studies:
+        found, levels = study["conditional_locality"], study["levels"]
+        ends = [f"{levels[0][name]:.3g} .. {levels[-1][name]:.3g}" for name in ("side90", "energy")]
+        table.add_row(f"{study['k']}", study["source"], *locality_words(found), *ends)
+    return table
+
+
+def locality_words(found: dict[str, Any] | None) -> tuple[str, str, str]:
+    if found is None:
+        return "-", "-", "-"
+    null, band = found["null"], found["band"]
+    return (
+        f"{found['value']:.3f} ({found['low']:.3f} to {found['high']:.3f})",
+        f"{null['mean']:.3f} ({null['low']:.3f} to {null['high']:.3f})",
+        f"{band['sigma_min']:.3g} to {band['sigma_max']:.3g}",
+    )
+
+
+# -- many models -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LocalityScatter:
+    """Plot length generalization against conditional locality over snapshots and models, with their correlation."""
+
+    points: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="FILE ...")]
+    """Files of points, or pairs of records: locality.json detector.json locality.json detector.json ..."""
+    rule: Literal["paper", "strict"] = "paper"
+    """Which K_max to take from the detector's records."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
+    """Folder for scatter.png and scatter.json (default: none are written)."""
+    resamples: int = 2000
+    """Bootstrap resamples."""
+    seed: int = 0
+    """Of the bootstrap."""
+    json: bool = False
+    """Print one JSON object on stdout."""
+
+    def run(self) -> None:
+        points = gathered(self.points, self.rule)
+        record = {**scatter_record(points, self.resamples, self.seed), "provenance": provenance()}
+        out = None if self.out is None else make_folder(self.out)
+        if out:
+            save_figure(figure_scatter(points, record), out / "scatter.png")
+            say(f"scatter.png and scatter.json are in {out}.")
+        publish(record, self.json, out and out / "scatter.json", *coefficient_lines(record))
+
+
+def gathered(files: tuple[Path, ...], rule: str) -> list[Point]:
+    """Points from files of points and from pairs of records, in any order of the two kinds."""
+    points: list[Point] = []
+    waiting: dict[str, Any] | None = None
+    for file in files:
+        content = read_json(file)
+        if waiting is not None:
+            points.append(point_from(waiting, content, rule))
+            waiting = None
+        elif isinstance(content, dict) and "conditional_locality" in content:
+            waiting = content
+        else:
+            points += read_points(file)
+    if waiting is not None:
+        raise UserError(f"{files[-1]} lacks the detector's record that should follow it.")
+    return points
+
+
+def coefficient_lines(record: dict[str, Any]) -> list[str]:
+    return [f"{name.title()}: {coefficient_words(record[name])}" for name in ("spearman", "pearson")]
+
+
+def coefficient_words(found: dict[str, Any]) -> str:
+    if found["value"] is None:
+        return "cannot be told, one of the two does not vary"
+    ranges = [f"{name}: {low_high(found[key])}" for name, key in BOOTSTRAPS.items()]
+    return f"{found['value']:.3f} (95%, {'; '.join(ranges)})"
+
+
+BOOTSTRAPS = {"snapshots drawn again": "interval", "models drawn again": "interval_by_model"}
+
+
+def low_high(ends: list[float] | None) -> str:
+    return "unknown" if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}"

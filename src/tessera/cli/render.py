@@ -1,0 +1,371 @@
+"""`tessera render` draws scenes into files; `tessera compare-renders` says how close two folders are."""
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import tyro
+from rich.table import Table
+from torch import Tensor
+
+from tessera import console
+from tessera.config import parse_range
+from tessera.devices import DeviceName, pick_device
+from tessera.errors import UserError
+from tessera.files import make_folder, sha256
+from tessera.plots.image_grid import image_grid
+from tessera.provenance import provenance
+from tessera.render.blender import SAMPLES, blender_python, checked_assets
+from tessera.render.compare import MEASURES, compare, folder_name, report, side_by_side
+from tessera.render.image_io import (
+    RESIZE_FILTER,
+    check_format,
+    parse_size,
+    save_image,
+    save_png,
+    to_uint8,
+    width_height,
+)
+from tessera.render.render import Quality
+from tessera.render.renderers import BlenderRenderer, Renderer, TracingRenderer, aspect_of
+from tessera.render.scene_folder import SceneFolderWriter, image_name
+from tessera.render.shards import ShardFolder, images_per_shard, write_shards
+from tessera.scenes.batch import SceneBatch
+from tessera.scenes.clevr import read_entries
+from tessera.scenes.placement import scenes_at
+from tessera.scenes.sampling import Scenes, Spacing
+from tessera.scenes.visibility import Visibility
+from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
+from tessera.version import __version__
+
+DRAWN_BY_DEFAULT = 16
+SHEET_MOST = 100  # images on a contact sheet
+CHOICES_OF_DRAWN_SCENES = (
+    "objects",
+    "locations",
+    "shapes",
+    "colors",
+    "materials",
+    "sizes",
+    "hold_out",
+    "spacing",
+    "visibility",
+    "no_jitter",
+    "seed",
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Scenes in a fixed order, to be taken a stretch at a time."""
+
+    count: int
+    take: Callable[[int, int], SceneBatch]  # (first, how many)
+    names: Sequence[str]  # file names of the images
+    settings: dict[str, Any]  # what makes these scenes these, for the record
+
+
+@dataclass(frozen=True)
+class Render:
+    """Draw scenes as images with masks and a scene file in the official CLEVR layout."""
+
+    out: Path
+    """Folder for images/, masks/ and scenes.json, or shards; replaces an earlier render, refuses other images."""
+    count: int | None = None
+    """Number of images (default 16, or all scenes of --scenes)."""
+    objects: str = "1-3"
+    """Objects per image: a number or a range."""
+    size: str = "128"
+    """128 squeezes the 4:3 frame to a square; 320x240 has square pixels."""
+    scenes: Path | None = None
+    """Draw the scenes of this CLEVR scene file instead of new ones."""
+    seed: int = 0
+    """Stream of scenes; scene i of a stream is always the same."""
+    start: int = 0
+    """First scene of the stream, or of --scenes."""
+    locations: tuple[str, ...] = ()
+    """Put one object at each of these locations of the image, such as "0.65,0.65 0.25,0.65"."""
+    shapes: tuple[str, ...] = SHAPES
+    """Shapes to draw from."""
+    colors: tuple[str, ...] = COLOR_NAMES
+    """Colors to draw from."""
+    materials: tuple[str, ...] = MATERIALS
+    """Materials to draw from."""
+    sizes: tuple[str, ...] = tuple(SIZES)
+    """Sizes of objects to draw from."""
+    hold_out: tuple[str, ...] = ()
+    """Combinations that never occur, such as "red cube" "small metal sphere"."""
+    spacing: Spacing = "official"
+    """How far apart objects stand; 11 or 12 hardly fit the official rule."""
+    visibility: Visibility = "exact"
+    """How to ensure that every object is seen: by an estimate, by counting pixels, or not at all."""
+    no_jitter: bool = False
+    """Leave camera and lamps at their locations."""
+    depth: bool = False
+    """Write depth too: 16-bit PNGs, a thousandth of a world unit per level."""
+    sheet: bool = False
+    """Put the first images (up to 100) on one contact sheet, sheet.png."""
+    shards: str | None = None
+    """Write safetensors shards of so many images (4096) or bytes (256MB); the same command carries on."""
+    quality: Quality = "true"
+    """Closest to Blender, or fastest."""
+    backend: Literal["tessera", "blender"] = "tessera"
+    """Our ray tracer, or Blender's Cycles (needs bpy)."""
+    samples: int = SAMPLES
+    """Samples per pixel of the Blender backend."""
+    assets: Path | None = None
+    """Folder of the official .blend files for the Blender backend; else all is built from numbers."""
+    batch: int | None = None
+    """Images drawn at once."""
+    device: DeviceName = "auto"
+    """Where to draw."""
+
+    def run(self) -> None:
+        began = time.perf_counter()
+        painter = self.painter()
+        source = self.source(painter.device)
+        write = self.write_shards if self.shards else self.write_album
+        with console.progress("drawing", source.count) as advance:
+            what = write(source, painter, advance)
+        spent = time.perf_counter() - began
+        width, height = width_height(painter.size)
+        images = f"{source.count} image" + ("s" if source.count > 1 else "")
+        console.say(f"Wrote {images} of {width}x{height} to {self.out}: {what} ({spent:.1f} s).")
+
+    def painter(self) -> Renderer:
+        if self.batch is not None and self.batch < 1:
+            raise UserError(f"At least one image is drawn at once, not {self.batch}.")
+        layers = ("rgb", "mask", "depth") if self.depth else ("rgb", "mask")
+        size = parse_size(self.size)
+        if self.backend == "tessera":
+            self.refuse(("samples", "assets"), "--backend tessera")
+            return TracingRenderer(size, layers, self.batch, pick_device(self.device), self.quality)
+        self.refuse(("quality", "device"), "--backend blender")
+        blender_python()  # complain before anything is written
+        assets = checked_assets(self.assets)
+        return BlenderRenderer(size, layers, self.batch, samples=self.samples, assets=assets)
+
+    def source(self, device: torch.device) -> Source:
+        if self.count is not None and self.count < 1:
+            raise UserError(f"The number of images must be positive, not {self.count}.")
+        if self.start < 0:
+            raise UserError(f"The first scene has number 0, so --start cannot be {self.start}.")
+        if self.scenes is not None:
+            return self.given_scenes(self.scenes)
+        return self.placed_scenes(device) if self.locations else self.drawn_scenes(device)
+
+    def drawn_scenes(self, device: torch.device) -> Source:
+        rules, count = self.rules(parse_range(self.objects, "objects")), self.count or DRAWN_BY_DEFAULT
+
+        def take(first: int, many: int) -> SceneBatch:
+            return rules.draw(many, self.seed, self.start + first, device)
+
+        try:
+            take(0, 1)  # an impossible request is refused before anything is written
+        except UserError as error:
+            raise UserError(str(error).replace('spacing="relaxed"', "--spacing relaxed")) from error
+        return Source(count, take, self.numbered(count), self.stream_settings(rules))
+
+    def placed_scenes(self, device: torch.device) -> Source:
+        locations, count = parse_locations(self.locations), self.count or DRAWN_BY_DEFAULT
+        self.refuse(("objects", "spacing", "visibility"), "--locations")  # the locations alone decide
+        rules, size = self.rules((len(locations), len(locations))), parse_size(self.size)
+
+        def location(first: int, many: int) -> SceneBatch:
+            return scenes_at(
+                locations,
+                rules=rules,
+                count=many,
+                seed=self.seed,
+                start=self.start + first,
+                aspect=aspect_of(size),
+                device=device,
+            )
+
+        take = warned_once(location)
+        take(0, 1)
+        return Source(
+            count, take, self.numbered(count), {**self.stream_settings(rules), "locations": locations}
+        )
+
+    def given_scenes(self, path: Path) -> Source:
+        self.refuse(CHOICES_OF_DRAWN_SCENES, "--scenes")
+        entries = read_entries(path)
+        last = None if self.count is None else self.start + self.count
+        chosen = entries[self.start : last]
+        if not chosen or (self.count is not None and len(chosen) < self.count):
+            raise UserError(f"{path} has {len(entries)} scenes, too few for --start and --count.")
+        batch = SceneBatch.stack([entry.scene for entry in chosen])
+        names = distinct_names([entry.image for entry in chosen], self.start)
+        settings = {"scenes": sha256(path), "start": self.start}
+        return Source(len(chosen), lambda first, many: batch[first : first + many], names, settings)
+
+    def rules(self, objects: tuple[int, int]) -> Scenes:
+        return Scenes(
+            objects=objects,
+            shapes=words(self.shapes),
+            colors=words(self.colors),
+            materials=words(self.materials),
+            sizes=words(self.sizes),
+            held_out=tuple(tuple(combination.split()) for combination in self.hold_out),
+            spacing=self.spacing,
+            visibility=self.visibility,
+            jitter=not self.no_jitter,
+        )
+
+    def refuse(self, options: Sequence[str], because: str) -> None:
+        """An option that would be ignored is an error, not a surprise."""
+        defaults = {f.name: f.default for f in fields(self)}
+        for name in options:
+            if getattr(self, name) != defaults[name]:
+                raise UserError(f"--{name.replace('_', '-')} has no meaning together with {because}.")
+
+    def numbered(self, count: int) -> list[str]:
+        return [image_name(self.start + i) for i in range(count)]
+
+    def stream_settings(self, rules: Scenes) -> dict[str, Any]:
+        return {"rules": vars(rules), "seed": self.seed, "start": self.start}
+
+    def write_album(self, source: Source, painter: Renderer, advance: Callable) -> str:
+        album = SceneFolderWriter(self.out, painter.size, painter.layers, source.names)
+        shown: list[Tensor] = []
+        for first in range(0, source.count, painter.at_once):
+            scenes = source.take(first, min(painter.at_once, source.count - first))
+            frame = painter.paint(scenes)
+            album.add(frame, scenes.unstack(), source.names[first : first + len(scenes)])
+            shown.extend(to_uint8(frame["rgb"][: SHEET_MOST - len(shown)]).cpu())
+            advance(len(scenes))
+        album.close()
+        return ", ".join(
+            ["images", "masks", *["depth"] * self.depth, "scenes.json", *self.lay_out(shown, source)]
+        )
+
+    def write_shards(self, source: Source, painter: Renderer, advance: Callable) -> str:
+        width, height = width_height(painter.size)
+        per_image = width * height * (4 + 4 * self.depth)  # three bytes of color, one of mask, four of depth
+        per_shard = min(source.count, images_per_shard(str(self.shards), per_image))
+
+        def draw(first: int, many: int) -> dict[str, Tensor]:
+            starts = range(first, first + many, painter.at_once)
+            parts = [painter.packed(source.take(i, min(painter.at_once, first + many - i))) for i in starts]
+            return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+        settings = {"tessera": __version__, **painter.settings, **source.settings}
+        record = provenance(painter.device)
+        shards = write_shards(self.out, draw, source.count, per_shard, settings, record, advance)
+        folder = ShardFolder(self.out)
+        shown = [folder[i].image for i in range(min(len(folder), SHEET_MOST))] if self.sheet else []
+        return ", ".join([f"{len(shards)} shards, manifest.json", *self.lay_out(shown, source)])
+
+    def lay_out(self, images: Sequence[Tensor], source: Source) -> list[str]:
+        """The contact sheet, when one is asked for."""
+        if not self.sheet:
+            return []
+        labels = [Path(name).stem.rpartition("_")[2] for name in source.names[: len(images)]]
+        save_png(self.out / "sheet.png", image_grid(images, labels))
+        return ["sheet.png"]
+
+
+def parse_locations(groups: Sequence[str]) -> list[list[float]]:
+    """Pairs `x,y`, separated by spaces."""
+    pairs = [pair.split(",") for group in groups for pair in group.split()]
+    try:
+        locations = [[float(x), float(y)] for x, y in pairs]
+    except ValueError as error:
+        raise UserError('Locations are pairs of numbers in [0, 1], such as "0.65,0.65 0.25,0.65".') from error
+    return locations
+
+
+def words(given: Sequence[str]) -> tuple[str, ...]:
+    """Words, whether separated by spaces or commas."""
+    return tuple(word for group in given for word in group.replace(",", " ").split())
+
+
+def distinct_names(images: Sequence[str | None], start: int) -> list[str]:
+    """File names as the scenes give them, without folders and as PNG; numbered ones if those will not do."""
+    names = [Path(image or "").with_suffix(".png").name if image else "" for image in images]
+    if all(names) and len(set(names)) == len(names):
+        return names
+    return [image_name(start + i) for i in range(len(images))]
+
+
+def warned_once(take: Callable[[int, int], SceneBatch]) -> Callable[[int, int], SceneBatch]:
+    """Warnings about odd locations, each said once as a plain line."""
+    said: set[str] = set()
+
+    def quiet_take(first: int, many: int) -> SceneBatch:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            scenes = take(first, many)
+        for message in {str(warning.message) for warning in caught} - said:
+            said.add(message)
+            console.say(f"note: {message}")
+        return scenes
+
+    return quiet_take
+
+
+@dataclass(frozen=True)
+class CompareRenders:
+    """How close two folders of images (or shards) of the same scenes are: PSNR, SSIM, centers, masks.
+
+    Images are matched by file name and numbered as in the scene file. SSIM is the mean over R, G and B.
+    Center errors are in pixels of the second folder's images.
+    """
+
+    a: tyro.conf.Positional[Path]
+    """Folder of images, with masks/ and scenes.json if it has them."""
+    b: tyro.conf.Positional[Path]
+    """Folder to compare with, such as real renders."""
+    size: str | None = None
+    """Reduce all images to this size first, such as 128x128."""
+    subset: bool = False
+    """Compare what both folders have, although one has more."""
+    pick: str | None = None
+    """Only these images, counted from 0: 3,9,54 or, for every second one, 1::2."""
+    side_by_side: Path | None = None
+    """Draw the images of B, those of A and four times their difference into this image, .png or .webp."""
+    seed: int = 0
+    """Seed of the bootstrap intervals."""
+    json: bool = False
+    """Print one JSON object."""
+    out: Path | None = None
+    """Write the JSON object to this file too."""
+
+    def run(self) -> None:
+        if self.side_by_side:
+            check_format(self.side_by_side)
+        size = width_height(parse_size(self.size)) if self.size else None
+        with console.progress("comparing", None) as advance:
+            found = compare(self.a, self.b, size, self.subset, advance, self.pick)
+        record = {
+            "a": folder_name(self.a),
+            "b": folder_name(self.b),
+            "pick": self.pick,
+            "size": size,
+            "resize": RESIZE_FILTER if size else None,
+            "ssim": "mean over R, G, B; Gaussian window 11, sigma 1.5",
+            "seed": self.seed,
+            **report(found, self.seed),
+            "provenance": provenance(),
+        }
+        if self.side_by_side:
+            make_folder(self.side_by_side.parent)
+            save_image(self.side_by_side, side_by_side(self.a, self.b, self.pick))
+        console.publish(record, self.json, self.out, likeness_table(record))
+
+
+def likeness_table(record: dict[str, Any]) -> Table:
+    """One row per measure, one column for all images and one per kind of scene."""
+    columns = {"all": record["all"], **record["kinds"]}
+    table = Table("measure", *columns, title=f"{record['images']} images, mean with 95% interval")
+    for name in MEASURES:
+        cells = [columns[column].get(name) for column in columns]
+        if any(cells):
+            shown = [f"{c['mean']:.3f} [{c['low']:.3f}, {c['high']:.3f}]" if c else "-" for c in cells]
+            table.add_row(name.replace("_", " "), *shown)
+    return table

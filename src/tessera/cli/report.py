@@ -1,0 +1,107 @@
+"""The verb `report`: whatever is known of runs, models and records, measured where it is missing, as one page."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from tessera.app.report.columns import ReportColumn, ReportData, gather
+from tessera.app.report.measure import ColumnEvaluator, ReportConfig, dials_record
+from tessera.app.report.verdict import verdict
+from tessera.app.report.write import kept_beside, write_page
+from tessera.console import publish, say
+from tessera.devices import DeviceName, pick_device
+from tessera.errors import UserError
+from tessera.provenance import provenance
+from tessera.sampling.prompts import parse_ks
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write one self-contained page about runs, models and results: how far each composes, why, and how we know."""
+
+    sources: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN|MODEL|RESULTS ...")]
+    """Run folders, models (folder, shipped name, hub id), records or folders of them; several stand side by side."""
+    out: Path = Path("report.html")
+    """The page to write."""
+    n: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 64, quick 8)")] = None
+    """Images evaluated for each K."""
+    k: Annotated[str | None, tyro.conf.arg(metavar="LIST", help_behavior_hint="")] = None
+    """How many objects to ask for, such as 0-12 (default: all of the study; quick 1,3,6,9)."""
+    steps: Annotated[
+        int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 32, quick 16)")
+    ] = None
+    """Noise levels on the way from noise to image."""
+    quick: bool = False
+    """Few images and few noise levels: a first look within minutes on a CPU."""
+    seed: int = 0
+    """Another seed gives other images."""
+    title: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = None
+    """Heading of the page (default: the names of what it shows)."""
+    keep: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
+    """Where measurements of models are kept (default: OUT's name with -measured; those of runs stay in the run)."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    json: bool = False
+    """Print one JSON object: the verdict on each, and the numbers behind it."""
+
+    def run(self) -> None:
+        config = self.config()
+        device = pick_device(self.device)
+        measurer = ColumnEvaluator(device, config)
+        found = gather(self.sources, measurer, self.keep or kept_beside(self.out))
+        write_page(found, measurer, self.out, self.title, self.command())
+        record = {**summary(found), "config": dials_record(config), "provenance": provenance(device)}
+        publish(record, self.json, None, *conclusions(found))
+        say(f"The report is {self.out.resolve()}")
+
+    def config(self) -> ReportConfig:
+        if not self.sources:
+            raise UserError("Name at least one run, model or record to report on.")
+        if any(number is not None and number < 1 for number in (self.n, self.steps)):
+            raise UserError("At least one image for each K and one step are needed.")
+        if self.out.suffix.lower() not in (".html", ".htm"):
+            raise UserError(f"A report is a page, such as report.html, not {self.out.name}.")
+        ks = None if self.k is None else tuple(sorted(set(parse_ks(self.k))))
+        return ReportConfig(n=self.n, ks=ks, steps=self.steps, quick=self.quick, seed=self.seed)
+
+    def command(self) -> str:
+        """What remakes this page."""
+        words = ["tessera", "report", *self.sources, "--out", str(self.out)]
+        for name in ("n", "k", "steps", "title", "keep"):
+            value = getattr(self, name)
+            words += [] if value is None else [f"--{name}", str(value)]
+        words += ["--quick"] if self.quick else []
+        return shlex.join(words + (["--seed", str(self.seed)] if self.seed else []))
+
+
+def summary(found: ReportData) -> dict[str, Any]:
+    return {"subjects": [subject_record(subject) for subject in found.subjects]}
+
+
+def subject_record(subject: ReportColumn) -> dict[str, Any]:
+    said = verdict(subject.scores, subject.locality)
+    return {
+        "name": subject.name,
+        "verdict": said.headline,
+        "doubts": said.doubts,
+        "max_train_objects": subject.max_train_objects,
+        "k_max": (subject.scores or {}).get("k_max"),
+        "rows": (subject.scores or {}).get("rows"),
+        "paper": subject.paper.plain(),
+        "conditional_locality": (subject.locality or {}).get("conditional_locality"),
+        "seeds": {
+            "evaluation": (subject.evaluation or {}).get("evaluation", {}).get("seed"),
+            "locality": (subject.locality or {}).get("plan", {}).get("seed"),
+        },
+    }
+
+
+def conclusions(found: ReportData) -> list[str]:
+    lines = []
+    for subject in found.subjects:
+        said = verdict(subject.scores, subject.locality)
+        lines += [f"{subject.name}: {said.headline}", *(f"  {doubt}" for doubt in said.doubts)]
+    return lines

@@ -1,0 +1,280 @@
+"""The verbs `reproduce` and `reproduce status`."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.table import Column, Table
+
+from tessera.cli.options import flags_for, given, note_unused_settings
+from tessera.config import PRESETS, format_count, look_up, parse_count
+from tessera.console import NARROW, publish, say
+from tessera.devices import DeviceName, pick_device
+from tessera.errors import UserError
+from tessera.files import make_folder
+from tessera.sampling.prompts import parse_ks
+from tessera.studies.clevr.entries import CELLS, StudyEntry, cells_for, with_ks
+from tessera.studies.clevr.evaluate import EvaluationConfig
+from tessera.studies.clevr.figures import FIGURES, save_figure
+from tessera.studies.clevr.records import read_records, rows_of
+from tessera.studies.clevr.runs import (
+    ANOTHER_RUN,
+    Estimate,
+    Speeds,
+    StudyPaths,
+    StudyRun,
+    estimate,
+    images_seen,
+    job_name,
+)
+from tessera.studies.clevr.tables import NOT_RUN, k_max_lines, k_max_words, span_words
+
+GROUPS = ("conditioner", "data", "denoiser", "training")
+ConditionerFlags, DataFlags = flags_for("conditioner"), flags_for("data")
+DenoiserFlags, TrainingFlags = flags_for("denoiser"), flags_for("training")
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Repeat a table or figure of the paper: train what is missing, sample, detector, record. Carries on if stopped."""
+
+    what: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="WHAT")]
+    """table1, table2, fig1, fig4, fig5, fig8, lists (exp3 and exp3L), ablations, or all."""
+    preset: str = "small"
+    """Size of the whole: tiny, small or paper."""
+    seeds: int = 3
+    """Trainings of each cell, with seeds 0, 1, ..."""
+    total: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="(from preset)")] = None
+    """Images to train each cell on, such as 4Mi."""
+    each: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
+    """Images evaluated for each K (default: 64, and 256 for exp2L)."""
+    k: Annotated[str | None, tyro.conf.arg(metavar="LIST", help_behavior_hint="")] = None
+    """Ks to test, such as 0-12 (default: all that the study asks for)."""
+    steps: int = 32
+    """Noise levels on the way from noise to image."""
+    snapshots: int = 0
+    """Moments of training at which K_max is measured too, the end among them."""
+    only: Annotated[str | None, tyro.conf.arg(metavar="CELLS", help_behavior_hint="")] = None
+    """Only these cells, such as exp1-M3,exp2L-M1."""
+    root: Path = Path("runs/study")
+    """Where the runs lie, or will."""
+    results: Path = Path("results")
+    """Where records, study.json and figures go."""
+    minutes: float | None = None
+    """Stop after this many minutes, ready to be carried on by the same command."""
+    keep: Literal["everything", "averages", "last"] = "averages"
+    """What stays of a run once its record is written: full states too, all averages, or the last ones."""
+    parallel: int = 1
+    """Processes that share the jobs: while one compiles or sits an evaluation, others train."""
+    dry_run: bool = False
+    """Only say what would be done, and how long it may take."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    json: bool = False
+    """Print one JSON object."""
+    conditioner: ConditionerFlags = field(default_factory=ConditionerFlags)  # type: ignore[valid-type]
+    """What the network is told."""
+    data: DataFlags = field(default_factory=DataFlags)  # type: ignore[valid-type]
+    """The scenes and how they are drawn; how many objects and the seed are the cell's."""
+    denoiser: DenoiserFlags = field(default_factory=DenoiserFlags)  # type: ignore[valid-type]
+    """The network; what makes a cell stays as it is."""
+    training: TrainingFlags = field(default_factory=TrainingFlags)  # type: ignore[valid-type]
+    """Optimizer, noise levels, averages, and how the work is done."""
+
+    def run(self) -> int | None:
+        paths, jobs = StudyPaths(self.root, self.results), self.jobs()
+        if self.dry_run:
+            speeds = Speeds(paths)
+            show_plan([estimate(job, paths, speeds) for job in jobs], self.json)
+            return None
+        finished, failed = self.work(paths, jobs)
+        figures = self.draw(paths)
+        rows = self.rows(paths, jobs)
+        record = {"finished": finished, "failed": failed, "figures": figures, "cells": rows}
+        publish(record, self.json, None, status_table(rows))
+        if not finished:
+            say("Stopped before the end; the same command carries on.")
+        return 1 if failed else None if finished or self.minutes is not None else 130
+
+    def jobs(self) -> list[StudyRun]:
+        """One job for each cell and seed; all cells once before any of them again."""
+        if min(self.seeds, self.parallel) < 1 or self.snapshots < 0:
+            raise UserError("At least one seed and one process are needed, and no fewer than 0 snapshots.")
+        ks = None if self.k is None else tuple(parse_ks(self.k))
+        cells = [with_ks(cell, ks) for cell in cells_for(self.what, self.only)]
+        jobs = [self.job(cell, seed) for seed in range(self.seeds) for cell in cells]
+        note_unused_settings(self.changes(), [job.settings for job in jobs])
+        return jobs
+
+    def changes(self) -> dict[str, dict[str, Any]]:
+        return {group: given(group, getattr(self, group)) for group in GROUPS}
+
+    def job(self, cell: StudyEntry, seed: int) -> StudyRun:
+        changes = self.changes()
+        if self.total is not None:
+            changes["training"]["total"] = parse_count(self.total)
+        settings = cell.settings(self.preset, seed, changes)
+        if self.snapshots:
+            every = max(1, settings.training.total // self.snapshots)
+            changes["training"]["snapshot"] = every
+            settings = cell.settings(self.preset, seed, changes)
+        each = cell.each if self.each is None else self.each
+        evaluation = EvaluationConfig(cell.ks, each, self.steps, s_churn=cell.s_churn).plain()
+        return StudyRun(cell, seed, settings, evaluation, self.snapshots)
+
+    def work(self, paths: StudyPaths, jobs: Sequence[StudyRun]) -> tuple[bool, dict[str, str]]:
+        from tessera.evaluation.calibrate import load_calibration
+        from tessera.studies.clevr.evaluate import Evaluator
+        from tessera.studies.clevr.reproduce import Clock, Study
+        from tessera.studies.clevr.workers import Task, run_together
+
+        device = pick_device(self.device)
+        for folder in (paths.runs, paths.records):  # before the work, which could not be kept
+            make_folder(folder)
+        if self.parallel > 1:
+            threads = max(1, (os.cpu_count() or 1) // self.parallel)
+            return run_together(Task(paths, device, self.minutes, self.keep, threads), jobs, self.parallel)
+        examiner = Evaluator(open_detector(device), load_calibration(), device)
+        study = Study(paths, examiner, Clock(self.minutes), self.keep, on_record=announce)
+        return study.run(jobs), study.failed
+
+    def draw(self, paths: StudyPaths) -> list[str]:
+        names = list(FIGURES) if self.what == "all" else [self.what] if self.what in FIGURES else []
+        drawn = [save_figure(name, paths, self.preset) for name in names]
+        for path in filter(None, drawn):
+            say(f"{path} is drawn.")
+        return [str(path) for path in drawn if path]
+
+    def rows(self, paths: StudyPaths, jobs: Sequence[StudyRun]) -> list[dict[str, Any]]:
+        asked = {job.cell.name for job in jobs}
+        return [row for row in rows_of(read_records(paths), self.preset) if row["cell"] in asked]
+
+
+def open_detector(device):
+    from tessera.evaluation.detector import load_detector
+
+    return load_detector(None, device)
+
+
+def announce(job: StudyRun, record: dict[str, Any]) -> None:
+    say(outcome_words(job, record))
+
+
+def outcome_words(job: StudyRun, record: dict[str, Any]) -> str:
+    k_max = record["result"]["k_max"]
+    ours = ", ".join(f"{k_max_words(found)} by the {rule} rule" for rule, found in k_max.items())
+    return f"{job.name}: K_max {ours}; the paper has {job.cell.paper.text or 'nothing'}."
+
+
+# --- the plan -----------------------------------------------------------------------------------------------
+
+
+def show_plan(plan: Sequence[Estimate], as_json: bool) -> None:
+    record = {"jobs": [one.plain() for one in plan], **totals(plan)}
+    publish(record, as_json, None, plan_table(plan), *plan_words(plan))
+
+
+def totals(plan: Sequence[Estimate]) -> dict[str, Any]:
+    known = [one.minutes for one in plan if one.minutes is not None]
+    return {
+        "images": sum(one.images for one in plan),
+        "samples": sum(one.samples for one in plan),
+        "minutes": sum(known) if len(known) == len(plan) else None,
+        "minutes_known": sum(known),
+        "unknown": sum(one.minutes is None for one in plan),
+    }
+
+
+def plan_table(plan: Sequence[Estimate]) -> Table:
+    heads = ("state", "images to train", "images to detector", "minutes")
+    table = Table(Column("job", no_wrap=True), *heads, **NARROW)
+    for one in plan:
+        table.add_row(one.job.name, one.state, format_count(one.images), str(one.samples), minutes_words(one))
+    return table
+
+
+def minutes_words(one: Estimate) -> str:
+    if one.minutes is None:
+        return "unknown"
+    return f"{one.minutes:.1f}" + (" + evaluation" if one.evaluation_minutes is None else "")
+
+
+def plan_words(plan: Sequence[Estimate]) -> list[str]:
+    whole = totals(plan)
+    lines = [
+        f"{len(plan)} jobs, {whole['images']:,} images to train on, {whole['samples']:,} images to make and detector."
+    ]
+    if whole["minutes"] is None:
+        lines.append(
+            f"How long {whole['unknown']} of them take is unknown: no speed of their networks is recorded "
+            f"(`tessera bench train`); the others take about {whole['minutes_known']:.1f} minutes."
+        )
+    else:
+        lines.append(f"Expected: {whole['minutes']:.1f} minutes, at the speeds recorded in results/.")
+    if any(one.samples and one.evaluation_minutes is None for one in plan):
+        lines.append(
+            "Evaluations (sampling and detecting) come on top where no earlier cell of the network tells their speed."
+        )
+    if blocked := sum(one.state == ANOTHER_RUN for one in plan):
+        lines.append(
+            f"{blocked} cannot begin: runs with other settings lie in their folders (--root elsewhere)."
+        )
+    return lines
+
+
+# --- status -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Status:
+    """Every cell of the study: the paper's K_max, ours by both rules with 95% intervals, or not run."""
+
+    preset: str = "small"
+    """Size the cells were trained at."""
+    root: Path = Path("runs/study")
+    """Where the runs lie; of one that is half trained, it is said how far it has come."""
+    results: Path = Path("results")
+    """Where the records lie."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> None:
+        look_up(self.preset, PRESETS, "preset")
+        paths = StudyPaths(self.root, self.results)
+        rows = rows_of(read_records(paths), self.preset)
+        for row in rows:
+            row["images_trained"] = progress_of(row, paths)
+        run = sum(row["run"] for row in rows)
+        record = {"preset": self.preset, "cells": rows, "run": run, "of": len(CELLS)}
+        words = f"{run} of {len(rows)} cells were run at `{self.preset}`."
+        publish(record, self.json, None, status_table(rows), words)
+
+
+def progress_of(row: dict[str, Any], paths: StudyPaths) -> int | None:
+    """Images seen so far by a cell without a record."""
+    if row["run"]:
+        return None
+    return images_seen(paths.runs / job_name(row["cell"], row["preset"], 0)) or None
+
+
+def status_table(rows: Sequence[dict[str, Any]]) -> Table:
+    whole = [Column(head, no_wrap=True) for head in ("ours,\npaper rule", "ours,\nstrict rule")]
+    at_zero = ("K = 0,\npaper", "K = 0,\nours")
+    table = Table(Column("cell", no_wrap=True), "paper", *whole, *at_zero, "images", **NARROW)
+    for row in rows:
+        table.add_row(*status_cells(row))
+    return table
+
+
+def status_cells(row: dict[str, Any]) -> list[str]:
+    paper = row["paper"]
+    known, at_zero = [row["cell"], paper["text"]], paper["at_zero"] or ""
+    if not row["run"]:
+        seen = row.get("images_trained")
+        return [*known, NOT_RUN, "", at_zero, "", f"{format_count(seen)} so far" if seen else ""]
+    k_max = row["k_max"]
+    ours = [k_max_lines(k_max[rule]) for rule in ("paper", "strict")]
+    return [*known, *ours, at_zero, span_words(row["at_zero"]), format_count(max(row["images_seen"]))]

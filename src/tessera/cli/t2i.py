@@ -1,0 +1,764 @@
+"""The verbs `sdxl tiny`, `sdxl locality`, `sdxl words` and `sdxl features`."""
+
+import json as json_text
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+import tyro
+from rich.table import Table
+from torch import Tensor
+
+from tessera.analysis.feature_statistics import known
+from tessera.analysis.locality import picked
+from tessera.analysis.pixel_influence import GradientConfig, Pairs, memory_bytes
+from tessera.console import print_json, progress, publish, say
+from tessera.devices import DeviceName, pick_device
+from tessera.errors import UserError
+from tessera.files import atomic, make_folder, rounded
+from tessera.provenance import provenance
+from tessera.render.image_io import parse_size, save_png, width_height
+from tessera.sampling.prompts import parse_ks
+from tessera.studies.swingby.figures import save_figure
+from tessera.studies.text_to_image.build import DEEP, TINY, tiny_sdxl
+from tessera.studies.text_to_image.cost import (
+    GIB,
+    Bill,
+    PassCost,
+    added,
+    features_bill,
+    locality_bill,
+    pass_cost,
+    sustained_tflops,
+)
+from tessera.studies.text_to_image.disentangle import (
+    DisentangleConfig,
+    DisentangleResult,
+    Level,
+    Space,
+    fitting_composites,
+    rows_for,
+    stages,
+    study,
+)
+from tessera.studies.text_to_image.figures import (
+    WAY_NAMES,
+    by_position,
+    figure_composites,
+    figure_features,
+    figure_images,
+    figure_layers,
+    figure_locality,
+    figure_paths,
+    figure_words,
+)
+from tessera.studies.text_to_image.hooks import SITES, Site
+from tessera.studies.text_to_image.influence import (
+    Of,
+    PixelInfluence,
+    TextTrajectory,
+    Unit,
+    WordInfluence,
+    check_inside,
+    pixel_study,
+    walk_prompt,
+    word_paths,
+    word_study,
+)
+from tessera.studies.text_to_image.pipeline import Nothing, Sdxl, check_steps, load_sdxl, need_diffusers
+from tessera.studies.text_to_image.prompts import CATEGORIES, IMAGE, Concept, concepts_of
+from tessera.studies.text_to_image.words import STOP_WORDS, WAYS, checked_words, find_word
+
+ModelName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+PACKAGES = ("diffusers", "transformers", "accelerate", "safetensors")
+PROBES = (
+    (0.5, 0.5),
+    (0.5, 0.17),
+    (0.5, 0.83),
+    (0.15, 0.5),
+)  # middle, left, right, top, as shares of (rows, cols)
+
+
+# -- what the verbs share ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OnModel:
+    """Options of every question put to a pipeline."""
+
+    model: ModelName
+    """A diffusers folder, or a hub id such as stabilityai/stable-diffusion-xl-base-1.0."""
+    steps: int = 50
+    """Sampling steps (Euler's method on the model's own schedule)."""
+    seeds: int = 10
+    """GradientConfig many seeds."""
+    seed: int = 0
+    """The first of them."""
+    guidance: float = 5.0
+    """Of the way from noise to image; measurements are made on the told network alone."""
+    nothing: Literal["default", "empty", "zeros"] = "default"
+    """What guidance moves away from: the model's default, the empty prompt, or embeddings that are all zero."""
+    size: Annotated[str | None, tyro.conf.arg(metavar="WxH", help_behavior_hint="")] = None
+    """Size of the images in pixels, such as 1024 or 1216x832 (default: the one it was taught at)."""
+    batch: int = 8
+    """Latents denoised together."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Of the network; gradients deserve float32 or bfloat16."""
+    variant: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = None
+    """Which of a repository's weight files to read, such as fp16 (default: those without a name)."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
+    """Folder for figures, arrays and the record (default: none are written)."""
+    dry_run: bool = False
+    """Say how many passes, bytes and minutes it would take, and do nothing. Needs no weights."""
+    tflops: float | None = None
+    """Speed to compute minutes with, for --dry-run (default: measured here on one block of SDXL's size)."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    json: bool = False
+    """Print one JSON object on stdout."""
+
+    def check(self) -> None:
+        """What can be said before anything is loaded."""
+        need_diffusers()
+        for name, number in (("seed", self.seeds), ("step", self.steps), ("latent at a time", self.batch)):
+            if number < 1:
+                raise UserError(f"At least one {name} is needed, not {number}.")
+        if self.tflops is not None and not 0 < self.tflops < math.inf:
+            raise UserError(f"--tflops is a speed above 0, not {self.tflops:g}.")
+
+    @property
+    def all_seeds(self) -> range:
+        return range(self.seed, self.seed + self.seeds)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return getattr(torch, self.precision)
+
+    @property
+    def away_from(self) -> Nothing | None:
+        return None if self.nothing == "default" else self.nothing
+
+    @property
+    def height_width(self) -> tuple[int, int] | None:
+        if self.size is None:
+            return None
+        width, height = width_height(parse_size(self.size))
+        return height, width
+
+    def load(self) -> Sdxl:
+        size = self.height_width
+        return load_sdxl(self.model, pick_device(self.device), self.dtype, size=size, variant=self.variant)
+
+    def header(self, sdxl: Sdxl) -> dict[str, Any]:
+        """What every file of results says about itself."""
+        return {
+            "model": Path(self.model).name if Path(self.model).exists() else self.model,
+            "size": list(sdxl.size),
+            "latent": list(sdxl.latent),
+            "steps": self.steps,
+            "seeds": list(self.all_seeds),
+            "guidance": self.guidance,
+            "nothing": self.away_from or sdxl.default_nothing,
+            "precision": self.precision,
+            "versions": {package: version(package) for package in PACKAGES},
+        }
+
+    def say_bill(self, bill: Bill, cost: PassCost, note: str = "") -> None:
+        """Publish a dry run."""
+        device = pick_device(self.device)
+        tflops = sustained_tflops(device, self.dtype) if self.tflops is None else self.tflops
+        record = {
+            "model": self.model,
+            "precision": self.precision,
+            "speed": "measured on one block" if self.tflops is None else "shown_levels",
+            **bill.record(tflops, cost),
+            "provenance": provenance(device),
+        }
+        file = None if self.out is None else self.out / "dry-run.json"
+        publish(record, self.json, file, bill_table(bill, cost, tflops, note))
+
+
+def bill_table(bill: Bill, cost: PassCost, tflops: float, note: str) -> Table:
+    table = Table("what", "how much", title=note or None)
+    for name, count in bill.passes.items():
+        table.add_row(f"passes: {name}", f"{count:,}")
+    table.add_row("arithmetic", f"{bill.flops / 1e15:,.2f} PFLOP")
+    table.add_row("time", f"{bill.minutes(tflops):,.1f} minutes at {tflops:.3g} TFLOP/s")
+    table.add_row(
+        "memory of the device", f"{bill.device_bytes / GIB:.1f} GiB ({cost.weights / GIB:.1f} GiB weights)"
+    )
+    if bill.host_bytes:
+        table.add_row(
+            "memory of the host",
+            f"{bill.host_bytes / GIB:.1f} GiB of features, {bill.groups} groups of layers",
+        )
+    return table
+
+
+def save_arrays(path: Path, header: dict[str, Any], **arrays: Any) -> None:
+    """One .npz file: arrays, and a JSON text `header` that says what they are."""
+    plain: Any = {name: as_numpy(array) for name, array in arrays.items()}
+    with atomic(path) as temporary, open(temporary, "wb") as file:
+        np.savez_compressed(file, header=np.array(json_text.dumps(header)), **plain)
+
+
+def as_numpy(array: Any) -> np.ndarray:
+    return array.detach().float().cpu().numpy() if isinstance(array, Tensor) else np.asarray(array)
+
+
+def parse_steps(text: str, steps: int) -> tuple[int, ...]:
+    """Steps counted from 1, such as 1,25,50, as numbers from 0."""
+    found = tuple(sorted({number - 1 for number in parse_ks(text)}))
+    check_steps(found, steps)
+    return found
+
+
+def spread_steps(steps: int) -> str:
+    """The first, the middle and the last: 1,25,50 of 50."""
+    return f"1,{max(1, steps // 2)},{steps}"
+
+
+# -- sdxl tiny ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SdxlTiny:
+    """Write a tiny, untrained SDXL pipeline that diffusers and these verbs read like the real one; needs no network."""
+
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR")]
+    """Where to; a new or empty folder."""
+    deep: bool = False
+    """All 70 transformer blocks of SDXL instead of 17."""
+    plant: bool = False
+    """Make the words of one category alike: the positive control of `sdxl features`."""
+    seed: int = 0
+    """Of the weights."""
+    json: bool = False
+    """Print one JSON object on stdout."""
+
+    def run(self) -> None:
+        shape = DEEP if self.deep else TINY
+        tiny_sdxl(self.folder, shape=shape, seed=self.seed, planted=CATEGORIES if self.plant else None)
+        size = sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
+        record = {"folder": str(self.folder), "bytes": size, "seed": self.seed, "planted": self.plant}
+        if self.json:
+            print_json(record | {"shape": asdict(shape)})
+        say(f"An untrained pipeline of {size / 1e6:.1f} MB is in {self.folder}.")
+
+
+# -- sdxl locality and sdxl words --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OnPrompt(OnModel):
+    """Options of questions about one prompt."""
+
+    prompt: str = IMAGE
+    """What to draw: the paper's prompt, or another."""
+    probe: Annotated[str | None, tyro.conf.arg(metavar="R,C ...", help_behavior_hint="")] = None
+    """Cells of the latent to look at, such as "64,64 64,20" (default: middle, left, right and top)."""
+    levels: int = 12
+    """Noise levels at which words are taken away, spread evenly over the way; at most as many as steps."""
+    words: Annotated[str | None, tyro.conf.arg(metavar="WORDS", help_behavior_hint="")] = None
+    """Words to take away, such as "horse,dog,cat 2" (default: all but stop words)."""
+    unit: Unit = "clean"
+    """What figures show the influence of words on: the clean latent, the predicted noise, or the score."""
+
+    def chosen_words(self) -> list[str]:
+        if self.words is None:
+            return [word.name for word in checked_words(self.prompt)]
+        return [find_word(self.prompt, word.strip()).name for word in self.words.split(",")]
+
+    def probes(self, latent: tuple[int, int, int]) -> list[tuple[int, int]]:
+        if self.probe is None:
+            return [(int(row * latent[1]), int(col * latent[2])) for row, col in PROBES]
+        try:
+            found = [(int(row), int(col)) for row, col in (cell.split(",") for cell in self.probe.split())]
+        except ValueError:
+            raise UserError(f'`{self.probe}` are no cells; write for example "64,64 64,20".') from None
+        if not found:
+            raise UserError("At least one cell must be probed.")
+        check_inside(found, latent)
+        return found
+
+    def way(self, sdxl: Sdxl, at: Sequence[int], advance) -> TextTrajectory:
+        return walk_prompt(
+            sdxl,
+            self.prompt,
+            steps=self.steps,
+            at=at,
+            seeds=self.all_seeds,
+            guidance=self.guidance,
+            nothing=self.away_from,
+            batch=self.batch,
+            advance=advance,
+        )
+
+    def prompt_header(self, sdxl: Sdxl, probes: Sequence[tuple[int, int]]) -> dict[str, Any]:
+        requested = {
+            "prompt": self.prompt,
+            "probes": [list(probe) for probe in probes],
+            "stop_words": list(STOP_WORDS),
+        }
+        return self.header(sdxl) | requested
+
+    @property
+    def walks(self) -> int:
+        return -(-self.seeds // self.batch)
+
+
+@dataclass(frozen=True)
+class SdxlLocality(OnPrompt):
+    """Which cells of the latent and which words move a cell, from high noise to low (Figures 4 and 6)."""
+
+    at: Annotated[str | None, tyro.conf.arg(metavar="STEPS", help_behavior_hint="")] = None
+    """Sampling steps to take gradients at, from 1, the noisiest, such as 1,25,50 (default: first, middle, last)."""
+    of: Of = "clean"
+    """Gradients of the clean latent, or of the predicted noise (without the identity)."""
+    channels: Pairs = "same"
+    """Influence of each channel on itself, as in the paper, or of all on all."""
+    checkpoint: bool = False
+    """Recompute blocks in backward passes: much less memory, three times the time."""
+    memory: float = 16.0
+    """GiB that gradients may take, on top of the network."""
+
+    def run(self) -> None:
+        self.check()
+        memory = memory_bytes(self.memory)
+        words = self.chosen_words()
+        at = parse_steps(spread_steps(self.steps) if self.at is None else self.at, self.steps)
+        shown_levels = sorted({*at, *picked(self.steps, min(self.levels, self.steps))})
+        if self.dry_run:
+            return self.estimate(len(words), len(at), len(shown_levels), memory)
+        sdxl = self.load()
+        probes = self.probes(sdxl.latent)
+        out = None if self.out is None else make_folder(self.out)
+        with progress("locating", self.walks + len(at) + len(shown_levels)) as advance:
+            way = self.way(sdxl, shown_levels, advance)
+            how = GradientConfig(method="loop", memory=memory, checkpoint=self.checkpoint)
+            pixel = pixel_study(
+                sdxl, way.only(at), probes, of=self.of, pairs=self.channels, how=how, advance=advance
+            )
+            found = word_study(
+                sdxl, way.only(shown_levels), probes, words=words, rows=self.batch, advance=advance
+            )
+        header = self.prompt_header(sdxl, probes) | {"of": self.of, "channels": self.channels}
+        record = header | {
+            "pixel": pixel.record(self.seed),
+            "words": found.record(self.seed),
+            "provenance": provenance(sdxl.device),
+        }
+        if out:
+            self.draw(out, sdxl, way, pixel, found, header)
+        publish(record, self.json, out and out / "locality.json", pixel_table(pixel), word_table(found))
+
+    def draw(
+        self,
+        out: Path,
+        sdxl: Sdxl,
+        way: TextTrajectory,
+        pixel: PixelInfluence,
+        words: WordInfluence,
+        header: dict[str, Any],
+    ) -> None:
+        image = sdxl.decode(way.end[:1])[0].cpu()
+        save_png(out / "image.png", image)
+        title = f"{header['model']}: {len(way.seeds)} seeds, guidance {self.guidance:g}"
+        save_figure(figure_locality(image, pixel, words, self.unit, title), out / "locality.png")
+        save_figure(figure_words(words, f"{header['model']}: where words act"), out / "word-maps.png")
+        header = header | {
+            "sigmas": list(pixel.sigmas),
+            "word_sigmas": list(words.sigmas),
+            "words": words.words,
+        }
+        save_arrays(
+            out / "locality.npz",
+            header,
+            pixel_maps=pixel.maps,
+            pixel_sides=pixel.sides_each,
+            word_maps=words.maps,
+            word_influence=words.each,
+            latents=way.end,
+        )
+        say(f"Figures, locality.npz and locality.json are in {out}.")
+
+    def estimate(self, words: int, levels: int, word_levels: int, memory: int) -> None:
+        cost = pass_cost(self.model, self.dtype, size=self.height_width, checkpoint=self.checkpoint)
+        probes = len(PROBES) if self.probe is None else len(self.probe.split())
+        bill = locality_bill(
+            cost,
+            seeds=len(self.all_seeds),
+            steps=self.steps,
+            guidance=self.guidance,
+            levels=levels,
+            probes=probes,
+            words=words,
+            word_levels=word_levels,
+            ways=1,
+            batch=self.batch,
+            rows=self.batch,
+            memory=memory,
+        )
+        self.say_bill(bill, cost)
+
+
+@dataclass(frozen=True)
+class SdxlWords(OnPrompt):
+    """Where every word of a prompt acts, and by which path: sequence, pooled vector, or its own tokens."""
+
+    def run(self) -> None:
+        self.check()
+        words = self.chosen_words()
+        shown_levels = picked(self.steps, min(self.levels, self.steps))
+        if self.dry_run:
+            return self.estimate(len(words))
+        sdxl = self.load()
+        probes = self.probes(sdxl.latent)
+        out = None if self.out is None else make_folder(self.out)
+        with progress("taking words away", self.walks + len(WAYS) * len(shown_levels)) as advance:
+            way = self.way(sdxl, shown_levels, advance)
+            paths = word_paths(sdxl, way, probes, words=words, rows=self.batch, advance=advance)
+        header = self.prompt_header(sdxl, probes) | {"sigmas": list(way.sigmas), "words": words}
+        record = header | {
+            "ways": {how: WAYS[how] for how in paths},
+            "paths": {how: found.record(self.seed) for how, found in paths.items()},
+            "provenance": provenance(sdxl.device),
+        }
+        if out:
+            self.draw(out, sdxl, way, paths, header)
+        publish(record, self.json, out and out / "words.json", word_table(paths["remove"]), path_table(paths))
+
+    def draw(
+        self,
+        out: Path,
+        sdxl: Sdxl,
+        way: TextTrajectory,
+        paths: dict[str, WordInfluence],
+        header: dict[str, Any],
+    ) -> None:
+        image, name = sdxl.decode(way.end[:1])[0].cpu(), header["model"]
+        save_png(out / "image.png", image)
+        save_figure(
+            figure_locality(image, None, paths["remove"], self.unit, f"{name}: words"), out / "words.png"
+        )
+        save_figure(figure_paths(paths, f"{name}: by which path words act"), out / "paths.png")
+        for how, found in paths.items():
+            save_figure(figure_words(found, f"{name}: words {WAY_NAMES[how]}"), out / f"word-maps-{how}.png")
+        arrays = {f"maps_{how}": found.maps for how, found in paths.items()}
+        arrays |= {f"influence_{how}": found.each for how, found in paths.items()}
+        save_arrays(out / "words.npz", header, **arrays)
+        say(f"Figures, words.npz and words.json are in {out}.")
+
+    def estimate(self, words: int) -> None:
+        cost = pass_cost(self.model, self.dtype, size=self.height_width, gradients=False)
+        bill = locality_bill(
+            cost,
+            seeds=len(self.all_seeds),
+            steps=self.steps,
+            guidance=self.guidance,
+            levels=0,
+            probes=0,
+            words=words,
+            word_levels=min(self.levels, self.steps),
+            ways=len(WAYS),
+            batch=self.batch,
+            rows=self.batch,
+        )
+        self.say_bill(bill, cost)
+
+
+def pixel_table(pixel: PixelInfluence) -> Table:
+    table = Table(
+        "probe", *(f"sigma {sigma:.3g}" for sigma in pixel.sigmas), title="side of 90% of the influence"
+    )
+    for p, probe in enumerate(pixel.probes):
+        table.add_row(f"({probe.row}, {probe.col})", *(str(int(side)) for side in pixel.sides[:, p]))
+    return table
+
+
+def word_table(words: WordInfluence) -> Table:
+    table = Table("sigma", "sameness r", "dominant at each probe", title="influence of words")
+    same = words.sameness() if len(words.probes) > 1 else [None] * len(words.sigmas)
+    for level, (sigma, alike) in enumerate(zip(words.sigmas, same)):
+        named = ["+".join(words.dominant(level, p)) or "-" for p in range(len(words.probes))]
+        table.add_row(
+            f"{sigma:.3g}", "-" if alike is None else range_words(alike["pearson_r"]), "   ".join(named)
+        )
+    return table
+
+
+def path_table(paths: dict[str, WordInfluence]) -> Table:
+    table = Table("words", "mean influence", "variation over the image", title="paths of a word")
+    for how, found in paths.items():
+        flat = found.maps.flatten(2)
+        variation = (flat.std(2) / flat.mean(2).clamp(min=1e-30)).mean()
+        table.add_row(WAY_NAMES[how], f"{flat.mean():.3g}", f"{variation:.2f}")
+    return table
+
+
+def range_words(found: dict[str, Any]) -> str:
+    if found["value"] is None:
+        return "-"
+    ends = "" if found["low"] is None else f" ({found['low']:.2f} to {found['high']:.2f})"
+    return f"{found['value']:.2f}{ends}"
+
+
+# -- sdxl features -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SdxlFeatures(OnModel):
+    """Do concepts of a category lie together inside the network, beyond what untrained ones show? (Figures 5 and 7)"""
+
+    steps: int = 15
+    """Sampling steps (Euler's method on the model's own schedule)."""
+    prompts: str = "one,own,crossed,paper"
+    """Sets of prompts: one, own, crossed (24 concepts, see docs/sdxl.md), paper (8, and composites), or JSON files."""
+    site: str = "block"
+    """Where to listen: block (hidden state after the FFN), ff, attn2, maps (one token's attention), or several."""
+    layers: str = "*"
+    """Which transformer blocks, by patterns such as mid* or down_blocks.2.*,up_blocks.0.*"""
+    at: str = "1"
+    """Sampling steps to listen at, counted from 1, the noisiest."""
+    null: int = 3
+    """Untrained networks for the band (0 for none)."""
+    null_text: bool = False
+    """Untrained text encoders, too, in those networks."""
+    no_outputs: bool = False
+    """Leave out the latents and images at the end of sampling."""
+    memory: float = 4.0
+    """GiB of features held at a time; less memory means more passes."""
+
+    def run(self) -> None:
+        self.check()
+        requested = {name: concepts_of(name) for name in self.prompts.split(",")}
+        check_labels(requested)
+        plans = [self.plan(site, first=number == 0) for number, site in enumerate(self.sites())]
+        if self.dry_run:
+            return self.estimate(list(requested.values()), plans)
+        sdxl = self.load()
+        out = None if self.out is None else make_folder(self.out)
+        todo = [(name, concepts, plan) for name, concepts in requested.items() for plan in plans]
+        studies, tables = [], []
+        with progress(
+            "listening", sum(stages(sdxl, concepts, plan) for _, concepts, plan in todo)
+        ) as advance:
+            for name, concepts, plan in todo:
+                found = study(sdxl, concepts, plan, advance=advance)
+                label = f"{label_of(name)}-{plan.site}"
+                studies.append(study_record(name, plan, found))
+                tables += [feature_table(found, level, label) for level in found.levels]
+                if out:
+                    self.draw(out, label, sdxl, found, plan)
+        record = (
+            self.header(sdxl) | self.requested() | {"studies": studies, "provenance": provenance(sdxl.device)}
+        )
+        publish(rounded(record), self.json, out and out / "features.json", *tables)
+
+    def sites(self) -> list[Site]:
+        known: dict[str, Site] = {site: site for site in SITES}  # type: ignore[misc]
+        names = self.site.split(",")
+        for name in names:
+            if name not in known:
+                raise UserError(f"One can listen at {', '.join(SITES)}, not at `{name}`.")
+        return [known[name] for name in names]
+
+    def plan(self, site: Site, first: bool) -> DisentangleConfig:
+        """Outputs are the same for all sites, so the first one looks at them."""
+        if self.null < 0:
+            raise UserError(f"There cannot be {self.null} untrained networks.")
+        return DisentangleConfig(
+            site=site,
+            layers=tuple(self.layers.split(",")),
+            steps=self.steps,
+            at=parse_steps(self.at, self.steps),
+            seeds=tuple(self.all_seeds),
+            guidance=self.guidance,
+            nothing=self.away_from,
+            null=self.null,
+            null_text=self.null_text,
+            outputs=first and not self.no_outputs,
+            memory=memory_bytes(self.memory),
+            batch=self.batch,
+        )
+
+    def requested(self) -> dict[str, Any]:
+        return {
+            "at": [step + 1 for step in parse_steps(self.at, self.steps)],
+            "layers": self.layers,
+            "null": {
+                "networks": self.null,
+                "untrained": "UNet and text encoders" if self.null_text else "UNet",
+            },
+            "baseline": "the empty prompt on the same noise",
+        }
+
+    def draw(
+        self, out: Path, label: str, sdxl: Sdxl, found: DisentangleResult, plan: DisentangleConfig
+    ) -> None:
+        model = Path(self.model).name
+        for level in found.levels:
+            name = f"{label}-step{level.step + 1:02d}"
+            title = f"{model}: {label}, $\\sigma$ = {level.sigma:.3g}, {len(plan.seeds)} seeds"
+            save_figure(figure_features(found, level, title), out / f"features-{name}.png")
+            save_figure(figure_layers(found, level, title), out / f"layers-{name}.png")
+            if level.spaces[0].composites:
+                save_figure(figure_composites(level, title), out / f"composites-{name}.png")
+        if found.images is not None:
+            several = {
+                (composite.prompt,): composite.name for composite in fitting_composites(found.concepts)
+            }
+            names = {("",): ""} | {concept.prompts: concept.name for concept in found.concepts} | several
+            save_figure(
+                figure_images(found.images, list(names.values()), f"{model}: {label}"),
+                out / f"images-{label}.png",
+            )
+        header = (
+            self.header(sdxl)
+            | self.requested()
+            | {"concepts": [asdict(concept) for concept in found.concepts]}
+        )
+        save_arrays(out / f"features-{label}.npz", header, **matrices_of(found))
+        say(f"Figures and features-{label}.npz are in {out}.")
+
+    def estimate(self, requested: Sequence[Sequence[Concept]], plans: Sequence[DisentangleConfig]) -> None:
+        sites = [plan.site for plan in plans]
+        cost = pass_cost(
+            self.model,
+            self.dtype,
+            size=self.height_width,
+            sites=sites,
+            layers=plans[0].layers,
+            gradients=False,
+        )
+        bills = [self.bill(concepts, plan, cost) for concepts in requested for plan in plans]
+        self.say_bill(
+            added(bills), cost, f"{len(requested)} sets of prompts, listening at {', '.join(sites)}"
+        )
+
+    def bill(self, concepts: Sequence[Concept], plan: DisentangleConfig, cost: PassCost) -> Bill:
+        """Of one set of prompts at one site."""
+        rows = rows_for(concepts, fitting_composites(concepts), plan.site)
+        return features_bill(
+            cost,
+            site=plan.site,
+            rows=len(rows),
+            prompts=len({row.prompts for row in rows}),
+            seeds=len(plan.seeds),
+            steps=plan.steps,
+            at=plan.at,
+            guidance=plan.guidance,
+            null=plan.null,
+            outputs=plan.outputs,
+            memory=plan.memory,
+            batch=plan.batch,
+            element=torch.empty(0, dtype=self.dtype).element_size(),
+        )
+
+
+def label_of(prompts: str) -> str:
+    """What files about a set of prompts are called after."""
+    return Path(prompts).stem
+
+
+def check_labels(requested: Iterable[str]) -> None:
+    for label, count in Counter(map(label_of, requested)).items():
+        if count > 1:
+            raise UserError(
+                f"Two sets of prompts are called `{label}`, and so would their files be; rename one."
+            )
+
+
+def study_record(name: str, plan: DisentangleConfig, found: DisentangleResult) -> dict[str, Any]:
+    """Numbers of one set of prompts at one site; matrices are in the .npz file."""
+    return {
+        "prompts": name,
+        "site": plan.site,
+        "concepts": [asdict(concept) for concept in found.concepts],
+        "levels": [
+            {
+                "step": level.step + 1,
+                "sigma": level.sigma,
+                "positions": [
+                    position_record(position, spaces)
+                    for position, spaces in by_position(level.spaces).items()
+                ],
+                "layers": [without_matrix(space.record()) for space in level.spaces],
+            }
+            for level in found.levels
+        ],
+        "outputs": [without_matrix(space.record()) for space in found.outputs],
+        "resamples": plan.resamples,
+    }
+
+
+def without_matrix(record: dict[str, Any]) -> dict[str, Any]:
+    """A record that fits on a screen."""
+    kept = {key: value for key, value in record.items() if key not in ("matrix", "lengths")}
+    return kept | {"centered": {key: record["centered"][key] for key in ("within", "between", "gap", "p")}}
+
+
+def position_record(position: str, spaces: Sequence[Space]) -> dict[str, Any]:
+    """Means over the layers of one part of the network, and its best layer."""
+    best = max(spaces, key=lambda space: np.nan_to_num(space.found.ratio, nan=-np.inf))
+    names = ("within", "between", "ratio", "gap")
+    means = {
+        name: known(float(np.nanmean([getattr(space.found, name) for space in spaces]))) for name in names
+    }
+    above = [
+        band.clears(space.found.ratio) == "above" for space in spaces if (band := space.null.get("ratio"))
+    ]
+    return {
+        "position": position,
+        "layers": len(spaces),
+        **means,
+        "largest_ratio": {"layer": best.name, "ratio": known(best.found.ratio)},
+        "layers_above_null": sum(above) if above else None,
+    }
+
+
+def feature_table(found: DisentangleResult, level: Level, label: str) -> Table:
+    """A row per part of the network and per output."""
+    title = f"{label}, step {level.step + 1}, sigma {level.sigma:.3g}"
+    table = Table(
+        "position", "within", "between", "ratio", "gap", "centered gap", "p", "untrained ratio", title=title
+    )
+    for position, spaces in by_position([*level.spaces, *found.outputs]).items():
+        means = [
+            np.nanmean([getattr(space.found, name) for space in spaces])
+            for name in ("within", "between", "ratio", "gap")
+        ]
+        centered = np.nanmean([space.centered.gap for space in spaces])
+        ps = [space.found.p for space in spaces]
+        table.add_row(
+            position if len(spaces) == 1 else f"{position} ({len(spaces)} layers)",
+            *(f"{mean:.3f}" for mean in means),
+            f"{centered:.3f}",
+            f"{min(ps):.3f}" if len(ps) == 1 else f"{min(ps):.3f} to {max(ps):.3f}",
+            null_words(spaces),
+        )
+    return table
+
+
+def null_words(spaces: Sequence[Space]) -> str:
+    """The untrained networks' ratios over the layers of a position."""
+    bands = [band for space in spaces if (band := space.null.get("ratio"))]
+    return "-" if not bands else f"{min(b.low for b in bands):.3f} to {max(b.high for b in bands):.3f}"
+
+
+def matrices_of(found: DisentangleResult) -> dict[str, Any]:
+    """(layers, C, C) for every level and for the outputs, and their names in order."""
+    arrays: dict[str, Any] = {}
+    groups = {f"step{level.step + 1}": level.spaces for level in found.levels} | {"outputs": found.outputs}
+    for name, spaces in groups.items():
+        if spaces:
+            arrays[f"{name}_cosines"] = torch.stack([space.found.matrix for space in spaces])
+            arrays[f"{name}_centred"] = torch.stack([space.centered.matrix for space in spaces])
+            arrays[f"{name}_names"] = [space.name for space in spaces]
+    return arrays

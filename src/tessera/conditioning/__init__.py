@@ -1,0 +1,23 @@
+"""Scenes become what the network is told: where objects are (grid, list), which colors, or nothing."""
+
+from tessera.conditioning.colors import ColorCounts
+from tessera.conditioning.contract import Conditioner, SpatialConditioner
+from tessera.conditioning.grid import LocationGrid
+from tessera.conditioning.labels import LABELS, Label, labeled, locations_of
+from tessera.conditioning.location_list import LocationList
+from tessera.conditioning.registry import conditioner_from
+from tessera.conditioning.unconditional import Nothing
+
+__all__ = [
+    "LABELS",
+    "ColorCounts",
+    "Conditioner",
+    "Label",
+    "LocationGrid",
+    "LocationList",
+    "Nothing",
+    "SpatialConditioner",
+    "conditioner_from",
+    "labeled",
+    "locations_of",
+]

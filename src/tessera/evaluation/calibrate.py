@@ -1,0 +1,352 @@
+"""How far the detector can be trusted: its error for every number of objects, on scenes whose truth is known."""
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tessera.errors import UserError
+from tessera.evaluation.detection import Detection, ObjectDetector
+from tessera.evaluation.detector_error import DetectorError
+from tessera.evaluation.empty_images import KINDS, nothing_to_find
+from tessera.evaluation.intervals import mean_record, share_record
+from tessera.evaluation.matching import CELL, Location, Verdict, match, match_colors
+from tessera.evaluation.truth import ClevrTruth, truths
+from tessera.files import read_json
+from tessera.render.image_io import load_png, resize, to_float
+from tessera.render.render import render
+from tessera.rng import generator
+from tessera.scenes.batch import SceneBatch
+from tessera.scenes.camera import ASPECT
+from tessera.scenes.placement import LocationWarning, scenes_at
+from tessera.scenes.sampling import Scenes, Spacing, keep
+from tessera.scenes.visibility import all_visible
+from tessera.scenes.vocabulary import LOCATIONS
+
+Arrangement = Literal["official", "relaxed", "study"]
+HELD_OUT = 10**6  # a stream of scenes that no training uses
+OFFICIAL_MOST = 10  # more objects hardly fit the official rule, so they stand closer
+ATTRIBUTES = ("color", "shape", "size", "material")
+LOOKS, LOOKS_APART = 64, 10**7  # looks tried until nothing is hidden, and how far apart they lie in a stream
+WIDE = 2  # cells within which a center error is measured, so that the cell of the match does not cut it off
+POOLS = {"1-3": range(1, 4), "1-6": range(1, 7), "1-10": range(1, 11), "all": range(10**6)}
+SHIPPED = Path(__file__).with_name("calibration.json")
+
+AT_ONCE = 64  # real renders read together
+
+Size = int | tuple[int, int]
+
+
+# --- one image --------------------------------------------------------------------------------------------
+
+
+class Tally(NamedTuple):
+    """How the detector did on one image whose truth is known."""
+
+    objects: int
+    seen: int
+    missed: int
+    false: int  # detections that match no object
+    errors: tuple[float, ...]  # distance of each center found from the true one, in cells
+    right: tuple[int, ...]  # of the objects found, how many have the right color, shape, size, material
+    color_missed: int  # objects whose color was not found often enough, wherever it was looked for
+    color_false: int  # detections of a color too many
+    empty: int  # locations of the study where nothing stands
+    filled: int  # how many of those looked filled
+    ood: bool
+
+
+def tally(
+    detections: Sequence[Detection], truth: Sequence[Detection], ood: bool, cell: float = CELL
+) -> Tally:
+    locations = [obj.location for obj in truth]
+    verdict = match(detections, locations, cell)
+    by_color = match_colors(detections, [obj.color for obj in truth])
+    decoys = empty_locations(locations, cell)
+    return Tally(
+        objects=len(truth),
+        seen=len(detections),
+        missed=verdict.missing,
+        false=verdict.extra,
+        errors=center_errors(detections, truth, cell),
+        right=tuple(number_right(detections, truth, verdict, name) for name in ATTRIBUTES),
+        color_missed=by_color.missing,
+        color_false=by_color.extra,
+        empty=len(decoys),
+        filled=sum(
+            prompt >= len(truth) for prompt, _ in match(detections, [*locations, *decoys], cell).pairs
+        ),
+        ood=ood,
+    )
+
+
+def empty_locations(taken: Sequence[tuple[float, float]], cell: float) -> list[tuple[float, float]]:
+    """Locations of the study further than a cell from everything that is there."""
+
+    def is_free(location: tuple[float, float]) -> bool:
+        return all(max(abs(location[0] - x), abs(location[1] - y)) > cell for x, y in taken)
+
+    return [location for location in LOCATIONS if is_free(location)]
+
+
+def center_errors(
+    detections: Sequence[Detection], truth: Sequence[Detection], cell: float
+) -> tuple[float, ...]:
+    pairs = match(detections, [obj.location for obj in truth], WIDE * cell).pairs
+    gaps = [np.subtract(truth[t].location, detections[f].location) / cell for t, f in pairs]
+    return tuple(float(np.hypot(*gap)) for gap in gaps)
+
+
+def number_right(
+    detections: Sequence[Detection], truth: Sequence[Detection], verdict: Verdict, attribute: str
+) -> int:
+    return sum(getattr(truth[t], attribute) == getattr(detections[f], attribute) for t, f in verdict.pairs)
+
+
+def evaluate_images(
+    detector: ObjectDetector, images: Tensor, truth: Sequence[Sequence[Detection]], cell: float = CELL
+) -> list[Tally]:
+    """A tally for each of the images (B, 3, H, W)."""
+    found, ood_score = detector.look(images)
+    return [tally(*each, cell) for each in zip(found, truth, (ood_score > 1).tolist())]
+
+
+# --- many images ------------------------------------------------------------------------------------------
+
+
+def summary(tallies: Sequence[Tally], seed: int = 0) -> dict[str, Any]:
+    """The record of images that belong together, such as all those of one K."""
+    objects, seen, missed, false = (
+        np.array([getattr(t, name) for t in tallies]) for name in ("objects", "seen", "missed", "false")
+    )
+    found = int((objects - missed).sum())
+    right = np.sum([t.right for t in tallies], axis=0)
+    rng = generator(seed)
+    return {
+        "images": len(tallies),
+        "objects": int(objects.sum()),
+        "exact_count": share_record(int((seen == objects).sum()), len(tallies)),
+        "count_bias": mean_record(seen - objects, rng),
+        "count_error": mean_record(np.abs(seen - objects), rng),
+        "all_found": share_record(int((missed == 0).sum()), len(tallies)),
+        "clean": share_record(int(((missed == 0) & (false == 0)).sum()), len(tallies)),
+        "location_recall": share_record(found, int(objects.sum())),
+        "location_precision": share_record(found, int(seen.sum())),
+        "false_objects": mean_record(false, rng),
+        "center_error_cells": error_quantiles([error for t in tallies for error in t.errors]),
+        **{name: share_record(int(right[i]), found) for i, name in enumerate(ATTRIBUTES)},
+        "ood": share_record(sum(t.ood for t in tallies), len(tallies)),
+        "outcomes": outcome_table(missed, false),
+        "color_outcomes": outcome_table(*np.array([(t.color_missed, t.color_false) for t in tallies]).T),
+        "false_fills": [sum(t.filled for t in tallies), sum(t.empty for t in tallies)],
+    }
+
+
+def error_quantiles(errors: Sequence[float]) -> dict[str, Any]:
+    if not errors:
+        return {"median": None, "q95": None, "q99": None, "within_half": share_record(0, 0)}
+    median, q95, q99 = (float(q) for q in np.quantile(errors, [0.5, 0.95, 0.99]))
+    close = share_record(sum(error <= 0.5 for error in errors), len(errors))
+    return {"median": median, "q95": q95, "q99": q99, "within_half": close}
+
+
+def outcome_table(missed: np.ndarray, false: np.ndarray) -> list[list[int]]:
+    """Images by (missed, false)."""
+    table = np.zeros((missed.max() + 1, false.max() + 1), dtype=int)
+    np.add.at(table, (missed, false), 1)
+    return table.tolist()
+
+
+def by_number(tallies: Iterable[Tally]) -> dict[str, Any]:
+    """Records for every number of objects, and for numbers taken together."""
+    groups: dict[int, list[Tally]] = {}
+    for each in tallies:
+        groups.setdefault(each.objects, []).append(each)
+    pooled = {name: [t for k in groups if k in ks for t in groups[k]] for name, ks in POOLS.items()}
+    return {
+        "rows": {str(k): summary(groups[k], seed=k) for k in sorted(groups)},
+        "pooled": {name: summary(chosen) for name, chosen in pooled.items() if chosen},
+    }
+
+
+# --- where the images come from ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """HeldOut-out rendered scenes."""
+
+    per_k: int = 2000
+    size: Size = 64
+    seed: int = HELD_OUT
+    batch: int = 128
+    device: Any = None
+
+    def tallies(
+        self, detector: ObjectDetector, arrangement: Arrangement, k: int, advance: Callable
+    ) -> list[Tally]:
+        """The detector's performance on scenes of exactly k objects."""
+        found: list[Tally] = []
+        for start in range(0, self.per_k, self.batch):
+            count = min(self.batch, self.per_k - start)
+            scenes = arranged(arrangement, k, count, self.seed, start, self.device)
+            images = render(scenes, self.size)["rgb"]
+            found += evaluate_images(detector, images, truths(scenes, frame_aspect(self.size)))
+            advance(count)
+        return found
+
+    def nothing(self, detector: ObjectDetector, kind: str, advance: Callable) -> dict[str, Any]:
+        """What the detector sees in images that hold no object."""
+        objects: list[int] = []
+        ood: list[bool] = []
+        for start in range(0, self.per_k, self.batch):
+            count = min(self.batch, self.per_k - start)
+            images = nothing_to_find(kind, count, self.size, self.seed + start, self.device)
+            found, ood_score = detector.look(images)
+            objects += [len(detections) for detections in found]
+            ood += (ood_score > 1).tolist()
+            advance(count)
+        return nothing_record(np.array(objects), np.array(ood))
+
+
+def nothing_record(objects: np.ndarray, ood: np.ndarray) -> dict[str, Any]:
+    n = len(objects)
+    return {
+        "images": n,
+        "false_objects": mean_record(objects, generator(0)),
+        "any_object": share_record(int((objects > 0).sum()), n),
+        "ood": share_record(int(ood.sum()), n),
+        "objects_without_warning": share_record(int(((objects > 0) & ~ood).sum()), n),
+    }
+
+
+def arranged(arrangement: Arrangement, k: int, count: int, seed: int, start: int, device=None) -> SceneBatch:
+    """Scenes of k objects: by the official rule (closer where they would not fit), or at the study's locations."""
+    if arrangement == "study":
+        return at_study_locations(k, count, seed, start, device)
+    spacing: Spacing = "official" if arrangement == "official" and k <= OFFICIAL_MOST else "relaxed"
+    return Scenes(objects=k, spacing=spacing).draw(count, seed, start, device)
+
+
+def at_study_locations(k: int, count: int, seed: int, start: int, device=None) -> SceneBatch:
+    """Objects at the study's first k locations, all of them visible as the official rule demands."""
+    if k > len(LOCATIONS):
+        raise UserError(f"The study has {len(LOCATIONS)} locations, not {k}.")
+    return visible_at(LOCATIONS[:k], count, seed, start, device)
+
+
+def visible_at(
+    locations: Sequence[Location], count: int, seed: int, start: int = 0, device: Any = None
+) -> SceneBatch:
+    """Objects at these locations, all of them visible as the official rule demands.
+
+    Scene i takes the first of its own looks that hides nothing, whatever is drawn with it.
+    """
+
+    def look(turn: int) -> SceneBatch:
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", LocationWarning
+            )  # the study's locations are crowded, as it should be
+            first, rules = start + turn * LOOKS_APART, Scenes(objects=len(locations))
+            return scenes_at(locations, rules=rules, count=count, seed=seed, start=first, device=device)
+
+    scenes = look(0)
+    for turn in range(1, LOOKS):
+        hidden = (~all_visible(scenes, "fast")).nonzero()[:, 0]
+        if not len(hidden):
+            break
+        keep(scenes, hidden, look(turn)[hidden])
+    return scenes
+
+
+def frame_aspect(size: Size) -> float:
+    """A square image shows the 4:3 frame squeezed; any other keeps pixels square."""
+    return ASPECT if isinstance(size, int) else size[0] / size[1]
+
+
+def calibrate_rendered(
+    detector: ObjectDetector,
+    held: HeldOut,
+    ks: Sequence[int],
+    arrangements: Sequence[Arrangement],
+    advance: Callable,
+) -> dict[str, Any]:
+    """Records by arrangement and number of objects, and for images without any."""
+    record: dict[str, Any] = {}
+    for arrangement in arrangements:
+        within = [k for k in ks if arrangement != "study" or k <= len(LOCATIONS)]
+        record[arrangement] = by_number(
+            t for k in within for t in held.tallies(detector, arrangement, k, advance)
+        )
+    record["nothing"] = {kind: held.nothing(detector, kind, advance) for kind in KINDS}
+    return record
+
+
+def calibrate_clevr(
+    detector: ObjectDetector,
+    truth: ClevrTruth,
+    size: tuple[int, int] | None = None,
+    most: int | None = None,
+    advance: Callable = lambda *_: None,
+    device=None,
+) -> dict[str, Any]:
+    """Records on real renders, at their own size or reduced to `size` (width, height)."""
+    numbers = range(min(len(truth), most or len(truth)))
+    if not numbers:
+        raise UserError(f"{truth.folder.path} has no scene to calibrate on.")
+    tallies: list[Tally] = []
+    for first in range(0, len(numbers), AT_ONCE):
+        chunk = numbers[first : first + AT_ONCE]
+        loaded = [load_png(truth.file(i)) for i in chunk]
+        objects = [truth.objects(i, (p.shape[-1], p.shape[-2])) for i, p in zip(chunk, loaded)]
+        shown = [to_float(p if size is None else resize(p, size)) for p in loaded]
+        for same in alike(shown):
+            images = torch.stack([shown[n] for n in same]).to(device)
+            tallies += evaluate_images(detector, images, [objects[n] for n in same])
+        advance(len(chunk))
+    return by_number(tallies)
+
+
+def alike(loaded: Sequence[Tensor]) -> list[list[int]]:
+    """Runs of neighboring images that have one size."""
+    runs = itertools.groupby(range(len(loaded)), key=lambda n: loaded[n].shape)
+    return [list(run) for _, run in runs]
+
+
+# --- using it -----------------------------------------------------------------------------------------------
+
+
+def load_calibration(path: Path | None = None) -> dict[str, Any] | None:
+    """The calibration shipped with the detector, or another; None where there is none yet."""
+    if path is None and not SHIPPED.is_file():
+        return None
+    record = read_json(path or SHIPPED)
+    if not isinstance(record, dict) or not isinstance(record.get("sizes"), dict) or not record["sizes"]:
+        raise UserError(f"{path or SHIPPED} is not what `tessera detector calibrate --out` writes.")
+    return record
+
+
+def calibration_rows(
+    record: Mapping[str, Any], width: int, arrangement: str = "study"
+) -> tuple[str, str, dict[str, Any]]:
+    """The size nearest to `width`, the arrangement (or the one there is), and its rows by number of objects."""
+    size = min(record["sizes"], key=lambda name: abs(np.log(int(name.split("x")[0]) / width)))
+    sets = record["sizes"][size]
+    known = [name for name in (arrangement, *get_args(Arrangement)) if name in sets]
+    if not known:
+        raise UserError("The calibration holds no rendered scenes.")
+    return size, known[0], sets[known[0]]["rows"]
+
+
+def detector_error(rows: Mapping[str, Any], by_color: bool = False) -> DetectorError:
+    """Calibration rows as the chances that K_max is corrected with, for asked locations or for asked colors."""
+    table = "color_outcomes" if by_color else "outcomes"
+    fills = {} if by_color else {int(k): tuple(row["false_fills"]) for k, row in rows.items()}
+    return DetectorError({int(k): np.array(row[table]) for k, row in rows.items()}, fills)

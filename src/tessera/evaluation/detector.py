@@ -1,0 +1,132 @@
+"""`load_detector()`: finds objects in images, says how sure it is, and when it looks at something it does not know."""
+
+import json
+import math
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tessera.errors import UserError
+from tessera.evaluation.detection import Detection
+from tessera.evaluation.matching import Verdict, match, match_colors
+from tessera.evaluation.network import CELLS, DetectorNetwork, fold_norms
+from tessera.files import atomic, write_json
+from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
+
+THRESHOLD = 0.5  # a detection counts when the detector is this sure
+BATCH = {"cpu": 32, "cuda": 2048, "mps": 256}
+KNOWN = {"mean", "whiten", "limit"}  # what images the detector knows look like
+COUNTER = (
+    "num_batches_tracked"  # of batch norms: a whole number that half precision would spoil, and nobody needs
+)
+ATTRIBUTE_WORDS = {"color": COLOR_NAMES, "shape": SHAPES, "size": tuple(SIZES), "material": MATERIALS}
+
+
+class Detector:
+    """Finds objects in images of any size."""
+
+    def __init__(
+        self, network: DetectorNetwork, known: dict[str, Tensor], device, threshold: float = THRESHOLD
+    ):
+        self.network = fold_norms(network).eval().to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.known = {name: value.to(device) for name, value in known.items()}
+        self.device, self.threshold = torch.device(device), threshold
+
+    def find(self, images: Tensor) -> list[list[Detection]]:
+        """Images (B, 3, H, W) in [-1, 1]: one list of detections per image, surest first."""
+        return self.look(images)[0]
+
+    def ood_score(self, images: Tensor) -> Tensor:
+        """How far each image is from anything the detector knows, (B,); above 1 its word should not be trusted."""
+        return self.look(images)[1]
+
+    @torch.inference_mode()
+    def look(self, images: Tensor) -> tuple[list[list[Detection]], Tensor]:
+        """Detections and out-of-distribution score of each image, in one pass."""
+        if images.dim() != 4 or images.shape[1] != 3:
+            raise UserError(f"The detector takes color images (B, 3, H, W), not {tuple(images.shape)}.")
+        detections: list[list[Detection]] = []
+        ood = []
+        for part in images.split(BATCH.get(self.device.type, 32)) if len(images) else ():
+            found, odd = self._look(part.to(self.device, torch.float32))
+            detections += found
+            ood.append(odd.cpu())
+        return detections, torch.cat(ood) if ood else torch.zeros(0)
+
+    def _look(self, images: Tensor) -> tuple[list[list[Detection]], Tensor]:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            sight = self.network(images.contiguous(memory_format=torch.channels_last))
+        offset = (sight.summary - self.known["mean"]) @ self.known["whiten"].T
+        ood = offset.square().sum(1).sqrt() / self.known["limit"]
+        return self._gather(sight.heads, len(images)), ood
+
+    def _gather(self, heads: dict[str, Tensor], count: int) -> list[list[Detection]]:
+        """Local maxima above the threshold become detections."""
+        logit = heads["there"]  # (B, 1, 64, 64)
+        # In half precision neighbors often tie: a tiny bonus, different for all nine of them, lets one win.
+        third = torch.arange(CELLS, device=logit.device) % 3
+        ranked = logit + (third + 3 * third[:, None]) * 1e-4
+        peak = (ranked == F.max_pool2d(ranked, 3, 1, 1)) & (
+            logit > math.log(self.threshold / (1 - self.threshold))
+        )
+        row, _, y, x = torch.nonzero(peak, as_tuple=True)
+        sure = logit[row, 0, y, x].sigmoid()
+        order = (row - sure / 2).argsort()  # image by image, surest first
+        row, y, x, sure = row[order], y[order], x[order], sure[order]
+        here = {name: values[row, :, y, x] for name, values in heads.items()}  # (M, channels)
+        location = (torch.stack([x, y], 1) + here["offset"].clamp(0, 1)) / CELLS
+        named = [[words[i] for i in here[name].argmax(1).tolist()] for name, words in ATTRIBUTE_WORDS.items()]
+        well_formed = here["well_formed"][:, 0].sigmoid().tolist()
+        found = list(map(Detection, map(tuple, location.tolist()), *named, sure.tolist(), well_formed))
+        ends = torch.bincount(row, minlength=count).cumsum(0).tolist()
+        return [found[start:end] for start, end in zip([0, *ends], ends)]
+
+    def match(self, detections: Sequence[Detection], wanted, **options) -> Verdict:
+        """Detections against wanted locations, [(x, y), ...], or against wanted colors, {"red": 2, ...}."""
+        return (match_colors if isinstance(wanted, dict) else match)(detections, wanted, **options)
+
+
+def save_detector(folder: Path, network: DetectorNetwork, known: dict[str, Tensor]) -> None:
+    """Weights in half precision, beside what known images look like."""
+    from safetensors.torch import save_file
+
+    state = {
+        f"detector.{name}": value for name, value in network.state_dict().items() if value.is_floating_point()
+    }
+    state |= {f"known.{name}": value for name, value in known.items()}
+    with atomic(folder / "detector.safetensors") as temporary:
+        save_file({name: value.cpu().half().contiguous() for name, value in state.items()}, temporary)
+    write_json(folder / "detector.json", network.config)
+
+
+def load_detector(path: Path | str | None = None, device="cpu") -> Detector:
+    """The shipped detector, or one trained by `tessera detector train` and kept in the folder `path`."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    folder = Path(path) if path else Path(str(resources.files("tessera.evaluation") / "weights"))
+    try:
+        config = json.loads((folder / "detector.json").read_text())
+        state = load_file(folder / "detector.safetensors")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UserError(f"There is no readable detector in {folder}: {error}.") from error
+    weights, known = part_of(state, "detector."), part_of(state, "known.")
+    try:
+        network = DetectorNetwork(**config)
+        unlike = network.load_state_dict(weights, strict=False)
+    except (TypeError, RuntimeError) as error:
+        raise UserError(f"The weights in {folder} are not those of its detector.json.") from error
+    missing = [name for name in unlike.missing_keys if not name.endswith(COUNTER)]
+    if missing or unlike.unexpected_keys or known.keys() != KNOWN:
+        raise UserError(f"The weights in {folder} are not those of its detector.json.")
+    return Detector(network, known, device)
+
+
+def part_of(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): value.float() for name, value in state.items() if name.startswith(prefix)
+    }

@@ -1,0 +1,125 @@
+"""A verdict one can see: boxes around what was found, rings at what was asked, and the reasons in words."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from tessera.evaluation.detection import Detection
+from tessera.evaluation.matching import Location, Verdict, is_well_formed
+from tessera.evaluation.truth import image_aspect
+from tessera.plots.image_grid import as_image
+from tessera.scenes.camera import CAMERA, FOCAL, ground_point, project
+from tessera.scenes.vocabulary import COLORS, SIZES
+
+WIDE = 512  # pixels; smaller images are enlarged so that words fit
+PANEL, LINE, FONT = 400, 18, 13
+PAPER, INK = (255, 255, 255), (40, 40, 40)
+GOOD, BAD, ODD = (20, 140, 60), (210, 30, 40), (220, 130, 0)
+AIR = 1.3  # a box is so much wider than the object's half extent: a cube may stand on edge
+NO_FLOOR = 11.0  # distance taken for an object that seems to float above the horizon
+
+
+def draw_explanation(
+    canvas: Tensor,
+    detections: Sequence[Detection],
+    verdict: Verdict | None = None,
+    locations: Sequence[Location] = (),
+    ood_score: float = 0.0,
+) -> Tensor:
+    """The image (3, H, W) with boxes, rings at `locations` and a panel of words beside it, 8-bit."""
+    image = enlarged(as_image(canvas))
+    aspect = image_aspect(image.width, image.height)
+    lines = words(detections, verdict, ood_score)
+    sheet = Image.new("RGB", (image.width + PANEL, max(image.height, LINE * (len(lines) + 1))), PAPER)
+    sheet.paste(image, (0, 0))
+    pen = ImageDraw.Draw(sheet)
+    filled = {prompt for prompt, _ in verdict.pairs} if verdict else set()
+    for number, location in enumerate(locations):
+        ring(pen, image.size, location, GOOD if number in filled else BAD)
+    for number, detection in enumerate(detections):
+        box(pen, image.size, detection, number + 1, outline_of(number, detection, verdict), aspect)
+    for number, (text, ink) in enumerate(lines):
+        pen.text((image.width + 10, 8 + LINE * number), text, font=ImageFont.load_default(FONT), fill=ink)
+    return torch.from_numpy(np.array(sheet)).permute(2, 0, 1)
+
+
+def enlarged(image: Image.Image) -> Image.Image:
+    factor = max(1, WIDE // image.width)
+    return image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+
+
+def words(
+    detections: Sequence[Detection], verdict: Verdict | None, ood_score: float
+) -> list[tuple[str, tuple[int, int, int]]]:
+    """The lines of the panel and their colors."""
+    lines = [
+        (f"{number}  {describe(f)}", outline_of(number - 1, f, verdict))
+        for number, f in enumerate(detections, 1)
+    ]
+    if not detections:
+        lines.append(("nothing found", INK))
+    if verdict:
+        lines.append((f"{verdict.found} of {verdict.wanted} asked, {verdict.extra} extra", INK))
+        ink = GOOD if verdict.ok else BAD
+        lines += [(part, ink) for reason in verdict.reason.split("; ") for part in wrapped(reason)]
+    if ood_score > 1:
+        lines.append((f"this is not a scene I know (out-of-distribution score {ood_score:.1f} > 1)", ODD))
+    return lines
+
+
+def describe(detection: Detection) -> str:
+    """`large red metal cube at (0.65, 0.25), sure 0.98`."""
+    x, y = detection.location
+    what = f"{detection.size} {detection.color} {detection.material} {detection.shape} at ({x:.2f}, {y:.2f})"
+    flaw = "" if is_well_formed(detection) else ", half-drawn"
+    return f"{what}, sure {detection.confidence:.2f}{flaw}"
+
+
+def wrapped(text: str, width: int = 56) -> list[str]:
+    """A line cut at spaces, what follows indented."""
+    lines, line = [], ""
+    for word in text.split(" "):
+        if line and len(line) + 1 + len(word) > width:
+            lines.append(line)
+            line = "   " + word
+        else:
+            line = f"{line} {word}" if line else word
+    return [*lines, line]
+
+
+def outline_of(number: int, detection: Detection, verdict: Verdict | None) -> tuple[int, int, int]:
+    """Green fills a prompt, red is extra, orange is half-drawn; without a prompt, the object's own color."""
+    if not is_well_formed(detection):
+        return ODD
+    if verdict is None:
+        return COLORS[detection.color]
+    return GOOD if number in {found for _, found in verdict.pairs} else BAD
+
+
+def box(
+    pen: ImageDraw.ImageDraw, size: tuple[int, int], detection: Detection, number: int, ink, aspect: float
+) -> None:
+    (x, y), (half_x, half_y) = detection.location, half_sides(detection, aspect)
+    width, height = size
+    corners = ((x - half_x) * width, (y - half_y) * height, (x + half_x) * width, (y + half_y) * height)
+    pen.rectangle(corners, outline=ink, width=2)
+    pen.text((corners[0] + 3, corners[1] + 1), str(number), font=ImageFont.load_default(FONT), fill=ink)
+
+
+def half_sides(detection: Detection, aspect: float) -> tuple[float, float]:
+    """Half width and height in the image of an object of this size that stands on the floor there."""
+    extent, camera = SIZES[detection.size], torch.tensor([CAMERA])
+    floor = ground_point(torch.tensor([[detection.location]]), camera, extent, aspect)  # (1, 1, 2)
+    center = torch.cat([floor, torch.full((1, 1, 1), extent)], dim=-1)
+    depth = project(center, camera, aspect)[1].item()
+    half = FOCAL * extent / (depth if np.isfinite(depth) and depth > 1 else NO_FLOOR)
+    return half * AIR, half * AIR * aspect
+
+
+def ring(pen: ImageDraw.ImageDraw, size: tuple[int, int], location: Location, ink) -> None:
+    column, row, radius = location[0] * size[0], location[1] * size[1], max(4, size[0] // 90)
+    pen.ellipse((column - radius, row - radius, column + radius, row + radius), outline=ink, width=2)
+    pen.point((column, row), fill=ink)

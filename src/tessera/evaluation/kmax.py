@@ -1,0 +1,344 @@
+"""How far a model length-generalizes: shares for every K with intervals, and K_max by two rules.
+
+Pure functions on counts. Images of one K are kept as a table of how many filled f locations and showed e extras,
+which is all that the rules, the bootstrap and the correction for the detector's own error need.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+
+from tessera.config import Label
+from tessera.errors import UserError
+from tessera.evaluation.detector_error import DetectorError, confusion, unconfuse
+from tessera.evaluation.intervals import (
+    RESAMPLES,
+    mean_record,
+    quantile_range,
+    share_record,
+    whole_range,
+    wilson,
+)
+from tessera.evaluation.matching import Verdict
+from tessera.rng import generator
+
+MOST_IMAGES = 7 / 8  # of the paper's eight images, all but one
+SOME_IMAGES = 1 / 4
+LEFT_OUT = 2  # locations that may stay empty beyond the training range
+STRICT = 0.5
+ROUNDING = 1e-9
+OTHER_DETECTORS = 20  # calibrations redrawn to see what the detector's own error may do
+RESAMPLES_EACH = 20  # images redrawn under each of them
+QUICK_STEPS = 100  # of expectation maximization, for redrawn images
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the detector counted in n images of which K objects were asked."""
+
+    k: int
+    filled: np.ndarray  # (n,) asked locations (or colors) that are filled
+    extra: np.ndarray  # (n,) objects nobody asked for
+    objects: np.ndarray  # (n,) all objects, whether asked for or not
+    malformed: np.ndarray  # (n,) half-drawn objects and blobs among them
+
+    def __post_init__(self):
+        for name in ("filled", "extra", "objects", "malformed"):
+            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=int))
+        if not len(self.filled) == len(self.extra) == len(self.objects) == len(self.malformed) > 0:
+            raise UserError(f"K = {self.k} needs at least one image, and every count of each.")
+        if self.filled.min() < 0 or self.filled.max() > self.k or self.extra.min() < 0:
+            raise UserError(
+                f"Of {self.k} locations, 0 to {self.k} can be filled, and extras are not negative."
+            )
+
+    @staticmethod
+    def of(k: int, verdicts: Iterable[Verdict]) -> "Counts":
+        rows = np.array([(v.found, v.extra, v.objects, v.malformed) for v in verdicts], dtype=int)
+        return Counts(k, *rows.reshape(-1, 4).T)
+
+    @property
+    def n(self) -> int:
+        return len(self.filled)
+
+    def table(self) -> np.ndarray:
+        """Images by (filled, extra), (K + 1, most extras + 2): one more than seen, as the truth may have."""
+        table = np.zeros((self.k + 1, self.extra.max() + 2), dtype=int)
+        np.add.at(table, (self.filled, self.extra), 1)
+        return table
+
+
+@dataclass(frozen=True)
+class TrainingRange:
+    """What the rules must know of the model: how many objects training showed, and which were told."""
+
+    max_train_objects: int | None = None
+    label: str = "all"
+
+    def __post_init__(self):
+        if self.label not in get_args(Label):
+            raise UserError(f"Objects can be labeled {', '.join(get_args(Label))}, not `{self.label}`.")
+        if self.max_train_objects is not None and self.max_train_objects < 1:
+            raise UserError(
+                f"TrainingRange must have shown at least one object, not {self.max_train_objects}."
+            )
+
+    @property
+    def extras_allowed(self) -> int:
+        """Extras that are no failure within the training range: objects training showed without telling."""
+        unseen = (self.max_train_objects or 1) - 1
+        one = min(1, unseen)
+        return {"all": 0, "one": unseen, "random": unseen, "all-but-one": one, "drop": 1}[self.label]
+
+
+class Shares(NamedTuple):
+    """Shares of images, one number or one per resample."""
+
+    all_found: Any
+    exact: Any  # all filled, no extra
+    allowed_extras: Any  # all filled, extras at most what training may add
+    two_missing: Any  # at least K - 2 filled
+
+
+def shares_of(table: np.ndarray, training: TrainingRange) -> Shares:
+    """Shares in tables (..., K + 1, E) of images by (filled, extra)."""
+    k, total = table.shape[-2] - 1, table.sum((-1, -2))
+    full = table[..., k, :]
+    return Shares(
+        all_found=full.sum(-1) / total,
+        exact=full[..., 0] / total,
+        allowed_extras=full[..., : training.extras_allowed + 1].sum(-1) / total,
+        two_missing=table[..., max(k - LEFT_OUT, 0) :, :].sum((-1, -2)) / total,
+    )
+
+
+def paper_rule(k: int, shares: Shares, n: int, training: TrainingRange) -> Any:
+    """Within the training range 7 of 8 images are right; beyond, 7 of 8 fill K - 2 and over a quarter all."""
+    if training.max_train_objects is None:
+        raise UserError("The paper's rule must know how many objects training showed (--max-train-objects).")
+    if k <= training.max_train_objects:
+        return shares.allowed_extras >= MOST_IMAGES - ROUNDING
+    return (shares.two_missing >= MOST_IMAGES - ROUNDING) & (shares.all_found > SOME_IMAGES + ROUNDING)
+
+
+def strict_rule(k: int, shares: Shares, n: int, training: TrainingRange) -> Any:
+    """The lower 95% bound of the share with all filled (and no extra, where all were told) is at least half."""
+    share = shares.exact if training.label == "all" else shares.all_found
+    return wilson(np.asarray(share) * n, n)[0] >= STRICT - ROUNDING
+
+
+Rule = Callable[[int, Shares, int, TrainingRange], Any]
+RULES: dict[str, Rule] = {"paper": paper_rule, "strict": strict_rule}
+
+
+def k_max(successes: Mapping[int, Any]) -> Any:
+    """The largest K such that every 1 <= K' <= K was measured and succeeds; 0 if K = 1 does not."""
+    reached, unbroken = 0, True
+    for k in range(1, max(successes, default=0) + 1):
+        unbroken = np.logical_and(unbroken, successes.get(k, False))
+        reached = reached + unbroken.astype(int)
+    return int(reached) if np.ndim(reached) == 0 else reached
+
+
+def last_in_a_row(ks: Iterable[int]) -> int:
+    """The largest K that can be reached with the Ks that were measured."""
+    return k_max(dict.fromkeys(ks, True))
+
+
+def length_generalization(
+    counts: Sequence[Counts],
+    max_train_objects: int | None = None,
+    label: str = "all",
+    error: DetectorError | None = None,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> dict[str, Any]:
+    """Everything there is to say about K, as one JSON-ready record.
+
+    Intervals of shares are Wilson's, those of means and of K_max bootstrap the images; `corrected` numbers
+    allow for the detector's own `error`, and their intervals for its uncertainty too.
+    """
+    if len({c.k for c in counts}) < len(counts):
+        raise UserError("Counts were given twice for the same K.")
+    training = TrainingRange(max_train_objects, label)
+    counts = sorted(counts, key=lambda c: c.k)
+    drawn = {c.k: resampled_tables(c, generator(seed, c.k), resamples) for c in counts}
+    corrected = correct(counts, error, seed) if error else None
+    rules = {name: rule for name, rule in RULES.items() if name == "strict" or max_train_objects is not None}
+    return {
+        "max_train_objects": max_train_objects,
+        "label": label,
+        "extras_allowed": training.extras_allowed,
+        "seed": seed,
+        "resamples": resamples,
+        "k_max": {
+            name: k_max_record(rule, counts, drawn, corrected, training) for name, rule in rules.items()
+        },
+        "rows": [row_record(c, training, rules, corrected, seed) for c in counts],
+    }
+
+
+def resampled_tables(counts: Counts, rng: np.random.Generator, resamples: int) -> np.ndarray:
+    """Tables (R, K + 1, E) of images drawn again with replacement."""
+    table = counts.table()
+    return rng.multinomial(counts.n, table.ravel() / counts.n, size=resamples).reshape(-1, *table.shape)
+
+
+def evaluations_of(
+    images: int,
+    tables: Mapping[int, np.ndarray],
+    training: TrainingRange,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> np.ndarray:
+    """K_max by the paper rule of many evaluations with so few images of each K, drawn from those counted: (R,)."""
+    passed = {}
+    for k, table in tables.items():
+        rng = generator(seed, k, 3)
+        drawn = rng.multinomial(images, table.ravel() / table.sum(), size=resamples)
+        shares = shares_of(drawn.reshape(-1, *table.shape), training)
+        passed[k] = paper_rule(k, shares, images, training)
+    return np.broadcast_to(k_max(passed), (resamples,))
+
+
+# --- the detector's own error ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """Tables by K, freed of the detector's own error."""
+
+    best: dict[int, np.ndarray]  # (K + 1, E), for the images and the calibration as they are
+    detectors: dict[int, np.ndarray]  # (J, K + 1, E), the calibration drawn again, the images as they are
+    both: dict[int, np.ndarray]  # (R, K + 1, E), both drawn again
+
+
+def correct(counts: Sequence[Counts], error: DetectorError, seed: int) -> Corrected:
+    others = [error.resampled(generator(seed, j, 1)) for j in range(OTHER_DETECTORS)]
+    corrected = Corrected({}, {}, {})
+    for c in counts:
+        table = c.table()
+        rng = generator(seed, c.k, 2)
+        corrected.best[c.k] = bias_corrected(table[None], error)[0]
+        again = [bias_corrected(stacked(table, c, rng), other, QUICK_STEPS) for other in others]
+        corrected.detectors[c.k] = np.stack([tables[0] for tables in again])
+        corrected.both[c.k] = np.concatenate([tables[1:] for tables in again])
+    return corrected
+
+
+def stacked(table: np.ndarray, counts: Counts, rng: np.random.Generator) -> np.ndarray:
+    """The table itself, and tables of images drawn again."""
+    return np.concatenate([table[None], resampled_tables(counts, rng, RESAMPLES_EACH)])
+
+
+def bias_corrected(tables: np.ndarray, error: DetectorError, steps: int | None = None) -> np.ndarray:
+    """Tables (R, K + 1, E) as they would be, as shares, if the detector made no mistakes."""
+    k, extras = tables.shape[-2] - 1, tables.shape[-1] - 1
+    flat = tables.reshape(len(tables), -1)
+    shares = flat / flat.sum(-1, keepdims=True)
+    limit = {} if steps is None else {"steps": steps}
+    return unconfuse(shares, confusion(error, k, extras), **limit).reshape(tables.shape)
+
+
+# --- records ------------------------------------------------------------------------------------------------
+
+
+def k_max_record(
+    rule: Rule,
+    counts: Sequence[Counts],
+    drawn: Mapping[int, np.ndarray],
+    corrected: Corrected | None,
+    training: TrainingRange,
+) -> dict[str, Any]:
+    """K_max with its interval; and corrected, with the range that the detector's error alone leaves open."""
+    numbers = {c.k: c.n for c in counts}
+
+    def over(tables: Mapping[int, np.ndarray]) -> Any:
+        asked = {k: table for k, table in tables.items() if k > 0}
+        return k_max({k: rule(k, shares_of(t, training), numbers[k], training) for k, t in asked.items()})
+
+    tested_to = last_in_a_row(numbers)
+    if not tested_to:  # K = 1 was not asked for, so there is nothing to say
+        return {"value": None, "low": None, "high": None, "tested_to": 0, "at_least": False}
+    value = over({c.k: c.table() for c in counts})
+    low, high = whole_range(over(drawn))
+    record: dict[str, Any] = {"value": value, "low": low, "high": high, "tested_to": tested_to}
+    record["at_least"] = value == tested_to
+    if corrected:
+        best, detectors = over(corrected.best), over(corrected.detectors)
+        low, high = whole_range(over(corrected.both))
+        every = [value, best, *detectors.tolist()]
+        record["corrected"] = {"value": best, "low": low, "high": high}
+        record["detector_range"] = [min(every), max(every)]
+    return record
+
+
+def row_record(
+    counts: Counts, training: TrainingRange, rules: Mapping[str, Rule], corrected: Corrected | None, seed: int
+) -> dict[str, Any]:
+    """One K: shares, means, quality, and whether it succeeds."""
+    shares = shares_of(counts.table(), training)
+    rng = generator(seed, counts.k, 3)
+    succeeds = {
+        name: bool(rule(counts.k, shares, counts.n, training)) if counts.k else None
+        for name, rule in rules.items()
+    }
+    return {
+        "k": counts.k,
+        "n": counts.n,
+        **{
+            name: share_with_correction(name, share, counts, training, corrected)
+            for name, share in named(shares)
+        },
+        "found": mean_record(counts.filled, rng),
+        "extra": {**mean_record(counts.extra, rng), **spread(counts.extra)},
+        "objects": {**mean_record(counts.objects, rng), **spread(counts.objects)},
+        "well_formed": well_formed_record(counts, rng),
+        "succeeds": succeeds,
+    }
+
+
+def named(shares: Shares) -> Iterable[tuple[str, Any]]:
+    return shares._asdict().items()
+
+
+def share_with_correction(
+    name: str, share: float, counts: Counts, training: TrainingRange, corrected: Corrected | None
+) -> dict[str, Any]:
+    record = share_record(round(share * counts.n), counts.n)
+    if corrected:
+        best, both = (
+            getattr(shares_of(tables[counts.k], training), name)
+            for tables in (corrected.best, corrected.both)
+        )
+        low, high = quantile_range(both)
+        record["corrected"] = {
+            "share": float(best),
+            "low": min(low, float(best)),
+            "high": max(high, float(best)),
+        }
+    return record
+
+
+def spread(values: np.ndarray) -> dict[str, Any]:
+    """Fewest and most, and the range that nine in ten images lie in."""
+    low, high = np.quantile(values, [0.05, 0.95], method="inverted_cdf")
+    return {"min": int(values.min()), "max": int(values.max()), "typical": [int(low), int(high)]}
+
+
+def well_formed_record(counts: Counts, rng: np.random.Generator) -> dict[str, Any]:
+    """Image quality: the share of objects that are proper ones; the bootstrap draws whole images."""
+    objects, malformed = counts.objects, counts.malformed
+    if not objects.sum():
+        return {"share": None, "low": None, "high": None, "objects": 0}
+    rows = rng.integers(counts.n, size=(RESAMPLES, counts.n))
+    total = np.maximum(objects[rows].sum(1), 1)
+    low, high = quantile_range(1 - malformed[rows].sum(1) / total)
+    return {
+        "share": float(1 - malformed.sum() / objects.sum()),
+        "low": low,
+        "high": high,
+        "objects": int(objects.sum()),
+    }

@@ -1,1 +1,0 @@
-"""Looking inside: record features, compare conditions by their mean differences, and the controls for it."""

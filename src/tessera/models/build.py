@@ -1,0 +1,102 @@
+"""Networks from settings and from plain data."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from tessera.conditioning import Conditioner, SpatialConditioner, conditioner_from
+from tessera.config import DenoiserConfig, Settings
+from tessera.errors import UserError
+from tessera.models.edm2 import EDM2
+from tessera.models.local_conv import LocalConv
+from tessera.models.patchwise import Patchwise
+from tessera.models.tiled import Tiled
+
+KINDS: dict[str, Any] = {
+    "edm2": EDM2,
+    "tiled": Tiled,
+    "patchwise": Patchwise,
+    "localconv": LocalConv,
+}
+
+
+def conditioner_for(settings: Settings) -> Conditioner:
+    """The conditioner of a run."""
+    conditioner, kind = settings.conditioner, settings.conditioner.kind
+    options: dict[str, dict[str, Any]] = {
+        "grid": {"label": conditioner.label, "cells": conditioner.cells},
+        "list": {
+            "label": conditioner.label,
+            "cells": conditioner.cells,
+            "slots": conditioner.slots,
+            "fill": conditioner.fill,
+        },
+        "color": {"label": conditioner.label},
+        "nothing": {},
+    }
+    return conditioner_from({"kind": kind, **options[kind]})
+
+
+def build_denoiser(settings: Settings) -> nn.Module:
+    """The untrained network of a run; its weights depend on the training seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.training.seed)
+        return make_network(settings, conditioner_for(settings))
+
+
+def make_network(settings: Settings, conditioner: Conditioner) -> nn.Module:
+    wanted, size = settings.denoiser, settings.data.size
+    options: dict[str, Any] = {"coords": wanted.coords}
+    if wanted.kind == "localconv":
+        options |= {"width": wanted.local_width, "depth": wanted.depth}
+        return LocalConv(size, spatial(conditioner), wanted.radius, **options)
+    for name in ("width", "mult", "blocks", "attention", "head_width", "dropout"):
+        options[name] = getattr(wanted, name)
+    if wanted.emb_mult:
+        options["emb_mult"] = wanted.emb_mult
+    if wanted.kind == "patchwise":
+        side = (2 * wanted.radius + 1) * (size // spatial(conditioner).cells)
+        return Patchwise(
+            size, spatial(conditioner), wanted.radius, wanted.cond_radius, **options | dividing(side, wanted)
+        )
+    if wanted.tile > 1:
+        return Tiled(size, conditioner.dim, wanted.tile, **options)
+    return EDM2(size, cond_dim=conditioner.dim, **options)
+
+
+def dividing(side: int, wanted: DenoiserConfig) -> dict[str, Any]:
+    """Tiles and levels that a patch can be divided into evenly: padding would cost more than they bring."""
+    smallest = wanted.tile << min(1, len(wanted.mult) - 1)  # a U-Net of several levels halves at least once
+    tile = wanted.tile if side % smallest == 0 else 1
+    levels = [mult for level, mult in enumerate(wanted.mult) if side % (tile << level) == 0]
+    return {"tile": tile, "mult": tuple(levels)}
+
+
+def spatial(conditioner: Conditioner) -> SpatialConditioner:
+    if not isinstance(conditioner, SpatialConditioner):
+        raise UserError("A local network needs conditions that lie somewhere in the image.")
+    return conditioner
+
+
+def denoiser_config(denoiser: nn.Module) -> dict[str, Any]:
+    """Plain data from which `denoiser_from` builds the same network, without its weights."""
+    for kind, cls in KINDS.items():
+        if type(denoiser) is cls:
+            return {"kind": kind, **cast(Mapping, denoiser.config)}
+    raise UserError(f"A {type(denoiser).__name__} cannot be kept in a model folder.")
+
+
+def denoiser_from(config: Mapping[str, Any]) -> nn.Module:
+    """The untrained network whose `denoiser_config` this is."""
+    options = dict(config)
+    kind = options.pop("kind", None)
+    if kind not in KINDS:
+        raise UserError(f"There is no network `{kind}`; known are {', '.join(KINDS)}.")
+    if "conditioner" in options:
+        options["conditioner"] = conditioner_from(options["conditioner"])
+    try:
+        return KINDS[kind](**options)
+    except TypeError as error:
+        raise UserError(f"The {kind} network does not take these settings: {error}.") from error

@@ -1,0 +1,392 @@
+"""EDM2 (Karras et al. 2024, config G): a preconditioned U-Net whose activations and weights keep unit size.
+
+Activations are (B, C, H, W) in channels_last memory. Every interior location has a stable name:
+`encoder.64.block0`, `decoder.16.in0`.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from tessera.errors import UserError
+from tessera.models.magnitude import (
+    Fourier,
+    MPConv,
+    downsample,
+    is_box,
+    mp_cat,
+    mp_silu,
+    mp_sum,
+    normalize,
+    unit_rows,
+    upsample,
+    upsampled_conv,
+)
+from tessera.models.precondition import preconditioned
+from tessera.models.views import check_input
+
+Precision = Literal["float32", "bfloat16", "float16"]
+FEW_TOKENS = 64
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Block(nn.Module):
+    """Residual block, told noise level and condition by one factor per channel. Attends if `heads` > 0."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        emb_width: int,
+        *,
+        side: Literal["encoder", "decoder"],
+        resample: Literal["keep", "down", "up"] = "keep",
+        heads: int = 0,
+        taps: Sequence[float] = (1, 1),
+        residual_balance: float = 0.3,
+        attention_balance: float = 0.3,
+        clip: float = 256,
+        dropout: float = 0,
+    ):
+        super().__init__()
+        self.inputs, self.outputs, self.heads = inputs, outputs, heads
+        self.side, self.resample, self.taps = side, resample, tuple(taps)
+        self.residual_balance, self.attention_balance = residual_balance, attention_balance
+        self.clip, self.dropout = clip, dropout
+        self.gain = nn.Parameter(torch.zeros(()))
+        self.res0 = MPConv(outputs if side == "encoder" else inputs, outputs, kernel=3)
+        self.emb = MPConv(emb_width, outputs)
+        self.res1 = MPConv(outputs, outputs, kernel=3)
+        self.skip = MPConv(inputs, outputs) if inputs != outputs else None
+        self.qkv = MPConv(outputs, 3 * outputs) if heads else None  # rows: q of all heads, then k, then v
+        self.proj = MPConv(outputs, outputs) if heads else None
+
+    def modulation(self, emb: Tensor) -> Tensor:
+        """(B, emb_width) to one factor per channel, (B, outputs), 1 at the start of training."""
+        return self.emb(emb, self.gain) + 1
+
+    def forward(self, x: Tensor, factors: Tensor) -> Tensor:
+        """x (B, inputs, H, W), factors (B, outputs) or (B, outputs, H', W')."""
+        small = x
+        x = self.resized(x)
+        if self.side == "encoder":
+            x = normalize(x if self.skip is None else self.skip(x), dim=1)
+        y = self.first_conv(small, x)
+        y = mp_silu(y * expand_to_map(factors).to(y.dtype))
+        if self.dropout:
+            y = F.dropout(y, self.dropout, self.training)
+        y = self.res1(y)
+        if self.side == "decoder" and self.skip is not None:
+            x = self.skip(x)
+        x = mp_sum(x, y, self.residual_balance)
+        if self.qkv is not None:
+            x = mp_sum(x, self.attend(x), self.attention_balance)
+        return x.clamp(-self.clip, self.clip)
+
+    def resized(self, x: Tensor) -> Tensor:
+        if self.resample == "down":
+            return downsample(x, self.taps)
+        return upsample(x, self.taps) if self.resample == "up" else x
+
+    def first_conv(self, small: Tensor, x: Tensor) -> Tensor:
+        """res0(mp_silu(x)). Where x only repeats the pixels of `small`, the small image does."""
+        if self.resample == "up" and self.side == "decoder" and is_box(self.taps):
+            return upsampled_conv(mp_silu(small), self.res0.scaled())
+        return self.res0(mp_silu(x))
+
+    def attend(self, x: Tensor) -> Tensor:
+        """Cosine attention: queries, keys and values are unit size per head."""
+        batch, channels, height, width = x.shape
+        assert self.qkv is not None and self.proj is not None
+        qkv = self.qkv(x).permute(0, 2, 3, 1)  # (B, H, W, 3 C), contiguous in channels_last
+        qkv = qkv.reshape(batch, height * width, 3, self.heads, channels // self.heads)
+        q, k, v = normalize(qkv, dim=-1).permute(2, 0, 3, 1, 4)  # each (B, heads, H W, C / heads)
+        seen = attention(q, k, v).transpose(1, 2)
+        return self.proj(seen.reshape(batch, height, width, channels).permute(0, 3, 1, 2))
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Softmax attention of (B, heads, tokens, C) each."""
+    tokens = q.shape[2]
+    if tokens >= FEW_TOKENS and tokens % 8 == 0:
+        return F.scaled_dot_product_attention(q, k, v)
+    # Fused kernels are made for long, even sequences; the 25 tokens of a patch need none.
+    return (q @ k.mT / math.sqrt(q.shape[3])).softmax(-1) @ v
+
+
+class EDM2(nn.Module):
+    """Denoiser D(x; sigma, cond). Condition vectors are (B, cond_dim); None stands for all zeros.
+
+    `attention` lists resolutions; the first block of the decoder attends in any case. What is narrower than one
+    head does not. `coords` appends the x and y coordinate of every pixel to the input.
+    """
+
+    coords: Tensor | None
+
+    def __init__(
+        self,
+        size: int,
+        cond_dim: int = 0,
+        width: int = 128,
+        mult: Sequence[int] = (1, 2, 3, 4),
+        blocks: int = 3,
+        attention: Sequence[int] = (16, 8),
+        head_width: int = 64,
+        channels: int = 3,
+        coords: bool = False,
+        noise_mult: int | None = None,
+        emb_mult: int | None = None,
+        taps: Sequence[float] = (1, 1),
+        label_balance: float = 0.5,
+        concat_balance: float = 0.5,
+        residual_balance: float = 0.3,
+        attention_balance: float = 0.3,
+        clip: float = 256,
+        sigma_data: float = 0.5,
+        logvar_width: int = 128,
+        dropout: float = 0,
+    ):
+        given = {name: value for name, value in locals().items() if name in constructor_names()}
+        super().__init__()
+        self.config: dict[str, Any] = {name: plain(value) for name, value in given.items()}
+        check_sizes(size, mult, width)
+        check_heads(size, mult, width, attention, head_width)
+        self.size, self.cond_dim, self.channels, self.sigma_data = size, cond_dim, channels, sigma_data
+        self.label_balance, self.concat_balance = label_balance, concat_balance
+        self._precision: Precision = "float32"
+        self.checkpointing = False  # pays a second forward of each block, saves the memory of its inside
+
+        widths = [width * m for m in mult]
+        noise_width = width * noise_mult if noise_mult else widths[0]
+        emb_width = width * emb_mult if emb_mult else max(widths)
+        self.register_buffer("coords", coordinates(size) if coords else None, persistent=False)
+        self.fourier = Fourier(noise_width)
+        self.noise = MPConv(noise_width, emb_width)
+        self.cond = MPConv(cond_dim, emb_width) if cond_dim else None
+
+        def block(inputs: int, outputs: int, attends: bool = False, **kind: Any) -> Block:
+            return Block(
+                inputs,
+                outputs,
+                emb_width,
+                heads=outputs // head_width if attends else 0,
+                taps=taps,
+                residual_balance=residual_balance,
+                attention_balance=attention_balance,
+                clip=clip,
+                dropout=dropout,
+                **kind,
+            )
+
+        sides = [size >> level for level in range(len(widths))]
+        inputs = channels + 1 + (2 if coords else 0)
+        self.encoder, skips = build_encoder(inputs, sides, widths, blocks, attention, block)
+        self.decoder = build_decoder(skips, sides, widths, blocks, attention, block)
+        self.out = MPConv(widths[0], channels, kernel=3)
+        self.out_gain = nn.Parameter(torch.zeros(()))
+        self.logvar_fourier = Fourier(logvar_width)
+        self.logvar_linear = MPConv(logvar_width, 1)
+
+    # -- what a caller uses ------------------------------------------------------------------------------
+
+    def forward(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
+        """The clean image (B, C, H, W) for noisy x, noise level () or (B,) and condition (B, cond_dim)."""
+        check_input(x, cond, self.channels, self.size, self.cond_dim)
+        x = x.to(self.out_gain.dtype)
+        return preconditioned(lambda scaled, noise: self.raw(scaled, noise, cond), x, sigma, self.sigma_data)
+
+    def logvar(self, sigma: Tensor | float) -> Tensor:
+        """u(sigma): the log of the error the network expects of itself (Eq. 21), shaped like sigma."""
+        sigma = torch.as_tensor(sigma, device=self.out_gain.device, dtype=self.out_gain.dtype)
+        features = self.logvar_fourier(sigma.reshape(-1).log() / 4)
+        return self.logvar_linear(features).reshape(sigma.shape)
+
+    @classmethod
+    def from_reference(cls, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> "EDM2":
+        """The same network from constructor arguments and weights under the names of the reference code."""
+        from tessera.models.reference import our_config, our_state
+
+        model = cls(**our_config(config))
+        model.load_state_dict(our_state(state, model))
+        return model
+
+    @property
+    def precision(self) -> Precision:
+        """Of activations inside the U-Net; weights, embedding and the final sum stay in float32."""
+        return self._precision
+
+    @precision.setter
+    def precision(self, name: Precision) -> None:
+        if name not in DTYPES:
+            raise UserError(f"There is no precision `{name}`; choose {', '.join(DTYPES)}.")
+        self._precision = name
+
+    @contextmanager
+    def at_precision(self, name: Precision) -> Iterator["EDM2"]:
+        """Another precision for a while."""
+        before = self.precision
+        self.precision = name
+        try:
+            yield self
+        finally:
+            self.precision = before
+
+    # -- inside ------------------------------------------------------------------------------------------
+
+    def raw(self, x: Tensor, noise: Tensor, cond: Tensor | None) -> Tensor:
+        """F(x; c_noise, cond): the U-Net alone, on an input of unit size."""
+        factors = iter(self.factors(self.embed(noise, cond)))
+        x = self.with_constants(x)
+        if self._precision != "float32":
+            x = x.to(DTYPES[self._precision])
+        x = x.contiguous(memory_format=torch.channels_last)
+        skips: list[Tensor] = []
+        for name, entry in entries(self.encoder):
+            x = entry(x) if name == "conv" else self.run(entry, x, next(factors))
+            skips.append(x)
+        for name, entry in entries(self.decoder):
+            if name.startswith("block"):
+                x = mp_cat(x, skips.pop(), self.concat_balance)
+            x = self.run(entry, x, next(factors))
+        return self.out(x, self.out_gain).to(self.out_gain.dtype)
+
+    def run(self, block: Block, x: Tensor, factors: Tensor) -> Tensor:
+        if self.checkpointing and torch.is_grad_enabled():
+            return checkpoint(block, x, factors, use_reentrant=False)
+        return block(x, factors)
+
+    def embed(self, noise: Tensor, cond: Tensor | None) -> Tensor:
+        """Noise level and condition as one vector (B, emb_width)."""
+        emb = self.noise(self.fourier(noise))
+        if self.cond is not None:
+            told = torch.zeros_like(emb)
+            if cond is not None:
+                told = self.cond(cond.to(emb.dtype) * math.sqrt(self.cond_dim))
+            emb = mp_sum(emb, told, self.label_balance)
+        return mp_silu(emb)
+
+    def factors(self, emb: Tensor) -> tuple[Tensor, ...]:
+        """`Block.modulation` of all blocks, in order of use, as one matrix product instead of one each."""
+        blocks = self.blocks()
+        gains = torch.cat([block.gain.expand(block.outputs) for block in blocks])  # (sum of outputs,)
+        filters = unit_rows([block.emb for block in blocks]) * (gains / math.sqrt(emb.shape[1]))[:, None]
+        return (F.linear(emb, filters) + 1).split([block.outputs for block in blocks], dim=1)
+
+    def blocks(self) -> list[Block]:
+        """In order of use."""
+        return [entry for name, entry in entries(self.encoder) + entries(self.decoder) if name != "conv"]
+
+    def with_constants(self, x: Tensor) -> Tensor:
+        """Append a channel of ones (it stands in for biases), and the coordinates if asked for."""
+        extra = [torch.ones_like(x[:, :1])]
+        if self.coords is not None:
+            extra.append(self.coords.to(x.dtype).expand(x.shape[0], -1, -1, -1))
+        return torch.cat([x, *extra], dim=1)
+
+
+def build_encoder(
+    inputs: int,
+    sides: list[int],
+    widths: list[int],
+    blocks: int,
+    attention: Sequence[int],
+    block: Callable[..., Block],
+) -> tuple[nn.ModuleDict, list[int]]:
+    """Levels from high to low resolution, and the channels of what each entry leaves for the decoder."""
+    levels, skips, now = nn.ModuleDict(), [widths[0]], widths[0]
+    for side, width in zip(sides, widths, strict=True):
+        level = nn.ModuleDict()
+        if side == sides[0]:
+            level["conv"] = MPConv(inputs, width, kernel=3)
+        else:
+            level["down"] = block(now, now, side="encoder", resample="down")
+            skips.append(now)
+        for i in range(blocks):
+            level[f"block{i}"] = block(now, width, side in attention, side="encoder")
+            skips.append(now := width)
+        levels[str(side)] = level
+    return levels, skips
+
+
+def build_decoder(
+    skips: list[int],
+    sides: list[int],
+    widths: list[int],
+    blocks: int,
+    attention: Sequence[int],
+    block: Callable[..., Block],
+) -> nn.ModuleDict:
+    """Levels from low to high resolution; each `block` takes one of the encoder's skips, latest first."""
+    levels, unused, now = nn.ModuleDict(), list(skips), widths[-1]
+    for side, width in zip(reversed(sides), reversed(widths), strict=True):
+        level = nn.ModuleDict()
+        if side == sides[-1]:
+            level["in0"] = block(now, now, True, side="decoder")
+            level["in1"] = block(now, now, side="decoder")
+        else:
+            level["up"] = block(now, now, side="decoder", resample="up")
+        for i in range(blocks + 1):
+            level[f"block{i}"] = block(now + unused.pop(), width, side in attention, side="decoder")
+            now = width
+        levels[str(side)] = level
+    return levels
+
+
+def entries(levels: nn.ModuleDict) -> list[tuple[str, Any]]:
+    """(name inside its level, module), in order of use."""
+    found: list[tuple[str, Any]] = []
+    for level in levels.values():
+        assert isinstance(level, nn.ModuleDict)
+        found += level.items()
+    return found
+
+
+def expand_to_map(factors: Tensor) -> Tensor:
+    """One factor per channel as (B, C, 1, 1); a map of factors passes through."""
+    return factors[:, :, None, None] if factors.ndim == 2 else factors
+
+
+def coordinates(size: int) -> Tensor:
+    """x and y of every pixel center in [-1, 1], (1, 2, size, size)."""
+    line = (torch.arange(size) + 0.5) / size * 2 - 1
+    return torch.stack(torch.meshgrid(line, line, indexing="xy"))[None]
+
+
+@cache
+def constructor_names() -> frozenset[str]:
+    return frozenset(inspect.signature(EDM2).parameters)
+
+
+def plain(value: Any) -> Any:
+    """As JSON would give it back."""
+    return list(value) if isinstance(value, tuple | list) else value
+
+
+def check_sizes(size: int, mult: Sequence[int], width: int) -> None:
+    if not mult or width < 1 or min(mult) < 1:
+        raise UserError(f"A network needs a positive width and some levels, not {width} and {tuple(mult)}.")
+    step = 2 ** (len(mult) - 1)
+    if size < step or size % step:
+        raise UserError(f"With {len(mult)} levels an image's side is a multiple of {step}, not {size}.")
+
+
+def check_heads(
+    size: int, mult: Sequence[int], width: int, attention: Sequence[int], head_width: int
+) -> None:
+    """Heads share the channels of a level evenly; a level narrower than one head does not attend."""
+    if head_width < 1:
+        raise UserError(f"An attention head needs at least one channel, not {head_width}.")
+    asked = {width * m for level, m in enumerate(mult) if size >> level in attention}
+    for channels in sorted(asked | {width * mult[-1]}):
+        if channels > head_width and channels % head_width:
+            raise UserError(
+                f"Heads of {head_width} channels do not divide the {channels} of a level that attends."
+            )

@@ -1,0 +1,169 @@
+"""A local conditional score at one pass per image: no output pixel feels anything beyond a stated radius.
+
+The network works on tiles of `tile` x `tile` pixels. 3 x 3 convolutions reach one tile further each and are
+used only while the radius allows; everything else is pointwise. Conditions enter as factors at the cell where
+they lie, so they travel no further than pixels do.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tessera.conditioning.contract import SpatialConditioner
+from tessera.errors import UserError
+from tessera.models.edm2 import DTYPES, Precision, coordinates
+from tessera.models.magnitude import Fourier, MPConv, mp_silu, mp_sum, normalize
+from tessera.models.precondition import preconditioned
+from tessera.models.views import check_input
+
+
+class LocalBlock(nn.Module):
+    """Residual block of two layers, the first of `kernel` width; told everything through a map of factors."""
+
+    def __init__(self, width: int, emb_width: int, kernel: int, balance: float, clip: float):
+        super().__init__()
+        self.balance, self.clip = balance, clip
+        self.res0 = MPConv(width, width, kernel)
+        self.emb = MPConv(emb_width, width)
+        self.res1 = MPConv(width, width)
+        self.gain = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor, emb: Tensor) -> Tensor:
+        """x (B, width, h, w); emb (B, emb_width, cells, cells)."""
+        x = normalize(x, dim=1)  # over the channels of one pixel: as local as the pixel itself
+        factors = resized(self.emb(emb, self.gain) + 1, x.shape[-1]).to(x.dtype)
+        y = self.res1(mp_silu(self.res0(mp_silu(x)) * factors))
+        return mp_sum(x, y, self.balance).clamp(-self.clip, self.clip)
+
+
+class LocalConv(nn.Module):
+    """Denoiser D(x; sigma, cond) whose output pixels each see only pixels and cells within `reach` pixels.
+
+    `reach` is at most `radius` cells. A condition counts as lying in its whole cell. `coords` tells each
+    pixel where it is, which is no news about other pixels.
+    """
+
+    coords: Tensor | None
+
+    def __init__(
+        self,
+        size: int,
+        conditioner: SpatialConditioner,
+        radius: int = 2,
+        width: int = 192,
+        depth: int = 6,
+        tile: int = 2,
+        coords: bool = True,
+        channels: int = 3,
+        emb_width: int | None = None,
+        balance: float = 0.3,
+        clip: float = 256,
+        sigma_data: float = 0.5,
+        logvar_width: int = 128,
+    ):
+        super().__init__()
+        check_tiles(size, conditioner.cells, tile)
+        self.size, self.conditioner, self.tile, self.channels, self.sigma_data = (
+            size,
+            conditioner,
+            tile,
+            channels,
+            sigma_data,
+        )
+        self.cond_dim = conditioner.dim
+        allowed = radius * (size // conditioner.cells)
+        wide = wide_layers(allowed, tile, depth)
+        if allowed < tile - 1:
+            raise UserError(
+                f"A tile of {tile} pixels alone reaches beyond {allowed} pixels; use smaller tiles."
+            )
+        self.reach = tile - 1 + tile * sum(wide)
+        self._precision: Precision = "float32"
+        emb_width = emb_width or width
+        inputs = (channels + (2 if coords else 0)) * tile**2 + conditioner.map_channels + 1
+        self.register_buffer("coords", coordinates(size) if coords else None, persistent=False)
+        self.fourier = Fourier(emb_width)
+        self.noise = MPConv(emb_width, emb_width)
+        self.told = MPConv(conditioner.map_channels + 1, emb_width)
+        self.stem = MPConv(inputs, width)
+        self.blocks = nn.ModuleList(
+            LocalBlock(width, emb_width, 3 if far else 1, balance, clip) for far in wide
+        )
+        self.out = MPConv(width, channels * tile**2)
+        self.out_gain = nn.Parameter(torch.zeros(()))
+        self.logvar_fourier = Fourier(logvar_width)
+        self.logvar_linear = MPConv(logvar_width, 1)
+        self.config: dict[str, Any] = {
+            "size": size, "conditioner": conditioner.config, "radius": radius, "width": width, "depth": depth, "tile": tile,
+            "coords": coords, "channels": channels, "emb_width": emb_width, "balance": balance, "clip": clip,
+            "sigma_data": sigma_data, "logvar_width": logvar_width,
+        }  # fmt: skip
+
+    def forward(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
+        """The clean image (B, C, H, W) for noisy x, noise level () or (B,) and condition (B, cond_dim)."""
+        x = x.to(self.out_gain.dtype)
+        cond = check_input(x, cond, self.channels, self.size, self.cond_dim)
+        return preconditioned(lambda scaled, noise: self.raw(scaled, noise, cond), x, sigma, self.sigma_data)
+
+    def logvar(self, sigma: Tensor | float) -> Tensor:
+        """The log of the error the network expects of itself, () or (B,) to the same shape."""
+        sigma = torch.as_tensor(sigma, device=self.out_gain.device, dtype=self.out_gain.dtype)
+        features = self.logvar_fourier(sigma.reshape(-1).log() / 4)
+        return self.logvar_linear(features).reshape(sigma.shape)
+
+    @property
+    def precision(self) -> Precision:
+        """Of activations; weights, embedding and the sum with the noisy image stay in float32."""
+        return self._precision
+
+    @precision.setter
+    def precision(self, name: Precision) -> None:
+        if name not in DTYPES:
+            raise UserError(f"There is no precision `{name}`; choose {', '.join(DTYPES)}.")
+        self._precision = name
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def raw(self, x: Tensor, noise: Tensor, cond: Tensor) -> Tensor:
+        """F(x; c_noise, cond), on an input of unit size."""
+        told = self.conditioner.as_map(cond)  # (B, map_channels, cells, cells)
+        told = torch.cat([told, torch.ones_like(told[:, :1])], dim=1)
+        emb = self.embed(noise, told)
+        x = torch.cat([self.tiles(x), resized(told, self.size // self.tile)], dim=1)
+        if self._precision != "float32":  # else whatever the weights have, which may be float64
+            x = x.to(DTYPES[self._precision])
+        x = self.stem(x.contiguous(memory_format=torch.channels_last))
+        for block in self.blocks:
+            x = block(x, emb)
+        return F.pixel_shuffle(self.out(x, self.out_gain).to(self.out_gain.dtype), self.tile)
+
+    def embed(self, noise: Tensor, told: Tensor) -> Tensor:
+        """Noise level and each cell's own conditions, (B, emb_width, cells, cells)."""
+        everywhere = self.noise(self.fourier(noise))[:, :, None, None]
+        return mp_silu(mp_sum(everywhere, self.told(told * 2), 0.5))
+
+    def tiles(self, x: Tensor) -> Tensor:
+        """Pixels, and coordinates if there are any, stacked tile by tile into channels."""
+        if self.coords is not None:
+            x = torch.cat([x, self.coords.to(x).expand(len(x), -1, -1, -1)], dim=1)
+        return F.pixel_unshuffle(x, self.tile)
+
+
+def wide_layers(allowed: int, tile: int, depth: int) -> list[bool]:
+    """Which blocks may look at neighboring tiles: as many as `allowed` pixels permit, spread evenly."""
+    number = min(depth, max(0, (allowed - (tile - 1)) // tile))
+    return [(turn + 1) * number // depth > turn * number // depth for turn in range(depth)]
+
+
+def resized(x: Tensor, side: int) -> Tensor:
+    """Every cell's values for all tiles inside it."""
+    return F.interpolate(x, size=(side, side), mode="nearest") if x.shape[-1] != side else x
+
+
+def check_tiles(size: int, cells: int, tile: int) -> None:
+    if tile < 1 or size % tile or size % cells or (size // tile) % cells:
+        raise UserError(
+            f"Tiles of {tile} pixels and {cells} cells do not divide an image of {size} pixels together."
+        )

@@ -1,0 +1,196 @@
+"""Model folders: config.json, model.safetensors and a README.md card. Nothing is ever unpickled."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from tessera.conditioning import Conditioner, conditioner_from
+from tessera.errors import UserError
+from tessera.files import atomic, make_folder, read_json, sha256, write_json
+from tessera.models.build import denoiser_config, denoiser_from
+from tessera.models.checkpoint_io import halved, read_sealed, write_sealed
+from tessera.version import __version__
+
+FORMAT = 1
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+ZOO_FOLDERS = (
+    Path(__file__).parents[1] / "zoo",
+    Path(__file__).parents[3] / "zoo",
+)  # installed, in a checkout
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained network with its conditioner and the record of how it came to be. Itself a denoiser."""
+
+    denoiser: nn.Module
+    conditioner: Conditioner
+    config: dict[str, Any]
+
+    def __call__(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
+        return self.denoiser(x, sigma, cond)
+
+    @property
+    def size(self) -> int:
+        """Side of its images in pixels."""
+        return self.config["denoiser"]["size"]
+
+    @property
+    def max_train_objects(self) -> int | None:
+        """Most objects in one training scene, where that is recorded."""
+        objects = self.config.get("settings", {}).get("data", {}).get("objects")
+        return objects[1] if objects else None
+
+    def to(self, device) -> "Model":
+        self.denoiser.to(device)
+        return self
+
+
+# -- writing -----------------------------------------------------------------------------------------------
+
+
+def save_model(
+    folder: Path, denoiser: nn.Module, conditioner: Conditioner, config: Mapping[str, Any], half: bool = True
+) -> Path:
+    """Write a model folder. `config` is what else to remember: settings, images seen, average, results."""
+    folder = make_folder(Path(folder))
+    state = dict(denoiser.state_dict())
+    write_sealed(folder / WEIGHTS, halved(state) if half else state)
+    record = {
+        "format": FORMAT,
+        "tessera": __version__,
+        "denoiser": denoiser_config(denoiser),
+        "conditioner": conditioner.config,
+        **config,
+        "sha256": sha256(folder / WEIGHTS),
+    }
+    write_json(folder / CONFIG, record)
+    with atomic(folder / CARD) as temporary:
+        temporary.write_text(card(folder, denoiser, record))
+    return folder
+
+
+def card(folder: Path, denoiser: nn.Module, record: Mapping[str, Any]) -> str:
+    """A page for the person who finds the folder."""
+    weights = sum(p.numel() for p in denoiser.parameters())
+    settings = record.get("settings", {})
+    facts = {
+        "experiment": settings.get("experiment"),
+        "training scenes": objects_words(settings.get("data", {}).get("objects")),
+        "told": conditioner_words(record["conditioner"]),
+        "network": f"{record['denoiser']['kind']}, {weights:,} weights",
+        "images": f"{record['denoiser']['size']} x {record['denoiser']['size']}",
+        "images seen": record.get("images_seen"),
+        "running average": record.get("ema"),
+        "sha256": record["sha256"],
+    }
+    rows = [f"| {key} | {value} |" for key, value in facts.items() if value is not None]
+    return "\n".join(
+        [
+            "---", "library_name: tessera", "tags: [diffusion, clevr]", "---", "",
+            f"# {folder.name}", "", "A conditional diffusion model of CLEVR-like scenes, trained by Tessera.", "",
+            "| | |", "|---|---|", *rows, "",
+            "```python", "import tessera", "", f'model = tessera.load("{load_word(folder)}")', "```", "",
+            "Its images show rendered toy scenes; it knows nothing else.", "",
+        ]
+    )  # fmt: skip
+
+
+def load_word(folder: Path) -> str:
+    """What `load_model` finds the folder by: its name if it stands on a shelf, else its path."""
+    shelved = folder.resolve().parent in [models.resolve() for models in ZOO_FOLDERS]
+    return folder.name if shelved else folder.as_posix()
+
+
+def objects_words(objects) -> str | None:
+    return None if not objects else f"{objects[0]} to {objects[1]} objects"
+
+
+def conditioner_words(conditioner: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in conditioner.items())
+
+
+# -- reading -----------------------------------------------------------------------------------------------
+
+
+def load_model(name: str | Path, device=None) -> Model:
+    """The model in a folder, of a shipped name, or behind a hub id such as `someone/model@revision`."""
+    folder = find_model(name)
+    record = read_json(folder / CONFIG)
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise UserError(f"{folder / CONFIG} is no model config of a kind this version reads.")
+    try:
+        denoiser, conditioner = denoiser_from(record["denoiser"]), conditioner_from(record["conditioner"])
+    except KeyError as error:
+        raise UserError(f"{folder / CONFIG} lacks the entry {error}.") from error
+    fill_in(denoiser, read_weights(folder, record), folder)
+    return Model(denoiser.to(device).eval().requires_grad_(False), conditioner, record)
+
+
+def read_weights(folder: Path, record: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Weights in float32, if the file is the one the config speaks of."""
+    weights = folder / WEIGHTS
+    if weights.is_file() and record.get("sha256") not in (None, sha256(weights)):
+        raise UserError(f"{weights} is damaged or was replaced: its checksum is not the one in {CONFIG}.")
+    tensors, _ = read_sealed(weights)
+    return {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def fill_in(denoiser: nn.Module, state: Mapping[str, Tensor], where: Path) -> None:
+    try:
+        denoiser.load_state_dict(state)
+    except RuntimeError as error:
+        first = str(error).splitlines()[1:2] or [str(error)]
+        raise UserError(f"The weights in {where} do not fit their config: {first[0].strip()}") from error
+
+
+def find_model(name: str | Path) -> Path:
+    """The folder a name stands for."""
+    path = Path(name).expanduser()
+    if is_model_folder(path):
+        return path
+    for models in ZOO_FOLDERS:
+        if is_model_folder(models / str(name)):
+            return models / str(name)
+    if path.exists():
+        raise UserError(f"{path} is no model folder: it has no {CONFIG} with {WEIGHTS} beside it.")
+    if HUB_ID.fullmatch(str(name)):
+        return from_hub(str(name))
+    near = difflib.get_close_matches(str(name), shipped(), n=1, cutoff=0.4)
+    known = f"shipped are {', '.join(shipped())}" if shipped() else "no models are shipped with this version"
+    raise UserError(f"There is no model `{name}`; " + (f"did you mean `{near[0]}`?" if near else f"{known}."))
+
+
+def is_model_folder(path: Path) -> bool:
+    return (path / CONFIG).is_file() and (path / WEIGHTS).exists()
+
+
+def shipped() -> list[str]:
+    """Names of the models that come with Tessera."""
+    shelves = [models for models in ZOO_FOLDERS if models.is_dir()]
+    return sorted(
+        {folder.name for models in shelves for folder in models.iterdir() if is_model_folder(folder)}
+    )
+
+
+def from_hub(name: str) -> Path:
+    """The three files of a hub repository, downloaded once and kept by the hub's own cache."""
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise UserError(
+            f"To fetch {name} install the hub extra: pip install 'tessera-diffusion[hub]'."
+        ) from None
+    repo, _, revision = name.partition("@")
+    try:
+        found = snapshot_download(repo, revision=revision or None, allow_patterns=[CONFIG, WEIGHTS, CARD])
+    except Exception as error:  # the hub has a dozen kinds of failure, all of which mean: not available
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"Could not fetch {name} from the hub: {reason}") from error
+    return Path(found)

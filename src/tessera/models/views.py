@@ -1,0 +1,76 @@
+"""What goes into a network: checked images, and in training either images or patches of them."""
+
+from dataclasses import dataclass
+from typing import Protocol, cast, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from tessera.config import TrainingConfig
+from tessera.errors import UserError
+
+
+@dataclass(frozen=True)
+class Views:
+    """V images (or patches) to denoise in training; chance belonging to row v is keyed by index[v]."""
+
+    images: Tensor  # (V, C, H, W)
+    cond: Tensor  # (V, dim)
+    index: Tensor  # (V,)
+    inside: Tensor | None = None  # (V, 1, H, W): 1 where there is an image, 0 beyond its border
+    counted: Tensor | None = None  # (V, 1, H, W): how much the loss counts there
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, rows: slice) -> "Views":
+        inside, counted = (None if part is None else part[rows] for part in (self.inside, self.counted))
+        return Views(self.images[rows], self.cond[rows], self.index[rows], inside, counted)
+
+
+@runtime_checkable
+class SeesPatches(Protocol):
+    """A denoiser that trains a smaller `network` on pieces of the image.
+
+    `network` is no member here: from Python 3.12 on, `isinstance` does not see the submodules of a module.
+    """
+
+    def training_patches(
+        self, images: Tensor, cond: Tensor, index: Tensor, seed: int, patches: int, loss_radius: int
+    ) -> Views: ...
+
+
+def trained_network(denoiser: nn.Module) -> nn.Module:
+    """The module whose loss is computed in training."""
+    return cast(nn.Module, denoiser.network) if isinstance(denoiser, SeesPatches) else denoiser
+
+
+def innermost(denoiser: nn.Module) -> nn.Module:
+    """The network within patches and tiles."""
+    while isinstance(inner := getattr(denoiser, "network", None), nn.Module):
+        denoiser = inner
+    return denoiser
+
+
+def training_views(
+    denoiser: nn.Module, images: Tensor, cond: Tensor, index: Tensor, settings: TrainingConfig
+) -> Views:
+    """The images themselves, or patches of each for a network that sees no more."""
+    if isinstance(denoiser, SeesPatches):
+        how = settings.seed, settings.patches, settings.loss_radius
+        return denoiser.training_patches(images, cond, index, *how)
+    return Views(images, cond, index)
+
+
+def check_input(x: Tensor, cond: Tensor | None, channels: int, size: int, cond_dim: int) -> Tensor:
+    """The condition for images x, all zero if there is none; one sentence if either has the wrong shape.
+
+    A network that is told nothing may be given any: as the weaker one of a guided pair it is.
+    """
+    if x.ndim != 4 or tuple(x.shape[1:]) != (channels, size, size):
+        raise UserError(f"This network takes images (B, {channels}, {size}, {size}), not {tuple(x.shape)}.")
+    if cond is None or not cond_dim:
+        return torch.zeros(len(x), cond_dim, device=x.device, dtype=x.dtype)
+    if tuple(cond.shape) != (len(x), cond_dim):
+        raise UserError(f"This network takes conditions {(len(x), cond_dim)}, not {tuple(cond.shape)}.")
+    return cond.to(x)

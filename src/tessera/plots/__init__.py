@@ -1,0 +1,1 @@
+"""One style for figures: image grids, curves, heat maps."""

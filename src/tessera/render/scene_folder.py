@@ -1,0 +1,99 @@
+"""A folder of drawn scenes: images/, masks/, maybe depth/, and scenes.json in the official layout."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from tessera.errors import UserError
+from tessera.files import make_folder, read_json, resolve_inside, write_json
+from tessera.render.image_io import save_depth, save_mask, save_png, width_height
+from tessera.scenes.clevr import pixel_coords, scene_record
+from tessera.scenes.scene import Scene
+
+SPLIT = "tessera"
+FOLDERS = {"rgb": "images", "mask": "masks", "depth": "depth"}
+SAVE = {"rgb": save_png, "mask": save_mask, "depth": save_depth}
+
+
+class SceneFolderWriter:
+    """Writes images as they come, and the scene file when all are there."""
+
+    def __init__(
+        self, folder: Path, size: int | tuple[int, int], layers: Sequence[str], names: Sequence[str]
+    ):
+        self.earlier = earlier_files(folder, names)
+        self.folder, self.size, self.layers = make_folder(folder), size, layers
+        self.records: list[dict[str, Any]] = []
+        for layer in layers:
+            make_folder(self.folder / FOLDERS[layer])
+
+    def add(self, frame: dict[str, Tensor], scenes: Sequence[Scene], names: Sequence[str]) -> None:
+        """The layers of a batch (B, ...), its scenes and the images' file names."""
+        for layer in self.layers:
+            values = frame[layer].cpu()
+            for value, name in zip(values, names, strict=True):
+                SAVE[layer](self.folder / FOLDERS[layer] / name, value)
+        for scene, name in zip(scenes, names, strict=True):
+            self.records.append(image_record(scene, len(self.records), self.size, name))
+
+    def close(self) -> None:
+        """Write the scene file; what an earlier render left, and this one did not write, goes."""
+        width, height = width_height(self.size)
+        info = {"split": SPLIT, "version": "1.0", "width": width, "height": height}
+        squeezed = {"squeezed_from": "4:3"} if isinstance(self.size, int) else {}
+        write_json(self.folder / "scenes.json", {"info": {**info, **squeezed}, "scenes": self.records})
+        names = {record["image_filename"] for record in self.records}
+        written = {self.folder / FOLDERS[layer] / name for layer in self.layers for name in names}
+        for path in self.earlier - written:
+            path.unlink(missing_ok=True)
+
+
+def earlier_files(folder: Path, names: Sequence[str]) -> set[Path]:
+    """Images of an earlier render that one of images `names` replaces; a folder with any others is refused."""
+    parts = [folder / part for part in FOLDERS.values() if (folder / part).is_dir()]
+    there = {path for part in parts for path in part.iterdir() if not path.name.startswith(".")}
+    rendered = rendered_names(folder / "scenes.json")
+    broken_off = {
+        name for name in names if name.startswith(f"CLEVR_{SPLIT}_")
+    }  # no scene file was written then
+    for path in sorted(there):
+        if path.name not in rendered | broken_off:
+            raise UserError(
+                f"{path} is not of an earlier render, which could be replaced; choose another folder."
+            )
+    return {resolve_inside(folder, path.relative_to(folder)) for path in there if path.name in rendered}
+
+
+def rendered_names(path: Path) -> set[str]:
+    """The images our own scene file tells of; none where there is no file."""
+    if not path.exists():
+        return set()
+    content = read_json(path)
+    try:
+        if content["info"]["split"] == SPLIT:
+            return {Path(record["image_filename"]).name for record in content["scenes"]}
+    except (KeyError, TypeError):
+        pass
+    raise UserError(f"{path} is not of an earlier render, which could be replaced; choose another folder.")
+
+
+def image_name(number: int) -> str:
+    return f"CLEVR_{SPLIT}_{number:06d}.png"
+
+
+def image_record(scene: Scene, index: int, size: int | tuple[int, int], name: str) -> dict[str, Any]:
+    """The official record, with pixel coordinates of this very image, rounded and exact."""
+    locations = image_coords(scene, size)
+    record = scene_record(scene, index, locations, SPLIT, name)
+    for obj, location in zip(record["objects"], locations, strict=True):
+        obj["pixel_coords_exact"] = list(location)
+    return record
+
+
+def image_coords(scene: Scene, size: int | tuple[int, int]) -> list[tuple[float, float, float]]:
+    """Pixel coordinates; in a squeezed image those of the 4:3 frame, scaled with it."""
+    if not isinstance(size, int):
+        return pixel_coords(scene, size)
+    return [(x * size / 4, y * size / 3, depth) for x, y, depth in pixel_coords(scene, (4, 3))]

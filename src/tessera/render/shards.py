@@ -1,0 +1,312 @@
+"""Large sets of images: safetensors shards and a manifest with their checksums, restartable at any moment.
+
+A shard is written whole and then entered into the manifest, both by renaming. So whatever the manifest lists
+is finished, and the same command run again draws only what is missing or damaged.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from tessera.errors import UserError
+from tessera.files import make_folder, read_json, resolve_inside, sha256, write_json
+from tessera.render.image_io import save_bytes
+from tessera.scenes.batch import SceneBatch
+from tessera.scenes.scene import Scene
+
+FORMAT, VERSION = "tessera-shards", 1
+MANIFEST = "manifest.json"
+UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+OPEN_SHARDS = 64  # memory maps kept for random access
+
+Draw = Callable[[int, int], dict[str, Tensor]]  # (first image, how many) -> tensors, one row per image
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One finished file, as the manifest lists it."""
+
+    file: str
+    first: int
+    count: int
+    bytes: int
+    sha256: str
+
+    def is_intact(self, folder: Path) -> bool:
+        path = resolve_inside(folder, self.file)
+        try:
+            return path.stat().st_size == self.bytes and sha256(path) == self.sha256
+        except OSError:
+            return False
+
+
+class ShardRow(NamedTuple):
+    image: Tensor  # (3, H, W) 8-bit
+    mask: Tensor  # (H, W) 8-bit, 0 floor, k = objects[k-1]
+    scene: Scene
+
+
+class ShardRows(NamedTuple):
+    images: Tensor  # (B, 3, H, W) 8-bit
+    masks: Tensor  # (B, H, W) 8-bit
+    scenes: SceneBatch
+
+
+# --- what a shard holds -------------------------------------------------------------------------------------
+
+
+def pack(
+    images: Tensor, masks: Tensor, scenes: SceneBatch, depths: Tensor | None = None
+) -> dict[str, Tensor]:
+    """The tensors of a shard: 8-bit images (B, 3, H, W), masks and perhaps depths (B, H, W), the scenes."""
+    described = {f"scene.{f.name}": getattr(scenes, f.name) for f in fields(SceneBatch)}
+    more = {} if depths is None else {"depths": depths}
+    content = {"images": images, "masks": masks.to(torch.uint8), **more, **described}
+    return {name: tensor.cpu().contiguous() for name, tensor in content.items()}
+
+
+def unpack_scenes(content: dict[str, Tensor]) -> SceneBatch:
+    return SceneBatch(**{f.name: content[f"scene.{f.name}"] for f in fields(SceneBatch)})
+
+
+def images_per_shard(words: str, image_bytes: int) -> int:
+    """`4096` is a number of images; `256MB` is about that many bytes."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]b)?\s*", words.lower())
+    if not match or (not match[2] and "." in match[1]):
+        raise UserError(f"`{words}` is no shard size; write a number of images (4096) or of bytes (256MB).")
+    amount = float(match[1]) * UNITS[match[2] or ""]
+    if amount <= 0:
+        raise UserError("A shard needs at least one image.")
+    return max(1, int(amount / image_bytes)) if match[2] else int(amount)
+
+
+# --- writing ------------------------------------------------------------------------------------------------
+
+
+def write_shards(
+    folder: Path,
+    draw: Draw,
+    count: int,
+    per_shard: int,
+    settings: dict[str, Any],
+    provenance: dict[str, Any] | None = None,
+    on_images: Callable[[int], Any] = lambda images: None,
+) -> list[Shard]:
+    """Fill `folder` with `count` images, skipping the shards that are already there and intact.
+
+    `settings` say what the images are; a folder made with other settings is refused and left as it is.
+    """
+    folder = make_folder(folder)
+    settings = as_in_a_file({**settings, "count": count, "per_shard": per_shard})
+    manifest = Manifest(folder, settings, provenance or {})
+    remove_leftovers(folder)
+    done = {shard.first: shard for shard in manifest.finished()}
+    stretches = [(first, min(per_shard, count - first)) for first in range(0, count, per_shard)]
+    manifest.write(list(done.values()), complete=len(done) == len(stretches))
+    for number, (first, images) in enumerate(stretches):
+        if first not in done:
+            with telling_what_is_done(len(done), len(stretches)):
+                content = draw(first, images)
+                done[first] = write_shard(folder / f"shard-{number:05d}.safetensors", first, content)
+                manifest.write(list(done.values()), complete=len(done) == len(stretches))
+        on_images(images)
+    return sorted(done.values(), key=lambda shard: shard.first)
+
+
+def as_in_a_file(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings as they come back from JSON, where a tuple is a list."""
+    return json.loads(json.dumps(settings))
+
+
+def write_shard(path: Path, first: int, content: dict[str, Tensor]) -> Shard:
+    """Bytes are made first and written by us, because then a full disk is an ordinary error with a name."""
+    about = json.dumps({"format": FORMAT, "version": VERSION, "first": first})
+    data = save(
+        content, metadata={"tessera": about}
+    )  # one entry: several come in an order that changes by run
+    save_bytes(path, data)
+    count = len(content["images"])
+    return Shard(path.name, first, count, len(data), hashlib.sha256(data).hexdigest())
+
+
+@contextmanager
+def telling_what_is_done(finished: int, total: int) -> Iterator[None]:
+    """Adds to an error of writing what became of the rest."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(
+            f"{str(error).rstrip('.')}; {finished} of {total} shards are finished and intact,"
+            " and the same command carries on from there."
+        ) from error
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Half-written files of a killed run."""
+    for path in folder.glob(".shard-*.safetensors.*.part"):
+        path.unlink(missing_ok=True)
+
+
+class Manifest:
+    """The list of finished shards, and the settings they were made with."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any], provenance: dict[str, Any]):
+        self.folder, self.settings, self.provenance = folder, settings, provenance
+
+    def finished(self) -> list[Shard]:
+        """Shards of an earlier run with the same settings whose files are intact."""
+        path = self.folder / MANIFEST
+        if not path.exists():
+            return []
+        earlier = read_manifest(self.folder)
+        refuse_other_settings(self.folder, earlier["settings"], self.settings)
+        return [shard for shard in listed_shards(earlier) if shard.is_intact(self.folder)]
+
+    def write(self, shards: list[Shard], complete: bool) -> None:
+        ordered = sorted(shards, key=lambda shard: shard.first)
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "complete": complete,
+            "settings": self.settings,
+            "shards": [asdict(shard) for shard in ordered],
+            "provenance": self.provenance,
+        }
+        write_json(self.folder / MANIFEST, content)
+
+
+def refuse_other_settings(folder: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
+    old, new = flat(there), flat(here)
+    different = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    if different:
+        name = different[0]
+        raise UserError(
+            f"{folder} already holds shards with other settings ({name}: {old.get(name)} there,"
+            f" {new.get(name)} asked for); use another folder."
+        )
+
+
+def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one level of dotted names, so that a difference can be named."""
+    result: dict[str, Any] = {}
+    for name, value in settings.items():
+        result |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return result
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    path = Path(folder) / MANIFEST
+    manifest = read_json(path)
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise UserError(f"{path} is not the manifest of a shard folder.")
+    if manifest.get("version") != VERSION:
+        raise UserError(f"{path} has version {manifest.get('version')}; this Tessera reads {VERSION}.")
+    return manifest
+
+
+def listed_shards(manifest: dict[str, Any]) -> list[Shard]:
+    try:
+        return [Shard(**row) for row in manifest["shards"]]
+    except (KeyError, TypeError) as error:
+        raise UserError(f"The manifest does not list its shards as expected: {error}.") from error
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+class ShardFolder:
+    """A finished folder of shards as one long list of images, read where asked."""
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+        self.manifest = read_manifest(self.path)
+        self.shards = listed_shards(self.manifest)
+        if not self.manifest["complete"]:
+            raise UserError(
+                f"{self.path} is unfinished ({len(self.shards)} shards so far);"
+                " run the command that made it again to carry on."
+            )
+
+    @cached_property
+    def _open(self) -> Callable[[Shard], Any]:
+        """The file of a shard, opened once while it is among the latest."""
+        return lru_cache(OPEN_SHARDS)(self._open_shard)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the open files: another process opens its own."""
+        return {name: value for name, value in vars(self).items() if name != "_open"}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the images are: size, seed, rules of the scenes."""
+        return self.manifest["settings"]
+
+    def __len__(self) -> int:
+        return sum(shard.count for shard in self.shards)
+
+    def __getitem__(self, index: int) -> ShardRow:
+        one = self.batch([index])
+        return ShardRow(one.images[0], one.masks[0], one.scenes.unstack()[0])
+
+    def __iter__(self) -> Iterator[ShardRow]:
+        return (self[index] for index in range(len(self)))
+
+    def batch(self, rows: Sequence[int]) -> ShardRows:
+        """The images with these numbers, in this order."""
+        content = self.tensors(rows)
+        return ShardRows(content["images"], content["masks"], unpack_scenes(content))
+
+    def tensors(self, rows: Sequence[int]) -> dict[str, Tensor]:
+        """Everything stored about the images with these numbers, one row each."""
+        parts = [self._row(self._checked(row)) for row in rows]
+        if not parts:
+            return {name: value[None][:0] for name, value in self._row(0).items()}
+        return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
+
+    def verify(self, on_shard: Callable[[], Any] = lambda: None) -> None:
+        """Compare every checksum; a damaged shard is named in one sentence."""
+        for shard in self.shards:
+            if not shard.is_intact(self.path):
+                raise self._damaged(shard, "its checksum does not match the manifest")
+            on_shard()
+
+    def _checked(self, row: int) -> int:
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"image {row} of {len(self)}")
+        return row % len(self)
+
+    def _row(self, row: int) -> dict[str, Tensor]:
+        shard = self.shards[row // self.settings["per_shard"]]
+        file = self._open(shard)
+        try:
+            return {name: file.get_slice(name)[row - shard.first] for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            raise self._damaged(shard, str(error)) from error
+
+    def _open_shard(self, shard: Shard):
+        path = resolve_inside(self.path, shard.file)
+        try:
+            if path.stat().st_size != shard.bytes:
+                raise self._damaged(shard, f"{path.stat().st_size} bytes instead of {shard.bytes}")
+            return safe_open(path, framework="pt")
+        except OSError as error:
+            raise self._damaged(shard, error.strerror or str(error)) from error
+        except SafetensorError as error:
+            raise self._damaged(shard, str(error)) from error
+
+    def _damaged(self, shard: Shard, why: str) -> UserError:
+        return UserError(
+            f"Shard {shard.file} of {self.path} is damaged ({why});"
+            " run the command that made the folder again to redraw it."
+        )

@@ -1,0 +1,106 @@
+"""What to ask of a model: the study's locations and colors for K = 0, 1, 2, ..., or a prompt of one's own."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.conditioning import ColorCounts, Conditioner, LocationGrid
+from tessera.conditioning.contract import Location
+from tessera.conditioning.labels import check_location
+from tessera.errors import UserError
+from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One image to make: what is wanted, and the seed that makes it this image and no other."""
+
+    name: str  # the folder it goes to, such as k03
+    wanted: tuple[Any, ...]  # locations (x, y), or color names
+    seed: int
+    conditioned_on: tuple[Any, ...] | None = None  # what the model hears of it, where that is coarser
+
+    @property
+    def targets(self) -> tuple[Any, ...]:
+        """Where objects must appear: a model told a cell of the grid cannot know where in the cell one points."""
+        return self.wanted if self.conditioned_on is None else self.conditioned_on
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """As samples.json has it."""
+        colors = [want for want in self.wanted if isinstance(want, str)]
+        locations = [list(want) for want in self.wanted if not isinstance(want, str)]
+        conditioned_on = (
+            {}
+            if self.conditioned_on is None
+            else {"conditioned_on": [list(location) for location in self.conditioned_on]}
+        )
+        return {
+            "k": len(self.wanted),
+            "locations": locations,
+            **conditioned_on,
+            "colors": colors,
+            "seed": self.seed,
+        }
+
+
+def study_prompts(conditioner: Conditioner, ks: list[int], each: int, seed: int) -> list[Prompt]:
+    """`each` images for every K: its first K locations, or colors, in the study's order."""
+    known: tuple[Any, ...] = COLOR_NAMES if isinstance(conditioner, ColorCounts) else LOCATIONS
+    for k in ks:
+        check_number(conditioner, k, len(known))
+    return [prompt_for(conditioner, known[:k], seed, n) for k in ks for n in range(each)]
+
+
+def own_prompts(conditioner: Conditioner, wanted: tuple[Any, ...], each: int, seed: int) -> list[Prompt]:
+    """`each` images of one prompt of the user's own."""
+    check_number(conditioner, len(wanted), None)
+    return [prompt_for(conditioner, wanted, seed, n) for n in range(each)]
+
+
+def prompt_for(conditioner: Conditioner, wanted: tuple[Any, ...], seed: int, n: int) -> Prompt:
+    """Image n of a prompt."""
+    conditioned_on = (
+        tuple(cell_center(conditioner, location) for location in wanted)
+        if isinstance(conditioner, LocationGrid)
+        else None
+    )
+    return Prompt(f"k{len(wanted):02d}", wanted, image_seed(seed, len(wanted), n), conditioned_on)
+
+
+def cell_center(conditioner: LocationGrid, location: Location) -> Location:
+    """The location as a grid tells it: the center of its cell."""
+    return conditioner.conditions(conditioner.at([location]))[0][0]
+
+
+def check_number(conditioner: Conditioner, k: int, known: int | None) -> None:
+    if conditioner.capacity is not None and k > conditioner.capacity:
+        raise UserError(f"K = {k} is beyond what this model can be told: {conditioner.capacity} conditions.")
+    if known is not None and k > known:
+        raise UserError(f"The study asks for at most {known} conditions, not {k}; name your own instead.")
+
+
+def image_seed(seed: int, k: int, n: int) -> int:
+    """Image n of K has one seed, whichever other images are made with it."""
+    return (seed << 32) + (k << 20) + n
+
+
+def parse_ks(text: str) -> list[int]:
+    """`0-12`, `3` or `1,3,6-9` as numbers, each once: the same K again would be the same images again."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        if not match or int(match[2] or match[1]) < int(match[1]):
+            raise UserError(f"`{text}` is no list of K; write for example 0-12 or 1,3,6.")
+        found += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return list(dict.fromkeys(found))
+
+
+def parse_locations(text: str) -> tuple[tuple[float, float], ...]:
+    """`0.65,0.65 0.25,0.65` as locations."""
+    return tuple(check_location(word.split(",")) for word in text.replace(";", " ").split())
+
+
+def parse_colors(text: str) -> tuple[str, ...]:
+    """`red,blue` as color names; the conditioner knows which there are."""
+    return tuple(word for word in text.replace(",", " ").split())

@@ -1,0 +1,63 @@
+"""The whole way from seeds and conditions to images."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from tessera.errors import UserError
+from tessera.models.contract import Denoiser
+from tessera.sampling.schedule import noise_levels, seeded_churn, seeded_noise
+from tessera.sampling.solvers import OnStep, heun
+
+
+def sample(
+    denoise: Denoiser,
+    cond: Tensor | None,
+    size: int,
+    seeds: Sequence[int] | Tensor,
+    *,
+    batch: int = 64,
+    channels: int = 3,
+    sigmas: Tensor | None = None,
+    solver: Callable[..., Tensor] = heun,
+    on_step: OnStep | None = None,
+    s_churn: float = 0.0,
+    device=None,
+) -> Tensor:
+    """One image per seed, (len(seeds), channels, size, size); image i depends on seed i and cond i alone.
+
+    `cond` is (len(seeds), ...) or (1, ...), or None. `on_step` is called for every batch in turn. `churn` is the
+    amount of fresh noise on the way (S_churn of Karras et al. 2022), 0 for none.
+    """
+    seeds = [int(seed) for seed in seeds]
+    cond = matched(cond, len(seeds))
+    device = device or home(denoise, cond)
+    sigmas = noise_levels() if sigmas is None else sigmas
+    images = []
+    for start in range(0, len(seeds), batch):
+        rows = slice(start, start + batch)
+        given = None if cond is None else cond[rows].to(device)
+        x = seeded_noise(seeds[rows], (channels, size, size), device) * sigmas[0].item()
+        stirring = {"s_churn": seeded_churn(s_churn, seeds[rows])} if s_churn else {}
+        images.append(solver(partial(denoise, cond=given), x, sigmas, on_step=on_step, **stirring))
+    return torch.cat(images) if images else torch.empty(0, channels, size, size, device=device)
+
+
+def matched(cond: Tensor | None, count: int) -> Tensor | None:
+    """One condition per image."""
+    if cond is None or cond.shape[0] == count:
+        return cond
+    if cond.shape[0] != 1:
+        raise UserError(f"There are {cond.shape[0]} conditions for {count} seeds.")
+    return cond.expand(count, *cond.shape[1:])
+
+
+def home(denoise: Denoiser, cond: Tensor | None) -> torch.device:
+    """Where the network lives, else where the condition does."""
+    network = getattr(denoise, "denoiser", denoise)  # a loaded model holds its network
+    if isinstance(network, nn.Module):
+        for parameter in network.parameters():
+            return parameter.device
+    return cond.device if cond is not None else torch.device("cpu")

@@ -1,0 +1,269 @@
+"""Is it how many, or how close? Why a model asked for ever more locations stops filling them.
+
+The study's locations become more as K grows, and they also come closer to one another, so K_max alone cannot tell which of
+the two a model fails at. Here it is asked for the same numbers of locations as far apart as they go, and for the study's
+locations two at a time, which training shows. Rendered scenes at the very locations say how much of that could be seen.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import tyro
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from tessera import console
+from tessera.cli.reproduce import open_detector
+from tessera.cli.sample import open_model
+from tessera.conditioning import ColorCounts
+from tessera.conditioning.contract import Location
+from tessera.devices import DeviceName, pick_device
+from tessera.errors import UserError
+from tessera.evaluation.calibrate import visible_at
+from tessera.evaluation.intervals import share_record
+from tessera.evaluation.kmax import Counts, length_generalization
+from tessera.evaluation.matching import CELL, Verdict, filled_at, match
+from tessera.files import make_folder, save_plot
+from tessera.models.model_folder import Model
+from tessera.provenance import provenance
+from tessera.render.render import render
+from tessera.sampling.prompts import Prompt, check_number, own_prompts, parse_ks
+from tessera.scenes.placement import reachable
+from tessera.scenes.vocabulary import LOCATIONS, SIZES
+from tessera.studies.clevr.evaluate import Evaluator, label_of
+from tessera.studies.clevr.tables import crowding_pair_rows, crowding_rows
+
+ACROSS = round(1 / CELL)  # cells along one side of the grid
+KEPT = ("k", "n", "all_found", "two_missing", "found", "extra")
+
+
+@dataclass(frozen=True)
+class ReproduceCrowding:
+    """Prompt a model for the study's locations, for as many far apart and for two at a time: is it how many, or how close?"""
+
+    model: tyro.conf.Positional[str] = "exp1"
+    """A run folder, a model folder or the name of a shipped model; it must be told locations."""
+    k: str = "1-12"
+    """Numbers of locations to ask for."""
+    each: int = 64
+    """Images for each K."""
+    pairs: int = 16
+    """Images for each pair of the study's locations."""
+    steps: int = 32
+    """Noise levels on the way from noise to image."""
+    s_churn: float = 0.0
+    """Fresh noise on the way."""
+    seed: int = 0
+    """Another seed gives other images."""
+    results: Path = Path("results")
+    """Where crowding-MODEL.json and its figure go."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> None:
+        device = pick_device(self.device)
+        model = open_model(self.model, None, None, device)
+        questions = self.questions(model)
+        figures = make_folder(self.results / "figures")  # before the work, lest it be lost
+        examiner = Evaluator(open_detector(device), None, device)
+        replies = answered(examiner, examiner.ready(model), questions, self)
+        name = Path(self.model).name
+        asked = {"each": self.each, "pairs": self.pairs, "steps": self.steps, "s_churn": self.s_churn}
+        made = {
+            "model": name,
+            "max_train_objects": model.max_train_objects,
+            "evaluation": {**asked, "seed": self.seed},
+            "study": marked(model, [reply for reply in replies if reply.question.kind == "study"]),
+            "apart": marked(model, [reply for reply in replies if reply.question.kind == "apart"]),
+            "pairs": [pair_record(reply) for reply in replies if reply.question.kind == "pair"],
+            "provenance": provenance(device),
+        }
+        figure = figures / f"crowding-{name}.png"
+        save_plot(drawn(made), figure)
+        tables = (console.table_of(rows) for rows in (crowding_rows([made]), crowding_pair_rows([made])))
+        console.publish(made, self.json, self.results / f"crowding-{name}.json", *tables)
+        console.say(f"{figure} is drawn.")
+
+    def questions(self, model: Model) -> "list[Question]":
+        """Everything to ask, or why it cannot be asked."""
+        if isinstance(model.conditioner, ColorCounts):
+            raise UserError(f"{self.model} is not told locations, so there is nothing to crowd.")
+        if min(self.each, self.pairs, self.steps) < 1:
+            raise UserError("Every question needs at least one image, and at least one step.")
+        ks = [k for k in parse_ks(self.k) if k]
+        for k in ks:
+            check_number(model.conditioner, k, len(LOCATIONS))
+        if not ks:
+            raise UserError("Nothing asked for is never crowded: --k needs a number above 0.")
+        pairs = combinations(LOCATIONS[: max(ks)], 2)
+        return [
+            *(Question("study", LOCATIONS[:k], self.each) for k in ks),
+            *(Question("apart", far_apart(k), self.each) for k in ks),
+            *(Question("pair", pair, self.pairs) for pair in pairs),
+        ]
+
+
+class Question(NamedTuple):
+    """So many images of these locations."""
+
+    kind: str  # study, apart or pair
+    locations: tuple[Location, ...]
+    images: int
+
+
+class Reply(NamedTuple):
+    """What a model made of a question, and the detector of rendered scenes at the same locations."""
+
+    question: Question
+    targets: tuple[Location, ...]  # the locations as the model was told them
+    drawn: list[Verdict]
+    rendered: list[Verdict]
+
+
+def far_apart(k: int) -> tuple[Location, ...]:
+    """Centers of k cells that official scenes can fill, whose nearest two are as far apart as farthest-first goes."""
+    cells = fillable_cells()
+    apart = torch.cdist(cells, cells)  # (N, N)
+    best: tuple[float, list[int]] = (-1.0, [])
+    for first in range(len(cells)):
+        chosen = [first]
+        while len(chosen) < k:
+            chosen.append(int(apart[chosen].amin(0).argmax()))
+        nearest = smallest_gap(cells[chosen].tolist())
+        if nearest > best[0]:
+            best = (nearest, chosen)
+    return tuple((x, y) for x, y in cells[best[1]].tolist())
+
+
+def fillable_cells() -> torch.Tensor:
+    """Centers (N, 2) of the cells where objects of every size may stand by the official rules."""
+    middles = (torch.arange(ACROSS) + 0.5) / ACROSS
+    centers = torch.cartesian_prod(middles, middles)
+    return centers[torch.stack([reachable(centers, size) for size in SIZES]).all(0)]
+
+
+def smallest_gap(locations: Sequence[Location]) -> float:
+    """Distance of the nearest two; there is none among fewer."""
+    return min((math.dist(one, other) for one, other in combinations(locations, 2)), default=math.inf)
+
+
+# --- asking -------------------------------------------------------------------------------------------------
+
+
+def answered(
+    examiner: Evaluator, model: Model, questions: Sequence[Question], settings: ReproduceCrowding
+) -> list[Reply]:
+    """All questions in one go, as images of different questions fill a batch together."""
+    prompts = [
+        own_prompts(model.conditioner, locations, images, settings.seed) for _, locations, images in questions
+    ]
+    flat = [prompt for several in prompts for prompt in several]
+    verdicts = iter(examiner.answer(model, flat, settings.steps, settings.s_churn).verdicts)
+    replies = []
+    with console.progress("rendering", len(questions)) as advance:
+        for question, several in zip(questions, prompts):
+            seen = rendered(examiner, several, model.size, settings.seed)
+            replies.append(Reply(question, several[0].targets, [next(verdicts) for _ in several], seen))
+            advance()
+    return replies
+
+
+def rendered(examiner: Evaluator, prompts: Sequence[Prompt], size: int, seed: int) -> list[Verdict]:
+    """The detector on scenes that do have an object wherever one is asked for: the best a model could do."""
+    targets = prompts[0].targets
+    scenes = visible_at(targets, len(prompts), seed, device=examiner.device)
+    found, _ = examiner.detector.look(render(scenes, size)["rgb"])
+    return [match(detections, targets) for detections in found]
+
+
+# --- records ------------------------------------------------------------------------------------------------
+
+
+def marked(model: Model, replies: Sequence[Reply]) -> dict[str, Any]:
+    """K_max and the shares of every K, location by location."""
+    counts = [Counts.of(len(reply.targets), reply.drawn) for reply in replies]
+    scores = length_generalization(counts, model.max_train_objects, label_of(model))
+    rows = [{name: row[name] for name in KEPT} for row in scores["rows"]]
+    by_k = {len(reply.targets): reply for reply in replies}
+    return {
+        "k_max": scores["k_max"],
+        "rows": [{**row, **location_by_location(by_k[row["k"]])} for row in rows],
+    }
+
+
+def location_by_location(reply: Reply) -> dict[str, Any]:
+    gap = smallest_gap(reply.targets)
+    return {
+        "locations": [list(location) for location in reply.question.locations],
+        "nearest_cells": None if math.isinf(gap) else gap / CELL,
+        "filled_at": filled_at(reply.drawn),
+        "rendered": {"all_found": all_found(reply.rendered), "filled_at": filled_at(reply.rendered)},
+    }
+
+
+def pair_record(reply: Reply) -> dict[str, Any]:
+    """Two of the study's locations, by their numbers in the study's order, and how often both are filled."""
+    (x, y), (u, v) = reply.targets
+    return {
+        "pair": [LOCATIONS.index(location) for location in reply.question.locations],
+        "cells": round(max(abs(x - u), abs(y - v)) / CELL),
+        "both": all_found(reply.drawn)["count"],
+        "rendered": all_found(reply.rendered)["count"],
+        "n": len(reply.drawn),
+    }
+
+
+def all_found(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    return share_record(sum(verdict.missing == 0 for verdict in verdicts), len(verdicts))
+
+
+# --- figure -------------------------------------------------------------------------------------------------
+
+
+def drawn(record: dict[str, Any]) -> Figure:
+    """Left: how often each of the study's locations is filled, by K. Right: all of them, and of as many far apart."""
+    figure = Figure(figsize=(9.6, 4.2))
+    left, right = figure.subplots(1, 2)
+    draw_locations(left, record["study"]["rows"])
+    for name, label, shade in (("study", "the study's locations", "C3"), ("apart", "far apart", "C0")):
+        draw_shares(right, record[name]["rows"], label, shade)
+    right.set(xlabel="K, locations asked for", ylabel="images with all of them filled", ylim=(0, 1.03))
+    if record["max_train_objects"]:
+        right.axvspan(
+            0.5, record["max_train_objects"] + 0.5, color="0.93", lw=0, label="shown in training", zorder=0
+        )
+    right.legend(frameon=False, fontsize=8)
+    figure.suptitle(record["model"])
+    return figure
+
+
+def draw_locations(ax: Axes, rows: Sequence[dict[str, Any]]) -> None:
+    most = max(row["k"] for row in rows)
+    shares = np.full((most, len(rows)), np.nan)
+    for column, row in enumerate(rows):
+        shares[: row["k"], column] = np.array(row["filled_at"]) / row["n"]
+    ax.imshow(shares, cmap="RdYlGn", vmin=0, vmax=1, aspect="auto")
+    for (location, column), share in np.ndenumerate(shares):
+        if not np.isnan(share):
+            shade = "white" if abs(share - 0.5) > 0.4 else "black"  # the ends of the color map are dark
+            ax.text(column, location, f"{100 * share:.0f}", ha="center", va="center", fontsize=7, color=shade)
+    ax.set(xlabel="K, locations asked for", title="images with this location filled, %")
+    ax.set_xticks(range(len(rows)), [str(row["k"]) for row in rows])
+    ax.set_yticks(range(most), [f"{x:.2f}, {y:.2f}" for x, y in LOCATIONS[:most]], fontsize=7)
+
+
+def draw_shares(ax: Axes, rows: Sequence[dict[str, Any]], label: str, shade: str) -> None:
+    ks, shares = [row["k"] for row in rows], [row["all_found"] for row in rows]
+    ax.plot(ks, [share["share"] for share in shares], "o-", color=shade, ms=3, label=label)
+    low, high = ([share[end] for share in shares] for end in ("low", "high"))
+    ax.fill_between(ks, low, high, color=shade, alpha=0.12, lw=0)
+    seen = [row["rendered"]["all_found"]["share"] for row in rows]
+    ax.plot(ks, seen, ":", color=shade, lw=1, label=f"{label}, rendered")

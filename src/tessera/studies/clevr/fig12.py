@@ -1,0 +1,240 @@
+"""Figure 12: pixel locality of an EDM2 trained on CIFAR-10, where neighborhoods grow with the noise.
+
+The verb `reproduce fig12`, and the function `fig12` behind it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import tyro
+from torch import Tensor
+
+from tessera.analysis.cifar import SIDE, CifarImages, load_cifar, shuffled_steps
+from tessera.analysis.locality import (
+    LocalityResult,
+    Source,
+    generated,
+    level_records,
+    measure,
+    noised,
+    probe_record,
+    probes_at,
+)
+from tessera.analysis.locality_figures import figure_12
+from tessera.analysis.pixel_influence import PLAIN, GradientConfig, memory_bytes
+from tessera.analysis.scatter import spearman
+from tessera.config import Settings, parse_count, settings_for
+from tessera.console import progress, publish, say
+from tessera.devices import DeviceName, pick_device
+from tessera.errors import UserError
+from tessera.evaluation.intervals import RESAMPLES, quantile_range
+from tessera.files import make_folder, write_json
+from tessera.models.build import build_denoiser
+from tessera.models.model_folder import Model
+from tessera.provenance import provenance
+from tessera.render.image_io import to_float
+from tessera.rng import generator
+from tessera.scenes.random import seeded_generator
+from tessera.studies.swingby.figures import save_figure
+from tessera.training.run_folder import RunFolder, RunLog, gentle_stop, load_run
+from tessera.training.stream import Batch
+from tessera.training.trainer import Trainer
+
+PROBES = ((0.5, 0.5), (0.25, 0.3), (0.7, 0.75))  # center, upper left, lower right
+NOTHING_SAID: Callable[[int], None] = lambda images: None  # noqa: E731
+
+
+def cifar_settings(preset: str, total: int | None = None) -> Settings:
+    """An unconditional EDM2 for 32 x 32 pixels, otherwise as the preset has it."""
+    changes: dict[str, Any] = {
+        "conditioner": {"kind": "nothing"},
+        "data": {"size": SIDE},
+        "denoiser": {"tile": 1, "coords": False},
+        "training": {"p_mean": -0.4},  # EDM2's own: here detail matters, not the locations of objects
+    }
+    if preset != "tiny":
+        changes["denoiser"]["attention"] = (16, 8)
+    if total is not None:
+        changes["training"]["total"] = total
+    return replace(settings_for("exp1", preset, changes), experiment="cifar10")
+
+
+def train_cifar(
+    images: CifarImages,
+    settings: Settings,
+    folder: Path,
+    device,
+    on_step: Callable[[int], None] = NOTHING_SAID,
+) -> Model:
+    """Train on the images in a run folder, or carry on there; the averaged network."""
+    run, training = RunFolder(folder), settings.training
+    trainer = Trainer(build_denoiser(settings), training, device)
+    run.prepare(settings)
+    with run.alone(), gentle_stop() as stop:
+        run.resume(trainer)
+        run.trim_log(trainer.images_seen)
+        keeper = RunLog(run, trainer)
+        on_device = images.images.to(device)
+        steps = shuffled_steps(
+            len(images), training.batch, trainer.images_seen // training.batch, training.seed
+        )
+        while trainer.images_seen < training.total and not stop.requested:
+            step = trainer.step(cifar_batch(on_device, next(steps), trainer.images_seen))
+            stop.patient = True
+            keeper.after(step.loss, step.lr)
+            on_step(step.images_seen)
+        if not keeper.finish().finished:
+            raise UserError(f"Stopped before the end; the same command carries on in {folder}.")
+    return load_run(folder, device=device)
+
+
+def cifar_batch(images: Tensor, rows: Tensor, first: int) -> Batch:
+    chosen = to_float(images[rows.to(images.device)])
+    index = torch.arange(first, first + len(rows), device=images.device)
+    return Batch(chosen, chosen.new_zeros(len(rows), 0), index)
+
+
+def fig12(
+    path: str | Path,
+    out: str | Path,
+    *,
+    preset: str = "small",
+    total: int | None = None,
+    images: int = 8,
+    levels: int = 12,
+    steps: int = 32,
+    source: Source = "truth",
+    seed: int = 0,
+    how: GradientConfig = PLAIN,
+    device=None,
+    on_step: Callable[[int], None] = NOTHING_SAID,
+) -> dict[str, Any]:
+    """Train on the CIFAR-10 at `path` (once), measure, write fig12.png and fig12.json into `out`.
+
+    `source` "truth" looks at noised test images, "generated" at the model's own way from noise to image.
+    """
+    device = torch.device(device or "cpu")
+    known = load_cifar(path, "train")
+    out = make_folder(Path(out))
+    settings = cifar_settings(preset, total)
+    model = train_cifar(known, settings, out / "run", device, on_step)
+    seeds = [(seed << 32) + n for n in range(images)]
+    if source == "truth":
+        shown = load_cifar(path, "test")
+        order = torch.randperm(len(shown), generator=seeded_generator(seed))[:images]
+        way = noised(
+            to_float(shown.images[order]).to(device), seeds[: len(order)], steps=steps, levels=levels
+        )
+    else:
+        way = generated(model.denoiser, None, SIDE, seeds, steps=steps, levels=levels, device=device)
+    probes = probes_at(PROBES, SIDE, SIDE)
+    result = measure(model.denoiser, way, None, None, (), probes, how=how)
+    record = fig12_record(result, settings, source, seed, device)
+    save_figure(figure_12(result, "CIFAR-10, EDM2"), out / "fig12.png")
+    write_json(out / "fig12.json", record)
+    return record
+
+
+def fig12_record(
+    result: LocalityResult, settings: Settings, source: Source, seed: int, device
+) -> dict[str, Any]:
+    return {
+        "settings": settings.plain(),
+        "source": source,
+        "images": len(result.sides_each),
+        "seed": seed,
+        "growth": growth(result, seed),
+        "levels": level_records([result], seed),
+        "probes": [probe_record(result)],
+        "provenance": provenance(device),
+    }
+
+
+def growth(result: LocalityResult, seed: int = 0, resamples: int = RESAMPLES) -> dict[str, Any]:
+    """Does the 90% side grow with the noise? Highest third of the levels against the lowest, and in ranks.
+
+    Intervals draw images again.
+    """
+    sides = result.sides_each.double().mean(-1).numpy()  # (B, S), from high noise to low
+    third = max(1, sides.shape[1] // 3)
+    rng = generator(seed)
+    drawn = sides[rng.integers(len(sides), size=(resamples, len(sides)))].mean(1)  # (R, S)
+    mean = sides.mean(0)[None]
+
+    def ends(curves: np.ndarray) -> np.ndarray:
+        return curves[:, :third].mean(1) / curves[:, -third:].mean(1)
+
+    sigmas = np.array(result.sigmas)
+    low, high = quantile_range(ends(drawn))
+    rank = spearman(sigmas, mean[0])
+    return {
+        "side_high_noise": float(mean[0, :third].mean()),
+        "side_low_noise": float(mean[0, -third:].mean()),
+        "ratio": {"value": float(ends(mean)[0]), "low": low, "high": high},
+        "spearman_with_sigma": rank if np.isfinite(rank) else None,
+        "levels_in_a_third": third,
+    }
+
+
+@dataclass(frozen=True)
+class ReproduceFig12:
+    """Figure 12: train an EDM2 on CIFAR-10 (or carry on) and measure how far its pixels look at each noise level."""
+
+    cifar: Annotated[Path, tyro.conf.arg(metavar="PATH")]
+    """The official archive (python or binary version), its folder, or a folder of PNGs in a folder per class."""
+    out: Path = Path("fig12")
+    """Folder for the run, fig12.png and fig12.json."""
+    preset: str = "small"
+    """tiny, small or paper."""
+    total: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="")] = None
+    """Images to train on, such as 4Mi (default: the preset's)."""
+    images: int = 8
+    """CifarImages over which gradients are averaged."""
+    levels: int = 12
+    """Noise levels to look at."""
+    source: Source = "truth"
+    """CifarImages the model makes itself, or noised test images."""
+    seed: int = 0
+    """Another seed looks at other images."""
+    memory: float = 1.0
+    """GiB that gradients may take."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    json: bool = False
+    """Print one JSON object on stdout."""
+
+    def run(self) -> None:
+        if self.images < 1:
+            raise UserError(f"At least one image must be looked at, not {self.images}.")
+        device = pick_device(self.device)
+        total = None if self.total is None else parse_count(self.total)
+        aim = cifar_settings(self.preset, total).training.total
+        with progress("training", aim) as advance:
+            seen = [0]
+
+            def moved(images: int) -> None:
+                advance(images - seen[0])
+                seen[0] = images
+
+            record = fig12(
+                self.cifar,
+                self.out,
+                preset=self.preset,
+                total=total,
+                images=self.images,
+                levels=self.levels,
+                source=self.source,
+                seed=self.seed,
+                how=GradientConfig(memory=memory_bytes(self.memory)),
+                device=device,
+                on_step=moved,
+            )
+        say(f"Figure and record are in {self.out}.")
+        sides = record["growth"]["side_low_noise"], record["growth"]["side_high_noise"]
+        publish(
+            record, self.json, None, "90% side: {:.1f} pixels at low noise, {:.1f} at high.".format(*sides)
+        )

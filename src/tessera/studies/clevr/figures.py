@@ -1,0 +1,147 @@
+"""The paper's sample sheets (Figures 1, 4, 5 left and 8): red dots where something was asked, verdicts below."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from tessera.config import EXPERIMENTS, look_up
+from tessera.evaluation.explain import BAD, GOOD, INK, ODD, PAPER
+from tessera.files import make_folder, read_json
+from tessera.plots.image_grid import as_image
+from tessera.plots.sample_grid import marked
+from tessera.render.image_io import COMPACT, save_compact
+from tessera.scenes.vocabulary import COLOR_NAMES, COLORS, LOCATIONS
+from tessera.studies.clevr.entries import CELLS, StudyEntry
+from tessera.studies.clevr.image_grids import IMAGE_GRID, ShownImages, load_image_grid
+from tessera.studies.clevr.runs import StudyPaths, job_name
+
+SIDE = 128  # an image on the sheet, in pixels
+GAP, WORDS, TITLE, MARGIN = 4, 14, 40, 44
+SMALL, LARGE = 11, 15
+SWATCH, ABOUT = 7, 200
+
+
+class Figure(NamedTuple):
+    """Which cells stand side by side, which Ks below each other, and how many images each gets."""
+
+    cells: tuple[str, ...]
+    ks: tuple[int, ...]
+    columns: int
+
+
+FIGURES = {
+    "fig1": Figure(("exp1-M3", "exp2-M3", "exp3-M3", "exp2L-M3"), (0, 1, 3, 6, 9), 4),
+    "fig4": Figure(("exp1-M1", "exp2L-M1"), tuple(range(7)), 4),
+    "fig5": Figure(("color-M5",), tuple(range(9)), 8),
+    "fig8": Figure(tuple(f"exp1-M{m}" for m in range(1, 7)), tuple(range(13)), 3),
+}
+
+
+class Panel(NamedTuple):
+    """A block of a figure: images by K, below a head and a line about it."""
+
+    head: str
+    line: str
+    rows: dict[int, list[ShownImages]]
+    about: str = ""  # beside the head, where there is room
+
+
+def save_figure(name: str, paths: StudyPaths, preset: str, seed: int = 0) -> Path | None:
+    """results/figures/NAME-PRESET.webp from the images kept so far; None if there are none."""
+    figure = look_up(name, FIGURES, "figure")
+    panels = [panel_for(CELLS[cell], paths, preset, seed) for cell in figure.cells]
+    if not any(panel.rows for panel in panels):
+        return None
+    path = make_folder(paths.figures) / f"{name}-{preset}{COMPACT}"
+    save_compact(path, drawn(panels, figure.ks, figure.columns))
+    return path
+
+
+def panel_for(cell: StudyEntry, paths: StudyPaths, preset: str, seed: int) -> Panel:
+    """A cell; without images it was not run."""
+    objects = f"1 to {cell.max_train_objects} objects" if cell.max_train_objects > 1 else "1 object"
+    job = job_name(cell.name, preset, seed)
+    path, strip = paths.records / f"{job}.json", paths.image_grids / f"{job}{IMAGE_GRID}"
+    ours, rows = "not run", {}
+    if path.is_file() and strip.is_file():
+        record = read_json(path)
+        known: tuple = COLOR_NAMES if cell.experiment == "color" else LOCATIONS
+        rows = load_image_grid(strip, record, {int(k): known[: int(k)] for k in record["shown"]})
+        ours = f"K_max {record['result']['k_max']['paper']['value']}"
+    line = f"{ours}, paper: {cell.paper.text}" if cell.paper.text else ours
+    return Panel(f"{cell.experiment}, {objects}", line, rows, EXPERIMENTS[cell.experiment].about)
+
+
+# --- drawing ------------------------------------------------------------------------------------------------
+
+
+def drawn(panels: Sequence[Panel], ks: Sequence[int], columns: int) -> Tensor:
+    """The sheet (3, H, W), 8-bit: a block of images for each panel, K in the margin."""
+    block = columns * (SIDE + GAP) + 3 * GAP
+    step = SIDE + WORDS + GAP
+    sheet = Image.new("RGB", (MARGIN + len(panels) * block, TITLE + len(ks) * step), PAPER)
+    pen = ImageDraw.Draw(sheet)
+    for row, k in enumerate(ks):
+        write(pen, (6, TITLE + row * step + SIDE // 2 - LARGE), f"K={k}", LARGE)
+    for number, panel in enumerate(panels):
+        left = MARGIN + number * block
+        title(pen, left, panel, block)
+        for row, k in enumerate(ks):
+            for column, shown in enumerate(panel.rows.get(k, [])[:columns]):
+                corner = (left + column * (SIDE + GAP), TITLE + row * step)
+                put(sheet, pen, corner, shown)
+    return torch.from_numpy(np.array(sheet)).permute(2, 0, 1)
+
+
+def title(pen: ImageDraw.ImageDraw, left: int, panel: Panel, width: int) -> None:
+    write(pen, (left, 3), panel.head, LARGE)
+    write(pen, (left, 21), cut(panel.line, width), SMALL)
+    if width > 2 * ABOUT:  # else it would run into the next panel
+        write(pen, (left + ABOUT, 6), cut(panel.about, width - ABOUT), SMALL)
+
+
+def cut(text: str, width: int, size: int = SMALL) -> str:
+    """The beginning of a line that fits."""
+    font = ImageFont.load_default(size)
+    while text and font.getlength(text) > width:
+        text = text[:-1]
+    return text
+
+
+def write(pen: ImageDraw.ImageDraw, at: tuple[int, int], text: str, size: int, ink=INK) -> None:
+    pen.text(at, text, font=ImageFont.load_default(size), fill=ink)
+
+
+def put(sheet: Image.Image, pen: ImageDraw.ImageDraw, corner: tuple[int, int], shown: ShownImages) -> None:
+    """An image with its dots, and below it a tick or a cross, found of asked, and extras.
+
+    What the detector does not know for a scene is orange, with a question mark.
+    """
+    dots = [want for want in shown.wanted if not isinstance(want, str)]
+    image = as_image(marked(shown.image, dots)).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+    sheet.paste(image, corner)
+    left, top = corner[0] + 2, corner[1] + SIDE + 2
+    ink = ODD if shown.ood else GOOD if shown.ok else BAD
+    (tick if shown.ok else cross)(pen, left, top, ink)
+    words = f"{shown.found}/{len(shown.wanted)}" + (f" +{shown.extra}" if shown.extra else "")
+    write(pen, (left + 14, top - 2), words + ("  ?" if shown.ood else ""), SMALL, ink)
+    for number, color in enumerate(want for want in shown.wanted if isinstance(want, str)):
+        swatch(pen, left + 50 + number * (SWATCH + 2), top, color)
+
+
+def tick(pen: ImageDraw.ImageDraw, left: int, top: int, ink) -> None:
+    pen.line([(left, top + 5), (left + 3, top + 9), (left + 9, top)], fill=ink, width=2)
+
+
+def cross(pen: ImageDraw.ImageDraw, left: int, top: int, ink) -> None:
+    pen.line([(left, top + 1), (left + 8, top + 9)], fill=ink, width=2)
+    pen.line([(left + 8, top + 1), (left, top + 9)], fill=ink, width=2)
+
+
+def swatch(pen: ImageDraw.ImageDraw, left: int, top: int, color: str) -> None:
+    pen.rectangle((left, top + 1, left + SWATCH, top + 1 + SWATCH), fill=COLORS[color], outline=INK)

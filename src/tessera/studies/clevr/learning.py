@@ -1,0 +1,135 @@
+"""How length generalization comes about: K_max and the share of right images at moments of training.
+
+The learning dynamics ask whether a composition is learned once and for all or is lost again on the way (swing-by). Here
+the composition is a number of objects that training never shows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from rich.table import Table
+
+from tessera import console
+from tessera.analysis.locality_figures import distinct_colors
+from tessera.analysis.scatter import training_name
+from tessera.errors import UserError
+from tessera.files import make_folder, save_plot
+from tessera.provenance import provenance
+from tessera.rng import generator
+from tessera.studies.clevr.records import Record, moments_of, read_records
+from tessera.studies.clevr.runs import StudyPaths
+from tessera.studies.swingby import analysis
+
+FEWEST = 3  # moments, below which nothing can fall, rise and fall again
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class ReproduceLearning:
+    """K_max along training, and whether a number of objects never shown is learned without being lost again."""
+
+    k: int = 4
+    """How many objects: more than training shows, for most cells."""
+    preset: str = "small"
+    """Size of the trainings to look at."""
+    results: Path = Path("results")
+    """Where the records of `tessera reproduce --snapshots N` lie; learning-kK.json and its figure go there."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> None:
+        records = [r for r in read_records(StudyPaths(results=self.results)) if r["preset"] == self.preset]
+        rows = [learning(record, self.k) for record in records if has_course(record, self.k)]
+        if not rows:
+            raise UserError(
+                f"{self.results} has no training at {self.preset} with evaluations of K = {self.k} "
+                f"at {FEWEST} moments or more; `tessera reproduce table1 --snapshots 8` makes them."
+            )
+        made = {
+            "k": self.k,
+            "preset": self.preset,
+            "cells": rows,
+            "provenance": provenance(torch.device("cpu")),
+        }
+        figure = make_folder(self.results / "figures") / f"learning-k{self.k}-{self.preset}.png"
+        save_plot(drawn(rows, self.k), figure)
+        console.publish(made, self.json, self.results / f"learning-k{self.k}.json", table(rows))
+        console.say(f"{figure} is drawn.")
+
+
+def has_course(record: Record, k: int) -> bool:
+    moments = moments_of(record)
+    return len(moments) >= FEWEST and all(row_at(moment, k) is not None for moment in moments)
+
+
+def row_at(moment: Mapping[str, Any], k: int) -> Mapping[str, Any] | None:
+    return next((row for row in moment["rows"] if row["k"] == k), None)
+
+
+def learning(record: Record, k: int) -> dict[str, Any]:
+    """One training's course: images, K_max by the paper rule, share of images that show all K, and its rise."""
+    moments = moments_of(record)
+    shares = [row_at(moment, k)["all_found"] for moment in moments]  # type: ignore[index]
+    return {
+        "cell": record["cell"],
+        "seed": record["seed"],
+        "images": [moment["images_seen"] for moment in moments],
+        "k_max": [moment["k_max"]["paper"]["value"] for moment in moments],
+        "all_found": shares,
+        **loss_of_what_was_learned(shares),
+    }
+
+
+def loss_of_what_was_learned(shares: Sequence[Mapping[str, Any]], seed: int = 0) -> dict[str, Any]:
+    """How far the error rises after a minimum, and how often the scatter of so few images would do as much."""
+    count, total = (np.array([share[name] for share in shares]) for name in ("count", "n"))
+    errors = 1 - count / total
+    rng = generator(seed)
+    drawn = 1 - rng.binomial(total, count / total, size=(RESAMPLES, len(total))) / total  # (R, T)
+    by_chance = analysis.rise_by_chance(errors, drawn)
+    rise = float(analysis.rise(errors))
+    return {
+        "rise": rise,
+        "rise_by_chance": float(np.quantile(by_chance, 0.95)),
+        "p": float((1 + (by_chance >= rise).sum()) / (1 + RESAMPLES)),
+    }
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    shown = Table("cell", "seed", "K_max on the way", "share on the way", "lost again", "by chance", "p")
+    for row in rows:
+        shown.add_row(
+            row["cell"],
+            str(row["seed"]),
+            " ".join(map(str, row["k_max"])),
+            " ".join(f"{share['share']:.2f}" for share in row["all_found"]),
+            f"{row['rise']:.3f}",
+            f"{row['rise_by_chance']:.3f}",
+            f"{row['p']:.3f}",
+        )
+    return shown
+
+
+def drawn(rows: Sequence[Mapping[str, Any]], k: int) -> Figure:
+    """K_max and the share of images with all K objects, over images seen."""
+    figure = Figure(figsize=(9.6, 3.6))
+    left, right = figure.subplots(1, 2)
+    for row, shade in zip(rows, distinct_colors(len(rows))):
+        images = np.array(row["images"]) / 2**20
+        shares = row["all_found"]
+        name = training_name(row["cell"], row["seed"])
+        left.plot(images, row["k_max"], "o-", color=shade, ms=3)
+        right.plot(images, [share["share"] for share in shares], "o-", color=shade, ms=3, label=name)
+        band = ([share[end] for share in shares] for end in ("low", "high"))
+        right.fill_between(images, *band, color=shade, alpha=0.12, lw=0)
+    left.set(xlabel="images seen (Mi)", ylabel="K_max, paper rule", ylim=(0, None))
+    right.set(xlabel="images seen (Mi)", ylabel=f"images with all {k} objects", ylim=(0, 1.02))
+    left.yaxis.set_major_locator(MaxNLocator(integer=True))
+    right.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    return figure

@@ -1,0 +1,347 @@
+"""Runs the jobs of the study one after another in one process: train what is missing, set the evaluation, record.
+
+Any step can be interrupted: training carries on from its last state, and a record, once written, is recognized
+by its settings and its evaluation.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from tessera.analysis.locality import LocalityConfig, conditional_locality_alone
+from tessera.cli.train import ProgressBar
+from tessera.conditioning import SpatialConditioner
+from tessera.config import Settings, format_count
+from tessera.console import say
+from tessera.devices import taken_memory
+from tessera.errors import UserError
+from tessera.evaluation.kmax import TrainingRange
+from tessera.files import make_folder, read_json, rounded, write_json
+from tessera.models.build import build_denoiser
+from tessera.models.model_folder import Model
+from tessera.provenance import provenance
+from tessera.studies.clevr.entries import IMAGES
+from tessera.studies.clevr.evaluate import Answers, EvaluationConfig, Evaluator, quality
+from tessera.studies.clevr.image_grids import IMAGE_GRID, save_image_grid, shown_record
+from tessera.studies.clevr.records import write_study
+from tessera.studies.clevr.runs import FORMAT, StudyPaths, StudyRun, evenly
+from tessera.training.distributed import ALONE
+from tessera.training.run_folder import Outcome, RunFolder, load_run, train_run
+from tessera.training.trainer import Trainer, chosen_compile, chosen_precision, forget_compiled
+
+Keep = Literal["everything", "averages", "last"]
+LOCALITY = LocalityConfig(k=4, images=8, scenes=4, source="truth")  # how locality is measured along training
+QUICK_RESAMPLES = 200  # for moments of training, whose intervals are only looked at along a curve
+
+
+class Stopped(Exception):
+    """The person, or the clock, asked to stop; everything so far is kept."""
+
+
+@dataclass
+class Clock:
+    """How long is left."""
+
+    minutes: float | None = None
+
+    def __post_init__(self):
+        self.begun = time.monotonic()
+
+    @property
+    def left(self) -> float | None:
+        return None if self.minutes is None else self.minutes - (time.monotonic() - self.begun) / 60
+
+    def check(self) -> None:
+        if self.left is not None and self.left <= 0:
+            raise Stopped
+
+
+class Study:
+    """Runs jobs; finished ones are passed over, failed ones named at the end."""
+
+    def __init__(
+        self,
+        paths: StudyPaths,
+        examiner: Evaluator,
+        clock: Clock | None = None,
+        keep: Keep = "averages",
+        on_record: Callable[[StudyRun, dict[str, Any]], None] | None = None,
+    ):
+        self.paths, self.examiner, self.keep = paths, examiner, keep
+        self.clock, self.on_record = clock or Clock(), on_record
+        self.device = examiner.device
+        self.failed: dict[str, str] = {}
+        self.learners: dict[Settings, Trainer] = {}
+
+    def run(self, jobs: Sequence[StudyRun]) -> bool:
+        """Whether everything was seen to the end; False if stopped before."""
+        try:
+            for number, job in enumerate(jobs, 1):
+                if job.record(self.paths) is None:
+                    say(f"{job.name} ({number} of {len(jobs)})")
+                    self.attempt(job)
+        except Stopped:
+            return False
+        finally:
+            write_study(self.paths)
+        return True
+
+    def attempt(self, job: StudyRun) -> None:
+        """One job; a training that fails must not take the evening's others with it."""
+        try:
+            self.clock.check()
+            self.train(job)
+            self.clock.check()
+            self.examine(job)
+        except (UserError, torch.OutOfMemoryError) as error:
+            self.failed[job.name] = str(error)
+            say(f"{job.name} failed: {error}")
+
+    # -- training ------------------------------------------------------------------------------------------
+
+    def train(self, job: StudyRun) -> None:
+        folder = job.folder(self.paths)
+        if trained_at(job, folder) is not None:
+            return
+        if snapshots(folder) and not RunFolder(folder).states():
+            say(
+                f"{job.name} begins anew: its full states went with its record (--keep everything keeps them)."
+            )
+        with ProgressBar(job.settings, folder, ALONE, "off") as watch:
+            outcome = train_run(
+                job.settings,
+                folder,
+                trainer=self.trainer_for(job.settings),
+                minutes=self.clock.left,
+                on_step=watch.step,
+                on_record=watch.record,
+            )
+        self.told(job, outcome)
+        if not outcome.finished:
+            raise Stopped
+
+    def trainer_for(self, settings: Settings) -> Trainer:
+        """Cells that differ in scenes and labels alone share one network in training, compiled once."""
+        make = same_make(settings)
+        if make not in self.learners:
+            forget_compiled()
+            # Jobs go seed by seed, and a seed is part of what was compiled: those of another are done with.
+            self.learners = {
+                known: trainer
+                for known, trainer in self.learners.items()
+                if known.training.seed == make.training.seed
+            }
+            self.learners[make] = Trainer(build_denoiser(settings), settings.training, self.device)
+        return self.learners[make]
+
+    def told(self, job: StudyRun, outcome: Outcome) -> None:
+        what = "trained on" if outcome.finished else "paused at"
+        say(f"{job.name}: {what} {format_count(outcome.images_seen)} images after {outcome.seconds:.0f} s.")
+
+    # -- the evaluation ------------------------------------------------------------------------------------------
+
+    def examine(self, job: StudyRun) -> None:
+        """Set the evaluation at moments of training, if asked for, and at its end; then write the record."""
+        folder = job.folder(self.paths)
+        end = trained_at(job, folder)
+        assert end is not None
+        forget_compiled()
+        model = self.examiner.ready(load_run(folder, images_seen=end, device=self.device))
+        evaluation = EvaluationConfig(**{**job.evaluation, "ks": tuple(job.evaluation["ks"])})
+        moments = [self.moment(job, model, evaluation, seen) for seen in self.before_the_end(job, end)]
+        take_weights(model, folder, end)
+        answers = self.examiner.run(model, evaluation)
+        result = self.examiner.mark(model, answers)
+        moments += [self.state_at(model, end, answers)] if job.snapshots else []
+        record = self.record(job, model, answers, result, moments)
+        if evaluation.s_churn:
+            record["still"] = self.still(model, evaluation)
+        self.write(job, record, answers)
+        tidy(RunFolder(folder), self.keep)
+
+    def still(self, model: Model, evaluation: EvaluationConfig) -> dict[str, Any]:
+        """What the evaluation comes to without fresh noise; for comparison, so of no more images than other cells'."""
+        calm = replace(evaluation, s_churn=0.0, each=min(evaluation.each, IMAGES))
+        scores = self.examiner.mark(model, self.examiner.run(model, calm))
+        return {"k_max": scores["k_max"], "rows": moment_rows(scores)}
+
+    def before_the_end(self, job: StudyRun, end: int) -> list[int]:
+        """The moments of training to look at besides the end."""
+        kept = [seen for seen in snapshots(job.folder(self.paths)) if seen <= end]
+        return evenly(kept, job.snapshots)[:-1] if job.snapshots else []
+
+    def moment(self, job: StudyRun, model: Model, evaluation: EvaluationConfig, seen: int) -> dict[str, Any]:
+        """K_max and shares after `seen` images; kept in the run folder, as the whole series takes a while."""
+        folder = job.folder(self.paths)
+        path = RunFolder(folder).results / f"evaluation-{seen:012d}.json"
+        known = read_json(path) if path.is_file() else {}
+        if known.get("evaluation") != dict(job.evaluation):
+            self.clock.check()
+            take_weights(model, folder, seen)
+            answers = self.examiner.run(model, evaluation)
+            scores = self.examiner.mark(model, answers, False, QUICK_RESAMPLES)
+            known = {
+                "evaluation": dict(job.evaluation),
+                "moment": self.moment_of(model, seen, scores, answers),
+            }
+            write_json(path, known)
+        return known["moment"]
+
+    def moment_of(
+        self, model: Model, images_seen: int, result: dict[str, Any], answers: Answers
+    ) -> dict[str, Any]:
+        """What is kept of an evaluation during training: K_max, the shares of every K, and conditional locality."""
+        scores = {"k_max": result["k_max"], "rows": moment_rows(result)}
+        return {**self.state_at(model, images_seen, answers), **scores}
+
+    def state_at(self, model: Model, images_seen: int, answers: Answers) -> dict[str, Any]:
+        """A moment without its marks: those of the last one are the record's own."""
+        return {
+            "images_seen": images_seen,
+            "locality": locality_of(model, self.device),
+            "examined": spent_on(answers),
+        }
+
+    def record(
+        self,
+        job: StudyRun,
+        model: Model,
+        answers: Answers,
+        result: dict[str, Any],
+        moments: list[dict[str, Any]],
+    ) -> dict[str, Any]:
+        settings = job.settings
+        return {
+            "format": FORMAT,
+            "cell": job.cell.name,
+            "experiment": job.cell.experiment,
+            "max_train_objects": job.cell.max_train_objects,
+            "about": job.cell.about,
+            "preset": settings.preset,
+            "seed": job.seed,
+            "paper": job.cell.paper.plain(),
+            "settings": settings.plain(),
+            "evaluation": dict(job.evaluation),
+            "training": training_record(job, RunFolder(job.folder(self.paths)), model, self.device),
+            "ema": model.config["ema"],
+            "result": {**result, "rows": rows_kept(result)},
+            "quality": quality(answers),
+            "shown": shown_record(
+                answers, TrainingRange(job.cell.max_train_objects, settings.conditioner.label)
+            ),
+            "snapshots_asked": job.snapshots,
+            "snapshots": moments,
+            "examined": spent_on(answers),
+            "provenance": provenance(self.device),
+        }
+
+    def write(self, job: StudyRun, record: dict[str, Any], answers: Answers) -> None:
+        """The strip first: a record vouches for everything that belongs to it."""
+        save_image_grid(make_folder(self.paths.image_grids) / f"{job.name}{IMAGE_GRID}", answers)
+        # Settings stay exact: by them the record is recognized.
+        write_json(job.record_path(self.paths), {**rounded(record), "settings": record["settings"]})
+        write_study(self.paths)
+        if self.on_record:
+            self.on_record(job, record)
+
+
+# --- what a run folder says ---------------------------------------------------------------------------------
+
+
+def snapshots(folder: Path) -> list[int]:
+    """Moments of which averages are kept, earliest first."""
+    return sorted({int(kept.images_seen) for kept in RunFolder(folder).averages()})
+
+
+def trained_at(job: StudyRun, folder: Path) -> int | None:
+    """The moment at which this training was complete, if it is; another training in the folder is an error."""
+    run = RunFolder(folder)
+    if not run.config.is_file():
+        return None
+    run.check(job.settings)
+    return next((seen for seen in snapshots(folder) if seen >= job.settings.training.total), None)
+
+
+def training_record(job: StudyRun, run: RunFolder, model: Model, device: torch.device) -> dict[str, Any]:
+    seen = model.config["images_seen"]
+    seconds, last = training_seconds(run, seen)
+    return {
+        "images_seen": seen,
+        "seconds": round(seconds, 3),
+        "images_per_second": round(seen / seconds, 1) if seconds else None,
+        "loss": last.get("loss"),
+        "weights": sum(p.numel() for p in model.denoiser.parameters()),
+        "precision": chosen_precision(job.settings.training, device),
+        "compiled": chosen_compile(job.settings.training, device),
+        "peak_memory_bytes": taken_memory(device),
+    }
+
+
+def training_seconds(run: RunFolder, end: int) -> tuple[float, dict[str, Any]]:
+    """Time the training took, over however many sittings, from its log; and the log's last line."""
+    seconds, before, last = 0.0, 0, {}
+    for line in run.records():
+        if line["images_seen"] <= end:
+            seconds += (line["images_seen"] - before) / line["images_per_second"]
+            before, last = line["images_seen"], line
+    return seconds, last
+
+
+MOMENT_ROW = ("k", "n", "all_found", "exact", "allowed_extras", "two_missing", "found", "extra")
+
+
+def moment_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{name: row[name] for name in MOMENT_ROW} for row in result["rows"]]
+
+
+def rows_kept(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """All but the detector's own error, which is that of its calibration in every record."""
+    return [{name: value for name, value in row.items() if name != "detector"} for row in result["rows"]]
+
+
+def same_make(settings: Settings) -> Settings:
+    """The settings of all runs whose networks train by the same code: scenes and labels are only what it sees."""
+    seen = replace(settings.data, objects=(1, 1), seed=0, quality="fast")
+    return replace(settings, experiment="", conditioner=replace(settings.conditioner, label="all"), data=seen)
+
+
+def locality_of(model: Model, device: torch.device) -> dict[str, Any] | None:
+    """Conditional locality on noised truth; None where conditions have no location, or do not count yet."""
+    if not isinstance(model.conditioner, SpatialConditioner):
+        return None
+    try:
+        with torch.no_grad():
+            return conditional_locality_alone(model.denoiser, model.conditioner, model.size, LOCALITY, device)
+    except UserError:
+        return None
+
+
+def spent_on(answers: Answers) -> dict[str, Any]:
+    return {
+        "images": len(answers.prompts),
+        "sampling_seconds": round(answers.seconds["sampling"], 2),
+        "judging_seconds": round(answers.seconds["judging"], 2),
+    }
+
+
+def take_weights(model: Model, folder: Path, seen: int) -> None:
+    """The weights of another moment in the same module: what was compiled for it stays good."""
+    if model.config["images_seen"] != seen:
+        model.denoiser.load_state_dict(load_run(folder, images_seen=seen).denoiser.state_dict())
+        model.config["images_seen"] = seen
+
+
+def tidy(run: RunFolder, keep: Keep) -> None:
+    """Remove what a finished job no longer needs: full states, and perhaps averages before the last."""
+    if keep == "everything":
+        return
+    last = max(snapshots(run.folder))
+    earlier = [
+        path for path in run.snapshots.glob("ema-*.safetensors") if f"ema-{last:012d}-" not in path.name
+    ]
+    for path in [*run.states(), *(earlier if keep == "last" else [])]:
+        path.unlink()

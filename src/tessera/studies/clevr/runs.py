@@ -1,0 +1,226 @@
+"""A job is one cell with one training seed: where its files lie, what is finished of it, what is left to do."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tessera.config import Settings, first_difference, settings_from
+from tessera.files import read_json
+from tessera.studies.clevr.entries import StudyEntry
+from tessera.training.run_folder import RunFolder
+
+FORMAT = 1
+BENCHES = "bench-train*.json"
+# Settings that leave what is computed as it is, so that a record made with others of them still counts.
+NO_CHURN = {"s_churn": 0.0}  # of evaluations recorded before they could have any
+HARMLESS = {
+    f"training.{name}" for name in ("snapshot", "checkpoint", "compile", "render_batch", "micro_batch")
+}
+
+
+@dataclass(frozen=True)
+class StudyPaths:
+    """Folders of the study: runs (large, thrown away) and results (small, kept)."""
+
+    runs: Path = Path("runs/study")
+    results: Path = Path("results")
+
+    @property
+    def records(self) -> Path:
+        return self.results / "study"
+
+    @property
+    def image_grids(self) -> Path:
+        return self.records / "image_grids"
+
+    @property
+    def figures(self) -> Path:
+        return self.results / "figures"
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """One cell at one size with one training seed, and the evaluation it will sit."""
+
+    cell: StudyEntry
+    seed: int
+    settings: Settings
+    evaluation: Mapping[str, Any]  # the plain form of an Evaluation
+    snapshots: int = 0  # moments of training at which the evaluation is set besides the end
+
+    @property
+    def name(self) -> str:
+        return job_name(self.cell.name, self.settings.preset, self.seed)
+
+    @property
+    def samples(self) -> int:
+        return len(self.evaluation["ks"]) * self.evaluation["each"]
+
+    def folder(self, paths: StudyPaths) -> Path:
+        return paths.runs / self.name
+
+    def record_path(self, paths: StudyPaths) -> Path:
+        return paths.records / f"{self.name}.json"
+
+    def record(self, paths: StudyPaths) -> dict[str, Any] | None:
+        """The record of this very job, if it is finished."""
+        path = self.record_path(paths)
+        found = read_json(path) if path.is_file() else None
+        return found if found is not None and self.is_answered_by(found) else None
+
+    def is_answered_by(self, record: Mapping[str, Any]) -> bool:
+        """Whether a record has the same training, all that the evaluation asks for, and as many moments."""
+        if record.get("format") != FORMAT or not covers(
+            {**NO_CHURN, **record["evaluation"]}, self.evaluation
+        ):
+            return False
+        if first_difference(settings_from(record["settings"]), self.settings, HARMLESS):
+            return False
+        return record["snapshots_asked"] >= self.snapshots
+
+
+def covers(known: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
+    """Whether an evaluation asked for all these Ks, in as many images, made in the same way."""
+    asked = {**NO_CHURN, **asked}
+    alike = all(known[name] == asked[name] for name in asked.keys() - {"ks", "each"})
+    return alike and set(asked["ks"]) <= set(known["ks"]) and asked["each"] <= known["each"]
+
+
+def job_name(cell: str, preset: str, seed: int) -> str:
+    return f"{cell}-{preset}-seed{seed}"
+
+
+def evenly(moments: Sequence[int], count: int) -> list[int]:
+    """`count` of the moments, the last among them, as evenly spread as they can be."""
+    if count >= len(moments):
+        return list(moments)
+    return [moments[round((turn + 1) * len(moments) / count) - 1] for turn in range(count)]
+
+
+# --- what it will take --------------------------------------------------------------------------------------
+
+
+class Speeds:
+    """Speeds seen before: `bench train` records, and cells already trained and examined."""
+
+    def __init__(self, paths: StudyPaths):
+        benches = [read_json(path) for path in sorted(paths.results.glob(BENCHES))]
+        studied = [read_json(path) for path in sorted(paths.records.glob("*.json"))]
+        self.training = [(cost_in(r), r["images_per_second"]["mean"]) for r in in_lists(benches)]
+        self.training += [(cost_in(r), r["training"]["images_per_second"]) for r in studied]
+        self.evaluations = [
+            (cost_in(r), r["examined"]["images"] / seconds_in(r["examined"])) for r in studied
+        ]
+
+    def images_per_second(self, settings: Settings) -> float | None:
+        """Of the latest record of the same network at the same size of image and batch."""
+        return latest(self.training, settings)
+
+    def samples_per_second(self, settings: Settings) -> float | None:
+        """Sampled and evaluated."""
+        return latest(self.evaluations, settings)
+
+
+def seconds_in(examined: Mapping[str, Any]) -> float:
+    return max(1e-9, examined["sampling_seconds"] + examined["judging_seconds"])
+
+
+def in_lists(records: Iterable[Any]) -> list[Any]:
+    """A bench file may hold one record or a list of them."""
+    return [one for each in records for one in (each if isinstance(each, list) else [each])]
+
+
+def latest(known: Sequence[tuple[tuple, float | None]], settings: Settings) -> float | None:
+    like = cost_of(settings)
+    found = [value for cost, value in known if value and cost == like]
+    return found[-1] if found else None
+
+
+def cost_in(record: Mapping[str, Any]) -> tuple:
+    """Read as settings, so that a record from before one of them existed counts as having had its default."""
+    return cost_of(settings_from(record["settings"]))
+
+
+def cost_of(settings: Settings) -> tuple:
+    """The settings that decide how fast a network is."""
+    kind = settings.denoiser.kind
+    denoiser = {name: value for name, value in asdict(settings.denoiser).items() if matters(name, kind)}
+    return denoiser, settings.data.size, settings.training.batch, settings.conditioner.kind
+
+
+def matters(name: str, kind: str) -> bool:
+    """A global network has no radius, and only the local convolutional one a depth."""
+    return not (name == "radius" and kind == "edm2") and not (name == "depth" and kind != "localconv")
+
+
+DONE = "done"
+ANOTHER_RUN = "another run"  # lies in the job's folder: the job will fail, and say why
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What is left to do for a job; minutes are None where no speed is known."""
+
+    job: StudyRun
+    state: str  # DONE, trained, half trained, not begun, or ANOTHER_RUN
+    images: int
+    samples: int
+    training_minutes: float | None
+    evaluation_minutes: float | None
+
+    @property
+    def minutes(self) -> float | None:
+        known = [part for part in (self.training_minutes, self.evaluation_minutes) if part is not None]
+        return None if self.training_minutes is None else sum(known)
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "job": self.job.name,
+            "state": self.state,
+            "images": self.images,
+            "samples": self.samples,
+            "training_minutes": self.training_minutes,
+            "evaluation_minutes": self.evaluation_minutes,
+            "minutes": self.minutes,
+        }
+
+
+def estimate(job: StudyRun, paths: StudyPaths, speeds: Speeds) -> Estimate:
+    """What is left of a job, and how long that took before."""
+    state = state_of(job, paths)
+    to_do = state not in (DONE, ANOTHER_RUN)
+    left = max(0, job.settings.training.total - images_seen(job.folder(paths))) if to_do else 0
+    samples = job.samples * max(1, job.snapshots) if to_do else 0
+    return Estimate(
+        job,
+        state,
+        left,
+        samples,
+        minutes_for(left, speeds.images_per_second(job.settings)),
+        minutes_for(samples, speeds.samples_per_second(job.settings)),
+    )
+
+
+def state_of(job: StudyRun, paths: StudyPaths) -> str:
+    if job.record(paths) is not None:
+        return DONE
+    folder = job.folder(paths)
+    if RunFolder(folder).difference(job.settings):
+        return ANOTHER_RUN
+    seen = images_seen(folder)
+    if seen >= job.settings.training.total:
+        return "trained"
+    return "half trained" if seen else "not begun"
+
+
+def images_seen(folder: Path) -> int:
+    """How far a run has come, by the names of what it saved."""
+    names = [path.stem.split("-")[1] for path in (folder / "snapshots").glob("*-*.safetensors")]
+    return max((int(name) for name in names if name.isdigit()), default=0)
+
+
+def minutes_for(count: int, per_second: float | None) -> float | None:
+    if not count:
+        return 0.0
+    return None if per_second is None else count / per_second / 60

@@ -1,0 +1,150 @@
+"""Several processes share the jobs of the study: while one compiles or sits an evaluation, others train."""
+
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Empty
+from typing import Any, NamedTuple
+
+import torch
+
+from tessera.console import progress, say
+from tessera.files import make_folder
+from tessera.studies.clevr.records import write_study
+from tessera.studies.clevr.runs import StudyPaths, StudyRun
+
+CONTROL = "nvidia-cuda-mps-control"
+PIPES = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
+PROBE = "import torch; torch.zeros(1, device='cuda').add_(1)"
+
+
+class Task(NamedTuple):
+    """What every worker of a crew is told."""
+
+    paths: StudyPaths
+    device: torch.device
+    minutes: float | None
+    keep: Any  # study.reproduce.Keep
+    threads: int
+
+
+class WorkerReport(NamedTuple):
+    """A worker on one job."""
+
+    job: str
+    finished: bool
+    trouble: str | None
+    words: list[str]
+
+
+def run_together(task: Task, jobs: Sequence[StudyRun], workers: int) -> tuple[bool, dict[str, str]]:
+    """Whether every job was seen to the end, and which of them failed, by name."""
+    todo = [job for job in jobs if job.record(task.paths) is None]
+    workers = min(workers, len(todo))
+    if not workers:
+        return True, {}
+    spawn = multiprocessing.get_context("spawn")
+    waiting, reports = spawn.Queue(), spawn.Queue()
+    for entry in [*todo, *[None] * workers]:
+        waiting.put(entry)
+    with shared_gpu(task.device):
+        crew = [spawn.Process(target=work, args=(task, n, waiting, reports)) for n in range(workers)]
+        for worker in crew:
+            worker.start()
+        heard = listen(crew, reports, len(todo))
+        for worker in crew:
+            worker.join()
+    write_study(task.paths)
+    failed = {report.job: report.trouble for report in heard if report.trouble}
+    lost = [worker.exitcode for worker in crew if worker.exitcode]
+    if lost:
+        failed["a worker"] = f"ended with code {lost[0]}; {log_folder(task.paths)} says why."
+    return not lost and sum(report.finished for report in heard) == len(todo), failed
+
+
+def listen(crew: Sequence[Any], reports: Any, expected: int) -> list[WorkerReport]:
+    """Reports until all have come or all workers have left."""
+    heard: list[WorkerReport] = []
+    with progress("jobs", expected) as advance:
+        while len(heard) < expected and (any(worker.is_alive() for worker in crew) or not reports.empty()):
+            try:
+                heard.append(reports.get(timeout=0.5))
+            except (
+                Empty,
+                KeyboardInterrupt,
+            ):  # an interruption reaches the workers too, and they put their work away
+                continue
+            for line in heard[-1].words:
+                say(line)
+            advance()
+    return heard
+
+
+def log_folder(paths: StudyPaths) -> Path:
+    return paths.runs / "workers"
+
+
+def work(task: Task, number: int, waiting: Any, reports: Any) -> None:
+    """A worker's day: one job after another until none is waiting or the clock has run out."""
+    path = make_folder(log_folder(task.paths)) / f"worker{number}.log"
+    with open(path, "a", buffering=1) as log:
+        os.dup2(log.fileno(), sys.stderr.fileno())
+        torch.set_num_threads(task.threads)
+        study, reported = new_study(task)
+        while (job := waiting.get()) is not None:
+            finished = study.run([job])
+            reports.put(WorkerReport(job.name, finished, study.failed.get(job.name), list(reported)))
+            reported.clear()
+            if not finished:
+                break
+
+
+def new_study(task: Task) -> tuple[Any, list[str]]:
+    """A study of this process's own, and the list in which it leaves a line for each record."""
+    from tessera.cli.reproduce import open_detector, outcome_words
+    from tessera.evaluation.calibrate import load_calibration
+    from tessera.studies.clevr.evaluate import Evaluator
+    from tessera.studies.clevr.reproduce import Clock, Study
+
+    reported: list[str] = []
+    examiner = Evaluator(open_detector(task.device), load_calibration(), task.device)
+
+    def on_record(job: StudyRun, record: dict[str, Any]) -> None:
+        reported.append(outcome_words(job, record))
+
+    return Study(task.paths, examiner, Clock(task.minutes), task.keep, on_record), reported
+
+
+@contextmanager
+def shared_gpu(device: torch.device) -> Iterator[bool]:
+    """Let processes compute side by side where NVIDIA's MPS can be had; elsewhere they take turns."""
+    control = shutil.which(CONTROL)
+    if device.type != "cuda" or control is None or PIPES[0] in os.environ:
+        yield False
+        return
+    with tempfile.TemporaryDirectory(prefix="tessera-mps-", ignore_cleanup_errors=True) as folder:
+        os.environ.update({name: str(make_folder(Path(folder) / name.lower())) for name in PIPES})
+        started = call(control, "-d") and call(sys.executable, "-c", PROBE)
+        if not started:
+            stop(control)
+        try:
+            yield started
+        finally:
+            stop(control)
+
+
+def call(*words: str, **more: Any) -> bool:
+    return subprocess.run(words, capture_output=True, timeout=120, **more).returncode == 0
+
+
+def stop(control: str) -> None:
+    if PIPES[0] in os.environ:
+        call(control, input=b"quit\n")
+        for name in PIPES:
+            del os.environ[name]

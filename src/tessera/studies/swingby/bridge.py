@@ -1,0 +1,68 @@
+"""From the identity task to diffusion: a linear conditional denoiser that becomes SIM when the noise is strong.
+
+The denoiser guesses the clean x0 from the condition c = x0 and the noisy y = x0 + tau n, scaled to y / sqrt(1 + tau^2).
+At large tau the image says nothing, everything must come through the condition, and the condition's block of the
+denoiser obeys the identity-map dynamics.
+"""
+
+import numpy as np
+
+from tessera.errors import UserError
+from tessera.studies.swingby import deep, one_layer
+from tessera.studies.swingby.data import Array
+from tessera.studies.swingby.integrate import RK4_REACH, Path, check_step, runge_kutta, step_count, watch
+from tessera.studies.swingby.starts import root
+
+
+def input_moment(a: Array, tau: float) -> Array:
+    """Second moment of [c ; y / sqrt(1 + tau^2)], (2d, 2d)."""
+    if not tau > 0:
+        raise UserError(f"The noise level tau must be positive, not {tau:g}.")
+    scale, moment = 1 / np.sqrt(1 + tau**2), np.diag(a)
+    noisy = (moment + tau**2 * np.eye(len(a))) * scale**2
+    return np.block([[moment, scale * moment], [scale * moment, noisy]])
+
+
+def one_layer_flow(a: Array, tau: float, times: Array, start: Array | None = None) -> Array:
+    """B(t) of x0_hat = B [c ; y'] under gradient flow, in closed form: (T, d, 2d)."""
+    d = len(a)
+    moment = input_moment(a, tau)
+    goal = np.eye(d, 2 * d)  # copying the condition is the exact answer
+    off = (np.zeros((d, 2 * d)) if start is None else start) - goal
+    values, vectors = np.linalg.eigh(moment)
+    decay = np.exp(-values * np.asarray(times, float)[:, None])  # (T, 2d)
+    return goal + ((off @ vectors) * decay[:, None, :]) @ vectors.T
+
+
+def distance_from_sim(a: Array, tau: float, times: Array) -> float:
+    """Largest difference, over time and entries, between the condition block and SIM's one-layer closed form."""
+    d = len(a)
+    sim = one_layer.flow(np.zeros((d, d)), a, times)
+    return float(np.abs(one_layer_flow(a, tau, times)[:, :, :d] - sim).max())
+
+
+def two_layer_flow(w0: Array, a: Array, tau: float, duration: float, step: float) -> Path:
+    """B = W2 W1, balanced in the condition block and blind to the image at the start; watched as B (d, 2d)."""
+    d = len(a)
+    moment = input_moment(a, tau)
+    check_step(step, 2 * float(np.linalg.eigvalsh(moment)[-1]), RK4_REACH)
+    inputs = root(moment)  # (2d, 2d)
+    above, below = deep.balanced_layers(w0, 2)
+    layers = (np.concatenate([below, np.zeros((d, d))], axis=1), above)
+    steps = step_count(duration, step)
+    states = runge_kutta(lambda state: deep.velocity(state, inputs, inputs[:d]), layers, step, steps)
+    return Path(step * np.arange(steps + 1), watch(states, deep.product))
+
+
+def condition_error(blocks: Array, point: Array) -> Array:
+    """E at the composition when only the condition speaks (y = 0): blocks (T, d, 2d) -> (T,)."""
+    d = len(point)
+    return 0.5 * np.square(blocks[..., :d] @ point - point).sum(-1)
+
+
+def full_error(blocks: Array, point: Array, tau: float) -> Array:
+    """Expected E when the noisy image shows the composition too: (T,)."""
+    d, scale = len(point), 1 / np.sqrt(1 + tau**2)
+    signal = blocks[..., :d] @ point + blocks[..., d:] @ point * scale
+    noise = (tau * scale) ** 2 * np.square(blocks[..., d:]).sum((-2, -1))
+    return 0.5 * (np.square(signal - point).sum(-1) + noise)

@@ -1,0 +1,158 @@
+"""Phase diagrams: where in the space of settings does the error swing, and by how much."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from tessera.errors import UserError
+from tessera.evaluation.intervals import wilson
+from tessera.studies.swingby import deep, symmetric
+from tessera.studies.swingby.analysis import THRESHOLD, check_threshold, rise
+from tessera.studies.swingby.data import Array, Sim, second_moment
+from tessera.studies.swingby.pairs import run_pairs
+from tessera.studies.swingby.starts import aligned_map, gaussian_factors, positive_factors
+
+AxisName = Literal["ratio", "omega", "rho", "sigma"]
+StartName = Literal["aligned", "positive", "gaussian"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    label: str
+    low: float
+    high: float
+    log: bool = False
+
+    def values(self, cells: int) -> Array:
+        spaced = np.geomspace if self.log else np.linspace
+        return spaced(self.low, self.high, cells)
+
+
+AXES: dict[str, Axis] = {
+    "ratio": Axis("signal ratio  $\\mu_2/\\mu_1$", 1.0, 4.0),
+    "omega": Axis("size of the start  $\\omega$", 1e-3, 0.5, log=True),
+    "rho": Axis("alignment of the start  $\\rho$", -0.5, 0.99),
+    "sigma": Axis("diversity  $\\sigma$", 0.0, 1.5),
+}
+DEFAULTS = {"ratio": 2.0, "omega": 0.05, "rho": 0.9, "sigma": 0.05}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A grid of settings, each run from several starts; heights are rises over mu1^2 / 2, the weak concept's share."""
+
+    x: Array  # (nx,)
+    y: Array  # (ny,)
+    heights: Array  # (ny, nx, seeds)
+    swung: np.ndarray  # (ny, nx, seeds) bool
+
+    @property
+    def mean(self) -> Array:
+        return self.heights.mean(-1)
+
+    @property
+    def share(self) -> Array:
+        """Share of starts that swing, (ny, nx)."""
+        return self.swung.mean(-1)
+
+
+def phase_diagram(
+    x: AxisName,
+    y: AxisName,
+    cells: int = 40,
+    seeds: int = 20,
+    start: StartName = "positive",
+    width: int = 2,
+    fixed: dict[str, float] | None = None,
+    axes: dict[str, Axis] | None = None,
+    threshold: float = THRESHOLD,
+    on_chunk=None,
+) -> Phase:
+    """Two concepts with mu1 = 1, symmetric model, all other settings held at `fixed`."""
+    check_axes(x, y, cells, seeds, start)
+    check_width(width)
+    check_threshold(threshold)
+    axes = {**AXES, **(axes or {})}
+    xs, ys = axes[x].values(cells), axes[y].values(cells)
+    grid_y, grid_x, seed = (part.ravel() for part in np.meshgrid(ys, xs, np.arange(seeds), indexing="ij"))
+    settings = {**DEFAULTS, **(fixed or {}), x: grid_x, y: grid_y}
+    values = {name: np.broadcast_to(value, grid_x.shape) for name, value in settings.items()}
+    check_settings(values)
+    mu = np.stack([np.ones_like(grid_x), values["ratio"]], -1)  # (B, 2)
+    a = second_moment(mu, values["sigma"][:, None], 2)
+    runs = run_pairs(start_maps(values, seed, start, width), mu, a, on_chunk=on_chunk)
+    shape = (len(ys), len(xs), seeds)
+    return Phase(xs, ys, (runs.rise / 0.5).reshape(shape), runs.swings(threshold).reshape(shape))
+
+
+def start_maps(values: dict[str, Array], seed: np.ndarray, start: StartName, width: int) -> Array:
+    """W0 of every run, (B, 2, 2); seed k draws the same directions at every setting."""
+    if start == "aligned":
+        return aligned_map(values["omega"], values["rho"])
+    seeds = range(int(seed.max()) + 1)
+    if start == "positive":
+        unit = positive_factors(seeds, 1.0, (2, width))
+    else:
+        unit = gaussian_factors(seeds, 1 / np.sqrt(width), (2, width))  # rows of norm about 1
+    return symmetric.map_of(values["omega"][:, None, None] * unit[seed.astype(int)])
+
+
+def check_axes(x: str, y: str, cells: int, seeds: int, start: str) -> None:
+    if x == y:
+        raise UserError(f"A phase diagram needs two different axes, not `{x}` twice.")
+    if cells < 2 or seeds < 1:
+        raise UserError("A phase diagram needs at least 2 cells per axis and 1 seed.")
+    if start == "aligned" and seeds != 1:
+        raise UserError("The aligned start has nothing random in it; use --seeds 1.")
+    if start != "aligned" and "rho" in (x, y):
+        raise UserError("The alignment rho can be chosen only with --start aligned; other starts draw it.")
+
+
+def check_width(width: int) -> None:
+    if width < 1:
+        raise UserError(f"The width must be at least 1, not {width}.")
+
+
+def check_settings(values: dict[str, Array]) -> None:
+    if (values["sigma"] < 0).any():
+        raise UserError("Diversities sigma must not be negative.")
+    if (values["ratio"] <= 0).any() or (values["omega"] <= 0).any():
+        raise UserError("The signal ratio and the size of the start must be positive.")
+
+
+def depth_study(depth: int, dim: int, seeds: range, rate: float = 0.1, steps: int = 3200) -> np.ndarray:
+    """Which torch-default starts of an untied linear network rise by more than 1e-3 E(0), mu = (1, 2): (seeds,)."""
+    task = Sim((1, 2), 0.05, dim)
+    layers = deep.uniform_layers(seeds, (dim,) * (depth + 1))
+    errors = deep.descent_errors(layers, task.a, rate, steps, task.target)
+    return rise(errors) > 1e-3 * errors[0]
+
+
+def width_study(width: int, seeds: range, energy: float = 0.0025) -> np.ndarray:
+    """Which Gaussian starts with width * tau^2 = energy rise by more than 1e-4 E(0), mu = (1, 2): (seeds,)."""
+    task = Sim((1, 2), 0.05)
+    w0 = symmetric.map_of(gaussian_factors(seeds, np.sqrt(energy / width), (2, width)))
+    runs = run_pairs(w0, np.tile(task.mu, (len(w0), 1)), np.tile(task.a, (len(w0), 1)))
+    return runs.rise > 1e-4 * runs.first
+
+
+def share_interval(hits: np.ndarray) -> dict[str, float | int | list[float]]:
+    """A share with its 95% Wilson interval."""
+    count, n = int(np.sum(hits)), len(hits)
+    return {"share": count / n, "ci95": list(wilson(count, n)), "n": n}
+
+
+def mean_half_width(values: Array) -> Array:
+    """Half the 95% interval of a mean over the last axis (normal approximation)."""
+    n = values.shape[-1]
+    return 1.959964 * values.std(-1, ddof=1) / np.sqrt(n) if n > 1 else np.zeros(values.shape[:-1])
+
+
+def with_range(name: AxisName, limits: tuple[float, ...]) -> Axis:
+    """The axis with limits of its own."""
+    if len(limits) != 2 or not limits[0] < limits[1]:
+        raise UserError("A range is two numbers, the lower one first.")
+    if AXES[name].log and limits[0] <= 0:
+        raise UserError(f"The axis `{name}` is logarithmic and must begin above zero.")
+    return replace(AXES[name], low=limits[0], high=limits[1])

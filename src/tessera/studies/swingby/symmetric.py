@@ -1,0 +1,152 @@
+"""f(x) = U U^T x: the smallest model that swings. Two clocks are in use and both are named.
+
+`paper` runs dU/dt = -1/2 dL/dU, the field printed in the source; `flow` is plain gradient flow dU/dt = -dL/dU, the
+same path at twice the speed.
+"""
+
+import warnings
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from tessera.studies.swingby.data import Array
+from tessera.studies.swingby.integrate import (
+    EULER_REACH,
+    RK4_REACH,
+    Path,
+    State,
+    check_step,
+    descend,
+    runge_kutta,
+    step_count,
+    watch,
+)
+
+Clock = Literal["paper", "flow"]
+CLOCK_SPEED: dict[str, float] = {"paper": 1.0, "flow": 2.0}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The three parts of dW/dt = growth - suppression - noise, each (..., d, d)."""
+
+    growth: Array
+    suppression: Array
+    noise: Array
+
+
+def pull(w: Array, a: Array) -> Array:
+    """(I - W) A + A (I - W), which for a diagonal A is an elementwise product: (..., d, d)."""
+    return (np.eye(w.shape[-1]) - w) * (a[..., :, None] + a[..., None, :])
+
+
+def gradient(u: Array, a: Array) -> Array:
+    """dL/dU = ((W - I) A + A (W - I)) U for U (..., d, d')."""
+    return -pull(map_of(u), a) @ u
+
+
+def field(w: Array, a: Array) -> Array:
+    """V(W) = W A + A W - 1/2 (A W^2 + W^2 A + 2 W A W): dW/dt on the paper's clock, (..., d, d)."""
+    half = 0.5 * pull(w, a) @ w
+    return half + np.swapaxes(half, -1, -2)
+
+
+def terms(w: Array, a: Array) -> Terms:
+    """Growth, suppression and noise entry by entry. "Noise" is the source's word for a deterministic interaction."""
+    rows, columns = a[..., :, None], a[..., None, :]
+    diagonal = np.diagonal(w, axis1=-2, axis2=-1)
+    by_row = 0.5 * w * diagonal[..., :, None] * (3 * rows + columns)
+    by_column = 0.5 * w * diagonal[..., None, :] * (3 * columns + rows)
+    suppression = by_row + by_column * (1 - np.eye(w.shape[-1]))
+    everything = 0.5 * (rows + columns) * (w @ w) + (w * columns) @ w
+    return Terms(w * (rows + columns), suppression, everything - suppression)
+
+
+def map_of(u: Array) -> Array:
+    """W = U U^T."""
+    return u @ np.swapaxes(u, -1, -2)
+
+
+def flow(
+    w0: Array, a: Array, duration: float, step: float, clock: Clock = "paper", every: int = 1, on_step=None
+) -> Path:
+    """The ODE on W itself, from symmetric starts (..., d, d)."""
+    speed = CLOCK_SPEED[clock]
+    check_step(step, 2 * speed * float(a.max()), RK4_REACH)
+    steps = step_count(duration, step)
+
+    def velocity(state: State) -> State:
+        return (speed * field(state[0], a),)
+
+    states = runge_kutta(velocity, (w0,), step, steps)
+    return Path(step * np.arange(0, steps + 1, every), watch(states, lambda state: state[0], every, on_step))
+
+
+def factor_flow(
+    u0: Array, a: Array, duration: float, step: float, clock: Clock = "paper", every: int = 1, on_step=None
+) -> Path:
+    """The ODE on the factor U (..., d, d'); watched as W = U U^T."""
+    warn_if_narrow(u0, a)
+    speed = CLOCK_SPEED[clock]
+    check_step(step, 2 * speed * float(a.max()), RK4_REACH)
+    steps = step_count(duration, step)
+    states = runge_kutta(_factor_velocity(a, speed), (u0,), step, steps)
+    return Path(
+        step * np.arange(0, steps + 1, every), watch(states, lambda state: map_of(state[0]), every, on_step)
+    )
+
+
+def factor_descent(
+    u0: Array, a: Array, rate: float, steps: int, clock: Clock = "paper", every: int = 1, on_step=None
+) -> Path:
+    """Gradient descent on U: U+ = U - rate/2 dL/dU (paper) or U - rate dL/dU (flow). Time is rate * steps."""
+    warn_if_narrow(u0, a)
+    speed = CLOCK_SPEED[clock]
+    check_step(rate, 2 * speed * float(a.max()), EULER_REACH, "learning rate")
+    states = descend(_factor_velocity(a, speed), (u0,), rate, steps)
+    return Path(
+        rate * np.arange(0, steps + 1, every), watch(states, lambda state: map_of(state[0]), every, on_step)
+    )
+
+
+def _factor_velocity(a: Array, speed: float):
+    def velocity(state: State) -> State:
+        return (-0.5 * speed * gradient(state[0], a),)
+
+    return velocity
+
+
+def diagonal_path(w0: Array, a: Array, times: Array) -> Array:
+    """A diagonal start stays diagonal and every entry is a logistic curve (paper clock): (T, d)."""
+    odds = w0 / (1 - w0) * np.exp(2 * a * np.asarray(times)[:, None])
+    return odds / (1 + odds)
+
+
+def log_det_speed(w: Array, a: Array) -> Array:
+    """d log det W / dt = 2 tr(A (I - W)) on the paper's clock: full rank is never lost, missing rank never gained."""
+    return 2 * (a * (1 - np.diagonal(w, axis1=-2, axis2=-1))).sum(-1)
+
+
+def settling_time(w0: Array, a: Array, margin: float = 5.0) -> Array:
+    """Paper-clock time after which all concepts are learned: the weakest direction has to grow from its start to 1.
+
+    W0 (..., d, d), a (..., d) -> (...). Directions that are absent from the start do not count.
+    """
+    eigenvalues = np.linalg.eigvalsh(w0)  # (..., d)
+    present = eigenvalues > 1e-12 * np.maximum(eigenvalues[..., -1:], 1e-300)
+    smallest = np.where(present, eigenvalues, np.inf).min(-1)
+    slowest = np.where(a > 0, a, np.inf).min(-1)
+    growth = np.log(np.maximum(1 / np.minimum(smallest, 1.0), np.e)) / (2 * slowest)
+    return growth + margin / slowest
+
+
+def warn_if_narrow(u: Array, a: Array) -> None:
+    """U U^T has rank at most d', and gradient flow never adds rank."""
+    concepts, width = int((a > 0).sum(-1).max()), u.shape[-1]
+    if width < concepts:
+        warnings.warn(
+            f"Width {width} is below the number of concepts {concepts}: "
+            f"{concepts - width} of them will never be learned.",
+            stacklevel=3,
+        )

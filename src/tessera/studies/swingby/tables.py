@@ -1,0 +1,35 @@
+"""The table of swing-by in a diffusion model, for the terminal and the docs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tessera.rows import Rows, or_not_run
+
+HEADS = ("gap", "trainings", "first learned", "error at the end", "rise", "by chance, 95%", "p", "swing-by")
+
+
+def swingby_rows(gaps: Sequence[Mapping[str, Any]]) -> Rows:
+    """One row for each color gap."""
+    return [HEADS, *(swingby_row(gap) for gap in gaps)]
+
+
+def swingby_row(gap: Mapping[str, Any]) -> Sequence[str]:
+    rise = gap["rise"]
+    return (
+        f"{gap['gap']:.3f}",
+        str(gap["seeds"]),
+        str(gap["first"]["concept"] or "neither"),
+        f"{gap['error'][-1]:.3f}",
+        f"{rise['value']:.3f} [{rise['low']:.3f}, {rise['high']:.3f}]",
+        f"{gap['rise_by_chance']:.3f}",
+        f"{gap['p']:.3f}",
+        "yes" if gap["swing_by"] else "no",
+    )
+
+
+def swingby(results: Any) -> Rows:
+    record = results.one("swingby")
+    return or_not_run(swingby_rows(record["gaps"] if record else []))
+
+
+DYNAMICS_TABLES: dict[str, Callable[[Any], Rows]] = {"swingby": swingby}

@@ -1,0 +1,387 @@
+"""Figures in the manner of the paper's Figures 4 to 7 and 13, each with the control that belongs to it."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
+from torch import Tensor
+
+from tessera.analysis.feature_figures import BAND, INTERVAL, LEARNED, color_bar, head
+from tessera.analysis.feature_figures import HEAT as COSINES
+from tessera.analysis.feature_statistics import Disentanglement
+from tessera.analysis.locality_figures import (
+    GAMMA,
+    HEAT,
+    bare_axes,
+    close_together,
+    condition_color,
+    noise_axis,
+    show_image,
+    styled,
+)
+from tessera.analysis.pixel_influence import Pixel
+from tessera.studies.swingby.figures import INK, QUIET
+from tessera.studies.text_to_image.disentangle import DisentangleResult, Level, Space
+from tessera.studies.text_to_image.hooks import position_of, short_name
+from tessera.studies.text_to_image.influence import UNITS, PixelInfluence, Unit, WordInfluence
+from tessera.studies.text_to_image.prompts import Concept
+
+POSITIONS = ("down", "mid", "up", "latent", "pixel")
+COLUMNS = 10  # matrices side by side
+WAY_NAMES = {
+    "remove": "taken out of the text",
+    "sequence": "by the sequence alone",
+    "pooled": "by the pooled vector alone",
+    "mask": "by its own tokens alone",
+}
+WITHIN, BETWEEN = "#2a6f97", "#d9a15b"
+
+
+# -- Figures 4 and 6 ---------------------------------------------------------------------------------------
+
+
+@styled
+def figure_locality(
+    image: Tensor, pixel: PixelInfluence | None, words: WordInfluence | None, unit: Unit, title: str
+) -> Figure:
+    """The image with its probes, which latent cells move each probe, and which words, over noise levels."""
+    levels, probes = (len(pixel.sigmas), len(pixel.probes)) if pixel else (0, 0)
+    curves = min(2, len(words.probes)) if words else 0
+    height = max(3.6, 1.15 * probes + 0.7)
+    widths = [height - 0.6, *([1.12 * levels + 0.5] if levels else []), *([3.2] if curves else [])]
+    figure = Figure(figsize=(sum(widths), height))
+    parts = figure.subfigures(1, len(widths), width_ratios=widths, squeeze=False)[0].tolist()
+    shown: PixelInfluence | WordInfluence | None = pixel or words
+    draw_image(parts.pop(0), image, shown)
+    if pixel:
+        draw_heat(parts.pop(0), pixel, words)
+    if words and curves:
+        draw_curves(parts.pop(0), words, unit, curves)
+    head(figure, title)
+    return figure
+
+
+def draw_image(part, image: Tensor, shown: PixelInfluence | WordInfluence | None) -> None:
+    ax = part.subplots()
+    show_image(ax, image)
+    if shown is None:
+        return
+    rows, cols = shown.maps.shape[-2:]
+    height, width = image.shape[-2:]
+    for number, probe in enumerate(shown.probes):
+        spot = ((probe.col + 0.5) * width / cols - 0.5, (probe.row + 0.5) * height / rows - 0.5)
+        ax.plot(*spot, marker="+", ms=12, mew=2.2, color=INK, path_effects=[OUTLINE])
+        ax.annotate(
+            LETTERS[number % len(LETTERS)],
+            spot,
+            (7, 5),
+            textcoords="offset points",
+            weight="bold",
+            path_effects=[OUTLINE],
+        )
+    ax.set_title("the first seed's image", fontsize=8)
+
+
+OUTLINE = withStroke(linewidth=4, foreground="white")
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def probe_name(number: int, probe: Pixel) -> str:
+    return f"{LETTERS[number % len(LETTERS)]} ({probe.row}, {probe.col})"
+
+
+def draw_heat(part, pixel: PixelInfluence, words: WordInfluence | None) -> None:
+    """A row per probe, a column per level; each map to its own maximum, below it the words that dominate there."""
+    axes = part.subplots(len(pixel.probes), len(pixel.sigmas), squeeze=False)
+    for row, probe in enumerate(pixel.probes):
+        for column, sigma in enumerate(pixel.sigmas):
+            ax, influence = axes[row, column], pixel.maps[column, row].numpy()
+            ax.imshow(influence, cmap=HEAT, norm=PowerNorm(GAMMA, 0, max(influence.max(), 1e-30)))
+            bare_axes(ax)
+            framed(ax, probe, int(pixel.sides[column, row]))
+            if words and sigma in words.sigmas:
+                named = words.dominant(words.sigmas.index(sigma), row)
+                ax.set_xlabel(
+                    ", ".join(named[:3]) + " ..." * (len(named) > 3), fontsize=6.5, color=LEARNED, labelpad=2
+                )
+            if row == 0:
+                ax.set_title(rf"$\sigma$ = {sigma:.2g}", fontsize=8, loc="center")
+        axes[row, 0].set_ylabel(probe_name(row, probe), fontsize=8)
+    of = "clean latent" if pixel.of == "clean" else "predicted noise"
+    note = f"influence of latent cells on the {of} at a probe (root); square: 90%; red: dominant words"
+    part.supxlabel(note, fontsize=7, color=QUIET)
+
+
+def framed(ax: Axes, probe: Pixel, side: int) -> None:
+    corner = (probe.col - side / 2, probe.row - side / 2)
+    ax.add_patch(Rectangle(corner, side, side, fill=False, ec="white", lw=0.8))
+
+
+def draw_curves(part, words: WordInfluence, unit: Unit, panels: int) -> None:
+    """Influence of every word at the first probes; dominant words of the noisiest level are named in bold."""
+    values = words.at(unit).numpy()  # (S, P, K)
+    axes = part.subplots(panels, 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    for number, ax in enumerate(axes):
+        for k, word in enumerate(words.words):
+            ax.plot(words.sigmas, values[:, number, k], color=condition_color(k), lw=1.4, label=word)
+        ax.set_title(probe_name(number, words.probes[number]), fontsize=8)
+        noise_axis(ax)
+    axes[-1].set_xlabel(r"noise level $\sigma$")
+    part.supylabel(UNITS[unit], fontsize=8)
+    handles, labels = axes[0].get_legend_handles_labels()
+    part.legend(handles, labels, loc="outside right upper", fontsize=7)
+
+
+@styled
+def figure_words(words: WordInfluence, title: str, columns: int = 6) -> Figure:
+    """Where each word acts: Eq. 10 over the whole latent, a row per word; one scale per level."""
+    levels = sorted(
+        {round(level) for level in np.linspace(0, len(words.sigmas) - 1, min(columns, len(words.sigmas)))}
+    )
+    rows = len(words.words)
+    figure = Figure(figsize=(1.1 * len(levels) + 1.2, 1.08 * rows + 0.8), layout=close_together())
+    axes = figure.subplots(rows, len(levels), squeeze=False)
+    for column, level in enumerate(levels):
+        maps = words.maps[level].numpy()
+        axes[0, column].set_title(rf"$\sigma$ = {words.sigmas[level]:.2g}", fontsize=8, loc="center")
+        for row, influence_map in enumerate(maps):
+            axes[row, column].imshow(
+                influence_map, cmap=HEAT, norm=PowerNorm(GAMMA, 0, max(maps.max(), 1e-30))
+            )
+            bare_axes(axes[row, column])
+    for row, word in enumerate(words.words):
+        axes[row, 0].set_ylabel(word, fontsize=8)
+    figure.supxlabel(
+        "change when the word is taken away (root, one scale per column)", fontsize=7, color=QUIET
+    )
+    head(figure, title)
+    return figure
+
+
+@styled
+def figure_paths(paths: Mapping[str, WordInfluence], title: str) -> Figure:
+    """How much of a word's influence enters by the sequence and how much by the pooled vector, and how flat each is."""
+    figure = Figure(figsize=(8.4, 3.1))
+    left, right = figure.subplots(1, 2)
+    for number, (how, words) in enumerate(paths.items()):
+        flat = words.maps.flatten(2)  # (S, K, H W)
+        mean, spread = flat.mean((1, 2)), (flat.std(2) / flat.mean(2).clamp(min=1e-30)).mean(1)
+        options = {"color": condition_color(number), "marker": "o", "ms": 3, "label": WAY_NAMES[how]}
+        left.plot(words.sigmas, mean, **options)
+        right.plot(words.sigmas, spread, **options)
+    left.set(
+        ylabel=UNITS["clean"] + ",\nmean over words and cells", xlabel=r"noise level $\sigma$", yscale="log"
+    )
+    right.set(ylabel="variation over the image\n(standard deviation / mean)", xlabel=r"noise level $\sigma$")
+    right.set_ylim(0, None)
+    for ax in (left, right):
+        noise_axis(ax)
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
+    head(figure, title)
+    return figure
+
+
+# -- Figure 5 ----------------------------------------------------------------------------------------------
+
+
+@styled
+def figure_features(found: DisentangleResult, level: Level, title: str) -> Figure:
+    """Within and between categories by position, ratio and gap over layers beside untrained networks, and matrices."""
+    positions = by_position([*level.spaces, *found.outputs])
+    below = 10.5 / (len(positions) + 0.6) + 0.5
+    figure = Figure(figsize=(11, 4.4 + below))
+    top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=[4.4, below])[:, 0]
+    left, right = top.subfigures(1, 2, squeeze=False, width_ratios=[1, 1.7])[0]
+    draw_bars(left.subplots(), positions)
+    ratio, gap = right.subplots(2, 1, sharex=True)
+    draw_layers(ratio, "ratio", level.spaces, found.outputs)
+    draw_layers(gap, "gap", level.spaces, found.outputs)
+    ratio.legend(fontsize=7.5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    draw_matrices(bottom, positions, found.concepts)
+    head(figure, title)
+    return figure
+
+
+def by_position(spaces: Sequence[Space]) -> dict[str, list[Space]]:
+    """Layers of the down, middle and up part, and the outputs."""
+    found: dict[str, list[Space]] = {}
+    for space in spaces:
+        found.setdefault(position_of(space.name), []).append(space)
+    return {position: found[position] for position in POSITIONS if position in found}
+
+
+def draw_bars(ax: Axes, positions: Mapping[str, Sequence[Space]]) -> None:
+    """Means over the layers of a position."""
+    for number, spaces in enumerate(positions.values()):
+        for shift, name, color in ((-0.2, "within", WITHIN), (0.2, "between", BETWEEN)):
+            value = float(np.nanmean([getattr(space.found, name) for space in spaces]))
+            ax.bar(
+                number + shift, value, 0.36, color=color, label=f"{name} categories" if number == 0 else None
+            )
+            ax.text(number + shift, value, f"{value:.2f}", ha="center", va="bottom", fontsize=7)
+    ax.set_xticks(range(len(positions)), list(positions))
+    ax.set(ylabel="mean cosine similarity")
+    ax.margins(y=0.2)
+    ax.grid(False, axis="x")
+    ax.axhline(0, color=INK, lw=0.8)
+    ax.legend(fontsize=7.5, loc="upper right", ncols=2)
+
+
+MEASURE_NAMES = {"ratio": "within / between", "gap": "within - between"}
+
+
+def draw_layers(ax: Axes, name: str, layers: Sequence[Space], outputs: Sequence[Space]) -> None:
+    """A measure of every layer with its interval, over the band of networks that learned nothing."""
+    position = np.arange(len(layers))
+    values = np.array([getattr(space.found, name) for space in layers])
+    bands = [space.null.get(name) for space in layers]
+    if any(band is not None for band in bands):
+        low, high = ([math.nan if b is None else getattr(b, end) for b in bands] for end in ("low", "high"))
+        ax.fill_between(position, low, high, color=BAND, lw=0, step="mid", label="untrained")
+    ends = [space.found.intervals.get(name) or (math.nan, math.nan) for space in layers]
+    ax.fill_between(position, *np.array(ends).T, color=INTERVAL, alpha=0.7, lw=0, label="95%, seeds")
+    ax.plot(position, values, color=LEARNED, lw=1.4, marker="o", ms=2.6, label="layer by layer")
+    for number, space in enumerate(outputs):
+        color = condition_color(number + 1)
+        ax.axhline(getattr(space.found, name), color=color, lw=1.1, ls=(0, (4, 2)), label=space.name)
+    ax.axhline(1 if name == "ratio" else 0, color=QUIET, lw=0.8)
+    mark_positions(ax, [position_of(space.name) for space in layers])
+    ax.set(ylabel=MEASURE_NAMES[name], xlim=(-0.5, len(layers) - 0.5))
+    ax.set_ylim(
+        *limits(values, [getattr(space.found, name) for space in outputs], 1 if name == "ratio" else 0)
+    )
+    ax.grid(False, axis="x")
+
+
+def limits(values: np.ndarray, outputs: Sequence[float], origin: float) -> tuple[float, float]:
+    """Around what was measured: a ratio whose denominator is near 0 in some untrained network must not hide it."""
+    known = [value for value in (*values, *outputs, origin) if math.isfinite(value)]
+    room = 0.6 * max(max(known) - min(known), 0.05)
+    return min(known) - room, max(known) + room
+
+
+def mark_positions(ax: Axes, names: Sequence[str]) -> None:
+    """Parts of the network under the axis, lines where they meet."""
+    starts = [number for number, name in enumerate(names) if number == 0 or names[number - 1] != name]
+    ends = [*starts[1:], len(names)]
+    for start in starts[1:]:
+        ax.axvline(start - 0.5, color=QUIET, lw=0.7)
+    ax.set_xticks([(a + b - 1) / 2 for a, b in zip(starts, ends)], [names[start] for start in starts])
+    ax.tick_params(axis="x", length=0)
+
+
+def draw_matrices(part, positions: Mapping[str, Sequence[Space]], concepts: Sequence[Concept]) -> None:
+    """Cosines of all concepts, mean over the layers of each position."""
+    axes = part.subplots(1, len(positions), squeeze=False)
+    for number, (position, spaces) in enumerate(positions.items()):
+        ax = axes[0, number]
+        show_cosines(ax, torch.stack([space.found.matrix for space in spaces]).nanmean(0), concepts)
+        ax.set_title(
+            position if len(spaces) == 1 else f"{position}, mean of {len(spaces)} layers", fontsize=8
+        )
+        if number == 0:
+            ax.set_yticks(range(len(concepts)), [concept.name for concept in concepts], fontsize=6)
+            ax.tick_params(axis="y", length=0)
+    color_bar(part, axes)
+
+
+def show_cosines(ax: Axes, matrix: Tensor, concepts: Sequence[Concept]) -> None:
+    """A matrix with a frame around every category."""
+    ax.imshow(matrix.numpy(), cmap=COSINES, vmin=-1, vmax=1)
+    ax.set(xticks=[], yticks=[])
+    ax.grid(False)
+    for start, size in runs([concept.category for concept in concepts]):
+        ax.add_patch(Rectangle((start - 0.5, start - 0.5), size, size, fill=False, ec=INK, lw=1.0))
+    for side in ax.spines.values():
+        side.set_visible(False)
+
+
+def runs(names: Sequence[str]) -> list[tuple[int, int]]:
+    """Start and length of every stretch of equal names."""
+    starts = [number for number, name in enumerate(names) if number == 0 or names[number - 1] != name]
+    return [(start, end - start) for start, end in zip(starts, [*starts[1:], len(names)])]
+
+
+# -- Figures 7 and 13 --------------------------------------------------------------------------------------
+
+
+@styled
+def figure_layers(found: DisentangleResult, level: Level, title: str, columns: int = COLUMNS) -> Figure:
+    """The matrix of every layer, in the order in which they run, with its ratio."""
+    rows = math.ceil(len(level.spaces) / columns)
+    wide = min(columns, len(level.spaces))
+    figure = Figure(figsize=(1.12 * wide + 1.0, 1.3 * rows + 0.8))
+    axes = figure.subplots(rows, wide, squeeze=False)
+    for ax in axes.flat:
+        ax.set_axis_off()
+    for ax, space in zip(axes.flat, level.spaces):
+        ax.set_axis_on()
+        show_cosines(ax, space.found.matrix, found.concepts)
+        ax.set_title(f"{short_name(space.name)}:  {ratio_words(space.found)}", fontsize=6.5, loc="center")
+    color_bar(figure, axes)
+    categories = ", ".join(dict.fromkeys(concept.category for concept in found.concepts))
+    figure.supxlabel(f"framed: {categories}; above each: within / between", fontsize=7, color=QUIET)
+    head(figure, title)
+    return figure
+
+
+def ratio_words(found: Disentanglement) -> str:
+    return f"{found.ratio:.2f}" if math.isfinite(found.ratio) else "-"
+
+
+@styled
+def figure_composites(level: Level, title: str) -> Figure:
+    """Is a concept inside a composite prompt the concept it is alone? Layer by layer, beside absent concepts."""
+    records = level.spaces[0].composites
+    columns = 4
+    rows = math.ceil(len(records) / columns)
+    figure = Figure(figsize=(2.6 * min(columns, len(records)) + 0.4, 1.9 * rows + 0.9))
+    axes = figure.subplots(rows, min(columns, len(records)), squeeze=False, sharey=True)
+    names = [position_of(space.name) for space in level.spaces]
+    for ax in axes.flat[len(records) :]:
+        ax.set_axis_off()
+    for number, (ax, record) in enumerate(zip(axes.flat, records)):
+        for key, color in (("cosine", LEARNED), ("cosine_with_others", QUIET)):
+            values = [space.composites[number][key] for space in level.spaces]
+            ax.plot(
+                [math.nan if value is None else value for value in values],
+                color=color,
+                lw=1.4,
+                marker="o",
+                ms=2,
+            )
+        mark_positions(ax, names)
+        ax.set_title(f"{record['concept']} in {record['composite']}", fontsize=7.5)
+        ax.grid(False, axis="x")
+        ax.set_ylim(-1.05, 1.05)
+    handles = [
+        Line2D([], [], color=LEARNED, label="with the same concept alone"),
+        Line2D([], [], color=QUIET, label="with concepts that are not in the prompt, mean"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8)
+    figure.supylabel("cosine similarity", fontsize=8)
+    head(figure, title)
+    return figure
+
+
+@styled
+def figure_images(images: Tensor, names: Sequence[str], title: str, columns: int = 8) -> Figure:
+    """What the prompts make of the first seed."""
+    rows = math.ceil(len(names) / columns)
+    figure = Figure(figsize=(1.25 * columns, 1.42 * rows + 0.35), layout=close_together())
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for ax in axes.flat[len(names) :]:
+        ax.set_axis_off()
+    for ax, image, name in zip(axes.flat, images, names):
+        show_image(ax, image)
+        ax.set_title(name or "(empty)", fontsize=6.5, loc="center")
+    head(figure, title)
+    return figure

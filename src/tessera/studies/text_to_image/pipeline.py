@@ -1,0 +1,389 @@
+"""A text-to-image pipeline taken apart: text to conditions, latents to cleaner latents, latents to images."""
+
+import contextlib
+import copy
+import json
+import logging
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from tessera.errors import UserError
+from tessera.models.contract import Denoiser
+from tessera.models.model_folder import HUB_ID
+from tessera.models.text_unet import TextCondition, TextUNet, text_denoiser
+from tessera.sampling.guidance import guided
+from tessera.sampling.sample import matched
+from tessera.sampling.schedule import seeded_noise
+from tessera.sampling.solvers import SamplingStep, euler
+
+Nothing = Literal["empty", "zeros"]
+Background = Literal["prompt", "empty", "zeros"]
+INSTALL = "SDXL needs some more packages: pip install 'tessera-diffusion[t2i]'."
+INDEX = "model_index.json"
+
+
+@dataclass(frozen=True)
+class LatentWalk:
+    """Latents on their way from noise to an image."""
+
+    sigmas: Tensor  # (N + 1,) of the whole way, the last one 0
+    kept: dict[int, Tensor]  # step, counted from 0: what entered it, (B, C, H, W)
+    end: Tensor  # (B, C, H, W), without noise
+
+    def sigma(self, step: int) -> float:
+        return float(self.sigmas[step])
+
+
+class Sdxl:
+    """A loaded pipeline. Its denoiser keeps the one contract, so any sampler and measure runs on it."""
+
+    def __init__(self, pipe: Any, name: str = "", size: tuple[int, int] | None = None):
+        check_pipeline(pipe, name)
+        self.pipe, self.name = pipe, name
+        self.unet, self.vae = pipe.unet, pipe.vae
+        self.tokenizers = parts_called(pipe, ("tokenizer", "tokenizer_2"))
+        self.encoders = parts_called(pipe, ("text_encoder", "text_encoder_2"))
+        for part in (self.unet, self.vae, *self.encoders):
+            part.eval().requires_grad_(False)  # or every backward pass would fill gradients of all weights
+        self.net = TextUNet(self.unet, self.tokenizers[0].model_max_length)
+        side = self.unet.config.sample_size * self.factor
+        self.size = checked_size(size or (side, side), self.factor, self.least_side)
+
+    # -- facts ---------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.unet.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.unet.parameters()).dtype
+
+    @property
+    def exact(self) -> torch.dtype:
+        """Precision outside the network: at least single."""
+        return torch.promote_types(self.dtype, torch.float32)
+
+    @property
+    def factor(self) -> int:
+        """Pixels along one side of a latent's cell."""
+        return int(self.pipe.vae_scale_factor)
+
+    @property
+    def least_side(self) -> int:
+        """A latent's sides are multiples of this, or the network's two halves would not meet."""
+        return 2 ** (len(self.unet.config.block_out_channels) - 1)
+
+    @property
+    def latent(self) -> tuple[int, int, int]:
+        """Shape of a latent, (C, H, W)."""
+        height, width = self.size
+        return self.unet.config.in_channels, height // self.factor, width // self.factor
+
+    @property
+    def has_pooled(self) -> bool:
+        return self.net.widths[1] > 0
+
+    @property
+    def default_nothing(self) -> Nothing:
+        """What the pipeline's own guidance moves away from."""
+        zeros = getattr(self.pipe.config, "force_zeros_for_empty_prompt", False)
+        return "zeros" if zeros else "empty"
+
+    def twin(self, unet: nn.Module, encoders: Sequence[nn.Module] | None = None) -> "Sdxl":
+        """The same around another network of its kind, and other text encoders if some are given."""
+        other = copy.copy(self)
+        other.unet, other.net = unet, TextUNet(unet, self.net.tokens)
+        other.encoders = list(encoders or self.encoders)
+        other.__dict__.pop("plain", None)  # it was made around the first network
+        return other
+
+    # -- text ----------------------------------------------------------------------------------------------
+
+    def conditioner(self, prompts: str | Sequence[str], background: Background = "prompt") -> Tensor:
+        """Conditions (B, dim) for prompts; `empty` and `zeros` tell as many rows of nothing, in either sense."""
+        prompts = [prompts] if isinstance(prompts, str) else list(prompts)
+        wanted = [""] * len(prompts) if background == "empty" else prompts
+        unique = list(dict.fromkeys(wanted))
+        found = self.encode([self.ids(prompt) for prompt in unique])
+        if background == "zeros":
+            pooled = None if found.pooled is None else torch.zeros_like(found.pooled)
+            found = TextCondition(torch.zeros_like(found.sequence), pooled, found.sizes)
+        rows = torch.tensor([unique.index(prompt) for prompt in wanted], device=self.device)
+        return found.row()[rows]
+
+    def parts(self, cond: Tensor) -> TextCondition:
+        return self.net.parts(cond)
+
+    def ids(self, prompt: str) -> list[Tensor]:
+        """Token numbers (tokens,) of each tokenizer, padded."""
+        self.check_length(prompt)
+        options = {"padding": "max_length", "truncation": True, "return_tensors": "pt"}
+        return [
+            tokenizer(prompt, max_length=tokenizer.model_max_length, **options).input_ids[0]
+            for tokenizer in self.tokenizers
+        ]
+
+    def check_length(self, prompt: str) -> None:
+        tokenizer = self.tokenizers[0]
+        length = len(self.tokens(prompt)) + 2  # its start and its end
+        if length > tokenizer.model_max_length:
+            raise UserError(
+                f'The prompt "{prompt[:40]}..." has {length} tokens with its start and end;'
+                f" the text encoder reads {tokenizer.model_max_length}."
+            )
+
+    def tokens(self, prompt: str) -> list[str]:
+        """The prompt's own tokens, as text, without start, end and padding."""
+        with quiet():
+            numbers = self.tokenizers[0](prompt, add_special_tokens=False).input_ids
+        return self.tokenizers[0].convert_ids_to_tokens(numbers)
+
+    @torch.no_grad()
+    def encode(self, ids: Sequence[Sequence[Tensor]]) -> TextCondition:
+        """Of B prompts' token numbers: what the network is told, at least in single precision."""
+        sequences, pooled = [], None
+        for number, encoder in enumerate(self.encoders):
+            rows = torch.stack([each[number] for each in ids]).to(self.device)
+            encoded = encoder(rows, output_hidden_states=self.has_pooled)
+            # SDXL listens to the last layer but one, and to the second encoder's projection of the end token.
+            sequences.append(encoded.hidden_states[-2] if self.has_pooled else encoded.last_hidden_state)
+            pooled = encoded[0] if self.has_pooled else None
+        sequence = torch.cat(sequences, dim=-1).to(self.exact)
+        if pooled is None:
+            return TextCondition(sequence, None, None)
+        sizes = torch.tensor([*self.size, 0, 0, *self.size], dtype=self.exact, device=self.device)
+        return TextCondition(sequence, pooled.to(self.exact), sizes.expand(len(ids), -1))
+
+    # -- denoising -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def plain(self) -> Denoiser:
+        """The network told its condition, without guidance."""
+        scheduler = self.pipe.scheduler
+        kind = scheduler.config.prediction_type
+        return text_denoiser(self.net, scheduler.alphas_cumprod, kind).to(self.device)
+
+    def denoiser(self, guidance: float = 1.0, nothing: Nothing | None = None) -> Denoiser:
+        """The denoiser of latents x = clean + sigma * noise, guided away from `nothing` by more than 1."""
+        if guidance <= 1:
+            return self.plain
+        unconditional = self.conditioner("", nothing or self.default_nothing)
+
+        def weaker(x: Tensor, sigma: Tensor, cond: Any = None) -> Tensor:
+            return self.plain(x, sigma, unconditional.expand(len(x), -1))
+
+        return guided(self.plain, weaker, guidance)
+
+    def sigmas(self, steps: int) -> Tensor:
+        """Noise levels (steps + 1,) of the pipeline's schedule, falling to 0."""
+        return self.schedule(steps).sigmas.float().cpu()
+
+    def schedule(self, steps: int) -> Any:
+        from diffusers import EulerDiscreteScheduler
+
+        if steps < 1:
+            raise UserError(f"Sampling needs at least one step, not {steps}.")
+        with quiet():  # whatever the pipeline's own solver: its times, walked by Euler's method
+            schedule = EulerDiscreteScheduler.from_config(self.pipe.scheduler.config)
+            schedule.set_timesteps(steps)
+        return schedule
+
+    def start(self, seeds: Sequence[int], steps: int) -> Tensor:
+        """Where sampling in so many steps begins, one seed per latent: (B, C, H, W)."""
+        noise = seeded_noise(seeds, self.latent, self.device).to(self.exact)
+        return noise * float(self.schedule(steps).init_noise_sigma)
+
+    @torch.no_grad()
+    def walk(
+        self,
+        cond: Tensor,
+        *,
+        steps: int = 50,
+        seeds: Sequence[int] = range(1),
+        guidance: float = 5.0,
+        nothing: Nothing | None = None,
+        keep: Sequence[int] = (),
+        stop: int | None = None,
+    ) -> LatentWalk:
+        """Euler's method from noise to latents; keeps what entered the steps `keep`, counted from 0.
+
+        `cond` is (len(seeds), dim) or (1, dim). `stop` leaves before that step, where the end does not matter.
+        """
+        check_steps(keep, steps)
+        sigmas, kept = self.sigmas(steps), {}
+        way = sigmas if stop is None else sigmas[: stop + 1]
+        given = matched(cond, len(seeds))
+        denoise = self.denoiser(guidance, nothing)
+
+        def watch(step: SamplingStep) -> None:
+            if step.number in keep:
+                kept[step.number] = step.x
+
+        end = euler(lambda x, sigma: denoise(x, sigma, given), self.start(seeds, steps), way, on_step=watch)
+        if stop is not None and stop in keep:
+            kept[stop] = end
+        return LatentWalk(sigmas, kept, end)
+
+    @torch.no_grad()
+    def decode(self, latents: Tensor) -> Tensor:
+        """Images (B, 3, H, W) in [-1, 1] from latents, one at a time in single precision: half overflows."""
+        with quiet():
+            self.vae.to(self.exact)
+        scaled = latents.to(self.exact) / self.vae.config.scaling_factor
+        return torch.cat([self.vae.decode(one).sample.clamp(-1, 1) for one in scaled.split(1)])
+
+
+# -- loading -----------------------------------------------------------------------------------------------
+
+
+def load_sdxl(
+    name: str | Path,
+    device: Any = None,
+    dtype: torch.dtype = torch.float32,
+    *,
+    size: int | tuple[int, int] | None = None,
+    variant: str | None = None,
+) -> Sdxl:
+    """The pipeline in a diffusers folder, never touching the net, or behind a hub id such as `someone/model@revision`.
+
+    `size` is (height, width) in pixels, by default the one it was taught at. Weights are read from safetensors only.
+    """
+    need_diffusers()
+    where, revision = find_pipeline(name)
+    options = {"revision": revision or None, "variant": variant}
+    pipe = read_pipeline(where, torch_dtype=dtype, **{key: each for key, each in options.items() if each})
+    side = (size, size) if isinstance(size, int) else size
+    return Sdxl(pipe.to(device or "cpu"), str(name), side)
+
+
+def read_pipeline(where: str, **options: Any) -> Any:
+    """From a folder or the hub, or one sentence about why not."""
+    local = Path(where).is_dir()
+    with quiet():
+        try:
+            pipe = need_diffusers().from_pretrained(
+                where, use_safetensors=True, local_files_only=local, **options
+            )
+        except Exception as error:  # a dozen kinds of failure, all of which mean: not to be had
+            if local:
+                raise UserError(f"Could not load {where}: {first_line(error)}") from error
+            raise UserError(f"Could not fetch {where} from the hub: {first_line(root_of(error))}") from error
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def root_of(error: BaseException) -> BaseException:
+    """What went wrong first; hub libraries wrap it several times."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return error
+
+
+def need_diffusers() -> Any:
+    """The pipelines of diffusers, or one sentence about how to get them."""
+    try:
+        with quiet():
+            import transformers  # noqa: F401
+            from diffusers import DiffusionPipeline
+    except ImportError:
+        raise UserError(INSTALL) from None
+    return DiffusionPipeline
+
+
+def find_pipeline(name: str | Path) -> tuple[str, str | None]:
+    """A folder, or a hub id and its revision."""
+    path = Path(name).expanduser()
+    if (path / INDEX).is_file():
+        check_index(path)
+        return str(path), None
+    if path.exists():
+        raise UserError(f"{path} is no diffusers folder: it has no {INDEX}.")
+    if not HUB_ID.fullmatch(str(name)):
+        raise UserError(f"There is no folder {name}, and it is no hub id such as someone/model.")
+    repo, _, revision = str(name).partition("@")
+    return repo, revision
+
+
+def parts_called(pipe: Any, names: Sequence[str]) -> list[Any]:
+    """Those of a pipeline's parts that it has."""
+    return [part for name in names if (part := getattr(pipe, name, None)) is not None]
+
+
+def check_index(folder: Path) -> None:
+    """A damaged index would only be told by a traceback."""
+    try:
+        index = json.loads((folder / INDEX).read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / INDEX} cannot be read: {error}.") from error
+    if not isinstance(index, dict) or "unet" not in index:
+        raise UserError(f"The pipeline in {folder} has no UNet; SDXL, SD 1.5 and their kin have one.")
+
+
+def check_pipeline(pipe: Any, name: str) -> None:
+    """Only text-to-latent networks of the UNet2DConditionModel kind are understood."""
+    unet: Any = getattr(pipe, "unet", None)
+    if type(unet).__name__ != "UNet2DConditionModel":
+        raise UserError(f"{name} has no UNet2DConditionModel; SDXL, SD 1.5 and their kin have one.")
+    if unet.config.in_channels != unet.config.out_channels:
+        raise UserError(
+            f"{name} takes {unet.config.in_channels} channels and gives {unet.config.out_channels};"
+            " networks for inpainting are not understood."
+        )
+    if unet.config.addition_embed_type not in (None, "text_time"):
+        raise UserError(
+            f"{name} is told more than text ({unet.config.addition_embed_type}), which is not understood."
+        )
+
+
+def checked_size(size: tuple[int, int], factor: int, least: int) -> tuple[int, int]:
+    unit = factor * least
+    if any(side < unit or side % unit for side in size):
+        raise UserError(
+            f"Sides of this model's images are multiples of {unit} pixels, not {size[0]} x {size[1]}."
+        )
+    return size
+
+
+def check_steps(keep: Sequence[int], steps: int) -> None:
+    for step in keep:
+        if not 0 <= step < steps:
+            raise UserError(f"A way of {steps} steps has none numbered {step + 1}.")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Libraries that talk about torchvision, deprecations, long prompts and local files are not heard for a while."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
+        stack.callback(logging.disable, before)
+        warnings.simplefilter("ignore")
+        for library in ("diffusers", "transformers"):
+            if module := sys.modules.get(f"{library}.utils.logging"):
+                stack.enter_context(without_bars(module))
+        yield
+
+
+@contextlib.contextmanager
+def without_bars(library: Any) -> Iterator[None]:
+    """The bars of one library's own; those of downloads remain."""
+    shown = library.is_progress_bar_enabled()
+    library.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            library.enable_progress_bar()

@@ -1,0 +1,155 @@
+"""What SDXL is asked: the paper's prompts word for word, and 24 concepts of ours under controlled wording.
+
+The paper's prompts share their wording inside a category, and a network that has learned nothing then already
+finds categories (see docs/sdxl.md). So ours come in one wording for all, in one per category, and crossed: every
+concept in every wording.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tessera.errors import UserError
+from tessera.files import read_json
+
+# Figures 4 and 6.
+IMAGE = "a beautiful photograph with a horse in the middle, a dog on the left, and a cat on the right"
+
+
+@dataclass(frozen=True)
+class Concept:
+    """Something to ask for, the category it belongs to, and the token whose attention map stands for it.
+
+    Where there are several prompts, seeds take turns with them.
+    """
+
+    name: str
+    category: str
+    prompts: tuple[str, ...]
+    token: str  # the last token of the word that names it
+
+
+@dataclass(frozen=True)
+class Composite:
+    """Several concepts in one prompt: the name and the token of each."""
+
+    name: str
+    prompt: str
+    tokens: dict[str, str]
+
+
+# Figure 7, its appendix G.
+PAPER = (
+    Concept("dog", "animals", ("A dog, full body, highly detailed photograph.",), "dog"),
+    Concept("horse", "animals", ("A horse, full body, highly detailed photograph.",), "horse"),
+    Concept("cat", "animals", ("A cat, full body, highly detailed photograph.",), "cat"),
+    Concept("van gogh", "art styles", ("An oil-painting in the style of Van Gogh.",), "gogh"),
+    Concept("monet", "art styles", ("A watercolor-painting in the style of Monet.",), "monet"),
+    Concept("hokusai", "art styles", ("A woodblock print in the style of Hokusai.",), "sai"),
+    Concept("sushi", "foods", ("Eating sushi with chopsticks, highly detailed photograph.",), "sushi"),
+    Concept("croissant", "foods", ("Eating a croissant, highly detailed photograph.",), "croissant"),
+)
+COMPOSITES = (
+    Composite(
+        "van gogh + cat + sushi",
+        "A cat eating sushi with chopsticks, oil-painting in the style of Van Gogh.",
+        {"van gogh": "gogh", "cat": "cat", "sushi": "sushi"},
+    ),
+    Composite(
+        "van gogh + cat",
+        "A cat, full body, oil-painting in the style of Van Gogh.",
+        {"van gogh": "gogh", "cat": "cat"},
+    ),
+    Composite("sushi + cat", "A cat eating sushi with chopsticks.", {"sushi": "sushi", "cat": "cat"}),
+)
+
+CATEGORIES = {
+    "animals": ("dogs", "horses", "cats", "owls", "rabbits", "bears"),
+    "art styles": ("cubism", "watercolor", "graffiti", "woodcut", "mosaic", "pointillism"),
+    "foods": ("sushi", "croissants", "pizza", "ramen", "pancakes", "tacos"),
+    "vehicles": ("trains", "bicycles", "sailboats", "trucks", "airplanes", "tractors"),
+}
+ONE = "A picture of {}."
+OWN = {
+    "animals": "A photograph of {}, full body, highly detailed.",
+    "art styles": "A painting by a master in the style of {}.",
+    "foods": "Eating {} at a table with friends.",
+    "vehicles": "Large {} on their way through the city.",
+}
+CROSSED = (
+    "A picture of {}.",
+    "A highly detailed photograph showing {}.",
+    "An image with {} in it.",
+    "A view of {} from the front, in daylight.",
+    "Many people like {} very much.",
+    "Something with {}, on a plain background.",
+)
+
+
+def ours(wordings: Callable[[str], Sequence[str]]) -> tuple[Concept, ...]:
+    """The 24 concepts in the wordings of their category."""
+    return tuple(
+        Concept(name, category, tuple(wording.format(name) for wording in wordings(category)), name)
+        for category, names in CATEGORIES.items()
+        for name in names
+    )
+
+
+SETS: dict[str, Callable[[], tuple[Concept, ...]]] = {
+    "paper": lambda: PAPER,
+    "one": lambda: ours(lambda category: [ONE]),
+    "own": lambda: ours(lambda category: [OWN[category]]),  # the confound itself, to show how large it is
+    "crossed": lambda: ours(lambda category: CROSSED),
+}
+
+
+def concepts_of(name: str) -> tuple[Concept, ...]:
+    """A set by name, or from a JSON file: a list of {"name", "category", "prompt", "token"}."""
+    if name in SETS:
+        return SETS[name]()
+    if not Path(name).is_file():
+        raise UserError(f"There is no set of prompts `{name}`; give a file, or one of {', '.join(SETS)}.")
+    return checked(read_concepts(Path(name)), name)
+
+
+def read_concepts(path: Path) -> list[Concept]:
+    rows = read_json(path)
+    if not isinstance(rows, list):
+        raise UserError(f"{path} should hold a list of concepts.")
+    return [concept_from(row, path) for row in rows]
+
+
+def concept_from(row: Any, path: Path) -> Concept:
+    """`prompt` is a text or a list of them; `token` may be left out where only hidden states are looked at."""
+    complaint = f'Each concept in {path} needs the texts "name", "category" and "prompt".'
+    if not isinstance(row, dict):
+        raise UserError(complaint)
+    prompts = row.get("prompt")
+    prompts = [prompts] if isinstance(prompts, str) else prompts
+    texts = [
+        row.get("name"),
+        row.get("category"),
+        *(prompts if isinstance(prompts, list) and prompts else [None]),
+    ]
+    if not all(isinstance(text, str) and text for text in texts):
+        raise UserError(complaint)
+    name, category, *texts = texts
+    return Concept(name, category, tuple(texts), str(row.get("token") or name.split()[-1]))
+
+
+def checked(concepts: Sequence[Concept], where: str) -> tuple[Concept, ...]:
+    """Within and between must both exist."""
+    names, categories = [c.name for c in concepts], [c.category for c in concepts]
+    if len(set(names)) < len(names):
+        raise UserError(f"Two concepts of {where} have the same name.")
+    if not 1 < len(set(categories)) < len(categories):
+        raise UserError(f"{where} needs two or more categories, one of them with two concepts.")
+    return tuple(concepts)
+
+
+def texts() -> list[str]:
+    """Every prompt that comes with Tessera."""
+    concepts = [concept for name in SETS for concept in concepts_of(name)]
+    several = [prompt for concept in concepts for prompt in concept.prompts]
+    return [IMAGE, *several, *(composite.prompt for composite in COMPOSITES)]

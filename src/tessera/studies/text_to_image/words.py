@@ -1,0 +1,157 @@
+"""Words of a prompt: which ones matter, where their tokens are, and the prompt without one of them.
+
+Taking a word out of a text is no local edit. The text encoder reads from left to right, so every later token
+changes, and so does the pooled vector, which acts on all pixels alike. Hence four ways to take a word away.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from tessera.errors import UserError
+from tessera.studies.text_to_image.pipeline import Sdxl
+
+Way = Literal["remove", "sequence", "pooled", "mask"]
+WAYS: dict[str, str] = {
+    "remove": "the word is taken out of the text",
+    "sequence": "the same, but the pooled vector stays",
+    "pooled": "the same, but the sequence stays",
+    "mask": "only the word's own tokens change, to those of the empty prompt",
+}
+STOP_WORDS = (
+    "a", "an", "the", "and", "or", "but", "of", "in", "on", "at", "to", "by", "for", "from", "with", "as",
+    "is", "are", "was", "were", "be", "been", "it", "its", "this", "that", "these", "those", "their", "his", "her",
+)  # fmt: skip
+WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+
+
+@dataclass(frozen=True)
+class Word:
+    """One occurrence of a word in a prompt."""
+
+    text: str
+    start: int  # in characters
+    end: int
+    name: str  # the text, with a number where it occurs again: `cat`, `cat 2`
+
+
+def words_of(prompt: str) -> list[Word]:
+    """All words in order; hyphens and apostrophes stay inside."""
+    found: list[Word] = []
+    for match in WORD.finditer(prompt):
+        text = match.group()
+        earlier = sum(word.text.lower() == text.lower() for word in found)
+        found.append(Word(text, *match.span(), f"{text} {earlier + 1}" if earlier else text))
+    return found
+
+
+def content_words(prompt: str, stop: Sequence[str] = STOP_WORDS) -> list[Word]:
+    """The words that are not on the list of stop words."""
+    return [word for word in words_of(prompt) if word.text.lower() not in stop]
+
+
+def checked_words(prompt: str) -> list[Word]:
+    """The same, if there are any."""
+    found = content_words(prompt)
+    if not found:
+        raise UserError(f'"{prompt}" has no word that could be taken away.')
+    return found
+
+
+def find_word(prompt: str, name: str | Word) -> Word:
+    """The occurrence called so, or one sentence about what there is."""
+    if isinstance(name, Word):
+        name = name.name
+    words = words_of(prompt)
+    for word in words:
+        if word.name.lower() == name.lower():
+            return word
+    raise UserError(
+        f"The word `{name}` is not in the prompt; its words are {', '.join(w.name for w in words)}."
+    )
+
+
+def without_word(prompt: str, word: str | Word) -> str:
+    """The text less one occurrence, the gap closed and no space left before punctuation."""
+    found = find_word(prompt, word)
+    text = f"{prompt[: found.start].rstrip()} {prompt[found.end :].lstrip()}".strip()
+    return re.sub(r"\s+([.,;:!?])", r"\1", text)
+
+
+# -- tokens ------------------------------------------------------------------------------------------------
+
+
+def token_positions(sdxl: Sdxl, prompt: str, word: str | Word) -> list[int]:
+    """Where the tokens of a word stand in the padded sequence; the prompt's first token is number 1."""
+    found = find_word(prompt, word)
+    before, upto = (len(sdxl.tokens(prompt[:end])) for end in (found.start, found.end))
+    return list(range(1 + before, 1 + upto))
+
+
+def token_position(sdxl: Sdxl, prompt: str, token: str) -> int:
+    """Where one token stands: the last of the word called so, else the last token of that text.
+
+    The empty token means the end of the text, which takes most of the attention of an empty prompt.
+    """
+    tokens = sdxl.tokens(prompt)
+    if not token:
+        return len(tokens) + 1
+    if token.lower() in (word.name.lower() for word in words_of(prompt)):
+        return token_positions(sdxl, prompt, token)[-1]
+    texts = [text.removesuffix("</w>") for text in tokens]
+    if token.lower() not in texts:
+        raise UserError(f'"{prompt}" has no token `{token}`; its tokens are {", ".join(texts)}.')
+    return 1 + max(position for position, text in enumerate(texts) if text == token.lower())
+
+
+# -- conditions --------------------------------------------------------------------------------------------
+
+
+def without(sdxl: Sdxl, prompt: str, word: str | Word, how: Way = "remove") -> Tensor:
+    """The condition (1, dim) of a prompt less one word."""
+    if how not in WAYS:
+        raise UserError(f"A word can be taken away by {', '.join(WAYS)}, not by `{how}`.")
+    whole = sdxl.parts(sdxl.conditioner(prompt))
+    if how == "mask":
+        sequence = whole.sequence.clone()
+        positions = token_positions(sdxl, prompt, word)
+        sequence[:, positions] = sdxl.parts(sdxl.conditioner("")).sequence[:, positions]
+        return whole._replace(sequence=sequence).row()
+    shorter = sdxl.parts(sdxl.conditioner(without_word(prompt, word)))
+    if how == "sequence":
+        return shorter._replace(pooled=whole.pooled).row()
+    if how == "pooled":
+        return shorter._replace(sequence=whole.sequence).row()
+    return shorter.row()
+
+
+class PromptWords:
+    """The words of one prompt as conditions that can be taken away, for the measures of `locality`."""
+
+    def __init__(
+        self, sdxl: Sdxl, prompt: str, words: Sequence[str | Word] | None = None, how: Way = "remove"
+    ):
+        if how == "pooled" and not sdxl.has_pooled:
+            raise UserError("This model is told no pooled vector.")
+        self.prompt, self.how = prompt, how
+        self.words = [find_word(prompt, word) for word in (checked_words(prompt) if words is None else words)]
+        self.cond = sdxl.conditioner(prompt)  # (1, dim)
+        self.shorter = {word.name: without(sdxl, prompt, word, how) for word in self.words}
+
+    @property
+    def names(self) -> list[str]:
+        return [word.name for word in self.words]
+
+    def conditions(self, cond: Tensor) -> list[list[str]]:
+        return [self.names for _ in cond]
+
+    def without(self, cond: Tensor, k: Any) -> Tensor:
+        """Every row of `cond` (B, dim), all of this prompt, less the k-th word or the one called k."""
+        name = self.names[k] if isinstance(k, int) else k
+        if not torch.equal(cond, self.cond.expand_as(cond)):
+            raise UserError("Words can be taken only from conditions of their own prompt.")
+        return self.shorter[name].expand_as(cond)

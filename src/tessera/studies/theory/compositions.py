@@ -1,0 +1,218 @@
+"""Conditional Projective Compositions (Definition 2), with known scores; coupled ones; and in feature space."""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from tessera.models.precondition import per_image
+from tessera.studies.theory.mixtures import (
+    Mixture,
+    gaussian,
+    product,
+    random_cov,
+    random_mixture,
+    random_orthogonal,
+    random_points,
+)
+
+Kind = Literal["gaussian", "mixture", "points"]
+KINDS: tuple[Kind, ...] = ("gaussian", "mixture", "points")
+MapKind = Literal["orthogonal", "linear", "nonlinear"]
+Subset = tuple[int, ...]
+
+
+def subsets(conditions: int) -> Iterator[Subset]:
+    """All sets J of conditions, smallest first."""
+    for size in range(conditions + 1):
+        yield from itertools.combinations(range(conditions), size)
+
+
+@dataclass(frozen=True)
+class Family:
+    """p(x|c_J) for every J: regions M_j, the background M_b, and a function from J to the distribution."""
+
+    regions: tuple[Sequence[int], ...]  # M_j, disjoint
+    background: Sequence[int]  # M_b
+    given: Callable[[Subset], Mixture]
+
+    @property
+    def dim(self) -> int:
+        return sum(len(region) for region in self.regions) + len(self.background)
+
+    @property
+    def conditions(self) -> int:
+        return len(self.regions)
+
+    def uncontrolled(self, J: Subset) -> list[int]:
+        """M_J^c: pixels that no active condition controls."""
+        controlled = {pixel for j in J for pixel in self.regions[j]}
+        return [pixel for pixel in range(self.dim) if pixel not in controlled]
+
+
+def local_score(family: Family, J: Subset, sigma: float, x: Tensor) -> Tensor:
+    """The score of Lemma 1: N_i = M_j and L_i = {j} n J for i in M_j, else N_i = M_b and L_i empty."""
+    score = torch.empty_like(x)
+    for j, region in enumerate(family.regions):
+        subset_of_parts = (j,) if j in J else ()
+        score[:, region] = family.given(subset_of_parts).on(region).noised(sigma).score(x[:, region])
+    rest = list(family.background)
+    if rest:
+        score[:, rest] = family.given(()).on(rest).noised(sigma).score(x[:, rest])
+    return score
+
+
+def wide_local_score(family: Family, J: Subset, sigma: float, x: Tensor) -> Tensor:
+    """Lemma 1 repaired without a new assumption: N_i(J) = M_J^c for every pixel no active condition controls."""
+    score, rest = torch.empty_like(x), family.uncontrolled(J)
+    for j in J:
+        region = family.regions[j]
+        score[:, region] = family.given((j,)).on(region).noised(sigma).score(x[:, region])
+    if rest:
+        score[:, rest] = family.given(()).on(rest).noised(sigma).score(x[:, rest])
+    return score
+
+
+# -- builders ----------------------------------------------------------------------------------------------
+
+
+def layout(sizes: Sequence[int], background: int, chance: torch.Generator | None = None) -> list[list[int]]:
+    """Pixels of every region, then of the background; scattered over the image when chance is given."""
+    total = sum(sizes) + background
+    order = torch.randperm(total, generator=chance).tolist() if chance else list(range(total))
+    cuts = [0, *itertools.accumulate([*sizes, background])]
+    return [sorted(order[low:high]) for low, high in itertools.pairwise(cuts)]
+
+
+def random_part(dim: int, kind: Kind, chance: torch.Generator) -> Mixture:
+    if kind == "points":
+        return random_points(dim, 2, chance)
+    return random_mixture(dim, 1 if kind == "gaussian" else 2, chance)
+
+
+def composition(
+    sizes: Sequence[int], background: int, kind: Kind, chance: torch.Generator, scattered: bool = True
+) -> Family:
+    """A CPC whose unconditional distribution factorizes over the regions too."""
+    return assembled(layout(sizes, background, chance if scattered else None), kind, chance)
+
+
+def assembled(locations: Sequence[Sequence[int]], kind: Kind, chance: torch.Generator) -> Family:
+    """A CPC with random parts on these regions, the last one the background (which may be empty)."""
+    dim = sum(len(pixels) for pixels in locations)
+    homes = [pixels for pixels in locations if len(pixels)]
+    off = [random_part(len(pixels), kind, chance) for pixels in homes]
+    on = [random_part(len(pixels), kind, chance) for pixels in locations[:-1]]
+
+    @functools.cache
+    def given(J: Subset) -> Mixture:
+        return product([on[r] if r in J else off[r] for r in range(len(homes))], homes, dim)
+
+    return Family(tuple(locations[:-1]), locations[-1], given)
+
+
+def on_grid(cells: int, cell: int, kind: Kind, chance: torch.Generator) -> Family:
+    """A CPC over square images: condition j rules the j-th cell of a grid, row by row; no background."""
+    pixels = torch.arange((cells * cell) ** 2).unflatten(0, (cells, cell, cells, cell))
+    locations = pixels.permute(0, 2, 1, 3).reshape(cells**2, -1).tolist()
+    return assembled([*locations, []], kind, chance)
+
+
+class FamilyDenoiser:
+    """A family over square images as a denoiser (Tweedie: x + sigma^2 score), told which conditions hold."""
+
+    def __init__(self, family: Family):
+        self.family = family
+
+    def __call__(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
+        """The clean image for x (B, 1, S, S), noise level () or (B,), conditions (B, conditions) of 0 and 1."""
+        levels = per_image(sigma, x).tolist()
+        subset_of_parts = (
+            [()] * len(x) if cond is None else [tuple(row.nonzero()[:, 0].tolist()) for row in cond]
+        )
+        rows = []
+        for image, level, J in zip(x.flatten(1).double(), levels, subset_of_parts):
+            rows.append(image + level**2 * self.family.given(J).noised(level).score(image[None])[0])
+        return torch.stack(rows).reshape(x.shape).to(x.dtype)
+
+
+def literal_composition(sizes: Sequence[int], background: int, chance: torch.Generator) -> Family:
+    """All that Definition 2 asks for, and no more: p(x|no condition) is a Gaussian that couples everything."""
+    locations = layout(sizes, background)
+    dim = sum(sizes) + background
+    free = gaussian(torch.randn(dim, dtype=torch.float64, generator=chance), random_cov(dim, chance))
+    on = [random_part(len(pixels), "gaussian", chance) for pixels in locations[:-1]]
+
+    @functools.cache
+    def given(J: Subset) -> Mixture:
+        controlled = {pixel for j in J for pixel in locations[j]}
+        rest = [pixel for pixel in range(dim) if pixel not in controlled]
+        parts, homes = [on[j] for j in J], [locations[j] for j in J]
+        return product([*parts, free.on(rest)], [*homes, rest], dim) if rest else product(parts, homes, dim)
+
+    return Family(tuple(locations[:-1]), locations[-1], given)
+
+
+def coupled(family: Family, dial: float, chance: torch.Generator) -> Family:
+    """An approximate CPC: a share `dial` in [0, 1] of a fixed dense covariance is added, whatever J.
+
+    At 0 it is the family itself; marginals of single regions stay Gaussian mixtures.
+    """
+    extra = dial * random_cov(family.dim, chance, floor=0.0)
+
+    def given(J: Subset) -> Mixture:
+        whole = family.given(J)
+        return Mixture(whole.weights, whole.means, whole.covs + extra)
+
+    return Family(family.regions, family.background, given)
+
+
+# -- feature space (Definition 4) --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FeatureMap:
+    """An invertible z = A(x): a matrix, then asinh(bend z) / bend on every feature (bend 0: linear)."""
+
+    matrix: Tensor  # (n, n)
+    bend: float = 0.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        z = x @ self.matrix.T
+        return torch.asinh(self.bend * z) / self.bend if self.bend else z
+
+    def inverse(self, z: Tensor) -> Tensor:
+        z = torch.sinh(self.bend * z) / self.bend if self.bend else z
+        return torch.linalg.solve(self.matrix, z.T).T
+
+    def log_det(self, x: Tensor) -> Tensor:
+        """log |det dz/dx|, (B,)."""
+        straight = torch.linalg.slogdet(self.matrix)[1].expand(len(x))
+        if not self.bend:
+            return straight
+        return straight - 0.5 * (1 + (self.bend * x @ self.matrix.T).square()).log().sum(1)
+
+    def pull_back(self, x: Tensor, score: Tensor) -> Tensor:
+        """A score in features (B, n) as the score in pixels: J^T s + grad log |det J|."""
+        y = x @ self.matrix.T
+        slope = (1 + (self.bend * y).square()).rsqrt()  # of every feature; 1 if linear
+        volume = -(self.bend**2) * y * slope.square()
+        return (slope * score + volume) @ self.matrix
+
+
+def feature_map(kind: MapKind, dim: int, chance: torch.Generator) -> FeatureMap:
+    if kind == "orthogonal":
+        return FeatureMap(random_orthogonal(dim, chance))
+    stretch = 0.5 + 1.5 * torch.rand(dim, dtype=torch.float64, generator=chance)
+    matrix = random_orthogonal(dim, chance) * stretch @ random_orthogonal(dim, chance)
+    return FeatureMap(matrix, 0.0 if kind == "linear" else 0.5)
+
+
+def in_pixels(family: Family, matrix: Tensor) -> Callable[[Subset], Mixture]:
+    """The distribution of x = A^-1 z for z from a feature-space CPC, A a matrix."""
+    inverse = torch.linalg.inv(matrix)
+    return lambda J: family.given(J).mapped(inverse)

@@ -1,0 +1,355 @@
+"""Compositions in feature space: Corollary 1, noise that does not commute with the map, the mean heuristic."""
+
+import itertools
+import math
+
+import torch
+from torch import Tensor
+
+from tessera.studies.theory.check import Check, Trial, largest
+from tessera.studies.theory.compositions import (
+    KINDS,
+    Kind,
+    MapKind,
+    composition,
+    feature_map,
+    in_pixels,
+    literal_composition,
+    local_score,
+    subsets,
+)
+from tessera.studies.theory.divergences import gaussian_kl, line_kl, mapped_kl, mapped_kl_rate
+from tessera.studies.theory.lemma_checks import BATCH, EXACT, SIGMAS, sizes
+from tessera.studies.theory.mixtures import Mixture, gaussian, points, random_cov, random_orthogonal
+
+LEVELS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
+
+
+def pixel_errors(trial: Trial, number: int, kind: Kind, map_kind: MapKind) -> list[float]:
+    """True score of p^t in pixels against A^T (local score in features), for all J and noise levels."""
+    chance, found = trial.chance(number), []
+    family = composition(sizes(trial.conditions), 2, kind, chance)
+    matrix = feature_map(map_kind, family.dim, chance).matrix
+    pixels = in_pixels(family, matrix)
+    for J in subsets(trial.conditions):
+        for sigma in SIGMAS:
+            whole = pixels(J).noised(sigma)
+            x = whole.draw(BATCH, chance)
+            local = local_score(family, J, sigma, x @ matrix.T) @ matrix
+            found.append(float((whole.score(x) - local).abs().max()))
+    return found
+
+
+def corollary1_orthogonal(trial: Trial) -> Check:
+    found = [e for n, kind in enumerate(KINDS) for e in pixel_errors(trial, 50 + n, kind, "orthogonal")]
+    return Check(
+        "corollary 1, orthogonal map",
+        "For orthogonal A the pixel score of p^t is A^T times the local score at A x, for all J and noise levels.",
+        largest(found) <= EXACT,
+        largest(found),
+        "largest difference of scores",
+        len(found),
+    )
+
+
+def corollary1_linear(trial: Trial) -> Check:
+    chance, found = trial.chance(55), []
+    kinds: tuple[MapKind, ...] = ("orthogonal", "linear")
+    for map_kind in kinds:
+        family = composition(sizes(trial.conditions), 2, "mixture", chance)
+        matrix = feature_map(map_kind, family.dim, chance).matrix
+        pixels = in_pixels(family, matrix)
+        for J, sigma in itertools.product(subsets(trial.conditions), SIGMAS[::2]):
+            features = pixels(J).mapped(matrix).noised(sigma)
+            z = features.draw(BATCH, chance)
+            found.append(float((features.score(z) - local_score(family, J, sigma, z)).abs().max()))
+    return Check(
+        "corollary 1, noise in feature space",
+        "For linear A the feature-space score of (A#p)^t, noise added to the features, is the local score.",
+        largest(found) <= EXACT,
+        largest(found),
+        "largest difference of scores",
+        len(found),
+    )
+
+
+def corollary1_nonlinear(trial: Trial) -> Check:
+    """Autograd through the pixel density against the pulled-back local score, without noise."""
+    chance, found = trial.chance(56), []
+    family = composition(sizes(trial.conditions), 2, "gaussian", chance)
+    change = feature_map("nonlinear", family.dim, chance)
+    for J in subsets(trial.conditions):
+        x = change.inverse(family.given(J).draw(BATCH, chance)).requires_grad_()
+        density = family.given(J).log_density(change(x)) + change.log_det(x)
+        (true,) = torch.autograd.grad(density.sum(), x)
+        with torch.no_grad():
+            local = change.pull_back(x, local_score(family, J, 0.0, change(x)))
+            found.append(float((true - local).abs().max() / true.abs().max()))
+    return Check(
+        "corollary 1, nonlinear map, clean data",
+        "For invertible nonlinear A the pixel score of p is J^T times the local score plus grad log |det J|.",
+        largest(found) <= EXACT,
+        largest(found),
+        "largest relative difference of scores",
+        len(found),
+    )
+
+
+def corollary1_pixels(trial: Trial) -> Check:
+    small = Trial(trial.instances, min(trial.conditions, 3), trial.seed)
+    found = pixel_errors(small, 57, "mixture", "linear")
+    return Check(
+        "corollary 1 in pixels for linear maps",
+        "For invertible linear A, too, the pixel score of p^t is A^T times the local score at A x.",
+        largest(found) <= EXACT,
+        largest(found),
+        "largest difference of scores",
+        len(found),
+        expected=False,
+        witness={"A": "two rotations around a stretch by 1/2 to 2", "largest difference": largest(found)},
+        published=False,
+    )
+
+
+# -- noising against mapping -------------------------------------------------------------------------------
+
+
+def commuting(trial: Trial) -> Check:
+    chance, found = trial.chance(60), []
+    for _ in range(trial.instances):
+        cov, turn = random_cov(4, chance), random_orthogonal(4, chance)
+        found.append(max(float(mapped_kl(cov, turn, sigma).abs()) for sigma in LEVELS))
+    return Check(
+        "noising commutes with orthogonal maps",
+        "N_t[A#p] = A#N_t[p] for orthogonal A: the KL of Claim 2 is 0 at every noise level.",
+        largest(found) <= 1e-12,
+        largest(found),
+        "largest KL",
+        len(found),
+    )
+
+
+def claim2(trial: Trial) -> Check:
+    one, two = torch.ones(1, 1, dtype=torch.float64), 2 * torch.ones(1, 1, dtype=torch.float64)
+    values = {f"{sigma:g}": float(mapped_kl(one, two, sigma)) for sigma in LEVELS}
+    rise = max(b - a for a, b in itertools.pairwise(values.values()))
+    return Check(
+        "claim 2",
+        "KL(N_t[A#p] || A#N_t[p]) falls with t.",
+        rise < 0,
+        rise,
+        "largest rise from one noise level to the next",
+        1,
+        expected=False,
+        witness={"p": "N(0, 1), A = 2", "KL by sigma": values, "limit": (1 / 4 - 1 + math.log(4)) / 2},
+    )
+
+
+def claim2_reversed(trial: Trial) -> Check:
+    chance, falls, over = trial.chance(61), [], []
+    for _ in range(trial.instances):
+        cov, matrix = random_cov(4, chance), feature_map("linear", 4, chance).matrix
+        values = [float(mapped_kl(cov, matrix, sigma)) for sigma in LEVELS]
+        falls.append(max(a - b for a, b in itertools.pairwise(values)))
+        over.append(values[-1] - float(noise_kl(matrix)))
+    return Check(
+        "claim 2 reversed, Gaussians",
+        "For Gaussian p and every linear A, KL(N_t[A#p] || A#N_t[p]) starts at 0, never falls, and tends to"
+        " (tr G^-1 - n + log det G)/2, G = A A^T, from below.",
+        largest(falls) <= 1e-12 and largest(over) <= 1e-12,
+        max(largest(falls), largest(over)),
+        "largest fall, or excess over the limit (must not be above 0)",
+        len(falls),
+        published=False,
+    )
+
+
+def noise_kl(matrix: Tensor) -> Tensor:
+    """KL(N(0, I) || N(0, A A^T)), the limit at high noise."""
+    zero, eye = torch.zeros(len(matrix)).to(matrix), torch.eye(len(matrix)).to(matrix)
+    return gaussian_kl(zero, eye, zero, matrix @ matrix.T)
+
+
+def claim2_rate(trial: Trial) -> tuple[list[float], list[float]]:
+    """Relative differences of the derivative from the published rate, and from the corrected one."""
+    chance = trial.chance(62)
+    published: list[float] = []
+    corrected: list[float] = []
+    for number in range(trial.instances):
+        cov, matrix = random_cov(3, chance), feature_map("linear", 3, chance).matrix
+        sigma = torch.tensor(LEVELS[1 + number % 5], dtype=torch.float64, requires_grad=True)
+        seen, zero = matrix @ cov @ matrix.T, torch.zeros(3, dtype=torch.float64)
+        both = [seen + sigma.square() * g for g in (torch.eye(3, dtype=torch.float64), matrix @ matrix.T)]
+        (slope,) = torch.autograd.grad(gaussian_kl(zero, both[0], zero, both[1]), sigma)
+        rates = mapped_kl_rate(cov, matrix, sigma.item())
+        for rate, found in zip(rates, (published, corrected)):
+            found.append(float((slope - rate).abs() / slope.abs()))
+    return published, corrected
+
+
+def claim2_published_rate(trial: Trial) -> Check:
+    found = claim2_rate(trial)[0]
+    return Check(
+        "claim 2's proof: heat equation for A#N_t[p]",
+        "d/dt KL(N_t[A#p] || A#N_t[p]) = -t E |grad log N_t[A#p] / A#N_t[p]|^2.",
+        largest(found) <= 1e-8,
+        min(found),
+        "least relative difference of derivative and formula",
+        len(found),
+        expected=False,
+        witness={"the derivative is positive, the formula negative": True, "instances": len(found)},
+    )
+
+
+def claim2_corrected_rate(trial: Trial) -> Check:
+    found = claim2_rate(trial)[1]
+    return Check(
+        "claim 2's rate, corrected",
+        "With G = A A^T, d/dt KL = -t E[grad rho . (grad log N_t[A#p] - G grad log A#N_t[p])], rho their log ratio.",
+        largest(found) <= 1e-8,
+        largest(found),
+        "largest relative difference of derivative and formula",
+        len(found),
+        published=False,
+    )
+
+
+def bent_kl(sigma: float, bend: float = 1.0, clean: float = 1.0) -> float:
+    """KL(N_t[A#p] || A#N_t[p]) for p = N(0, clean^2) and A(x) = x + bend tanh x, by quadrature."""
+    if sigma == 0:
+        return 0.0
+    spread = math.sqrt(clean**2 + sigma**2)
+    u = torch.linspace(-9, 9, 801, dtype=torch.float64) * clean
+    v = torch.linspace(-9, 9, 2001, dtype=torch.float64) * spread
+    a_of_v, slope = v + bend * v.tanh(), 1 + bend / v.cosh().square()
+    offset = (a_of_v[:, None] - (u + bend * u.tanh())[None]) / sigma
+    logs = -offset.square() / 2 - (u / clean).square() / 2
+    step = u[1] - u[0]
+    log_a = logs.logsumexp(1) + (step / (2 * math.pi * sigma * clean)).log()
+    log_b = -(v / spread).square() / 2 - math.log(spread * math.sqrt(2 * math.pi)) - slope.log()
+    return float(torch.trapezoid(log_a.exp() * slope * (log_a - log_b), v))
+
+
+def claim2_bounded(trial: Trial) -> Check:
+    levels = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+    values = {sigma: bent_kl(sigma) for sigma in levels}
+    top = max(values, key=lambda sigma: values[sigma])
+    after = [values[s] for s in levels if s >= top]
+    holds = top > levels[0] and after == sorted(after, reverse=True) and after[-1] < 0.2 * after[0]
+    return Check(
+        "claim 2 at high noise, maps that are nearly rigid far out",
+        "For A(x) = x + tanh x, whose bend stays bounded, the KL starts at 0, rises, and falls to 0 at high noise.",
+        holds,
+        after[-1],
+        "KL at the highest noise level",
+        len(levels),
+        witness={"KL by sigma": {f"{sigma:g}": value for sigma, value in values.items()}, "largest at": top},
+        published=False,
+    )
+
+
+def claim2_points(trial: Trial) -> Check:
+    """Two points, doubled: far apart each is a point mass, far below the noise both are one."""
+    data = points(torch.tensor([[-2.0], [2.0]], dtype=torch.float64))  # A#p
+    levels = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+    values = {sigma: float(line_kl(data.noised(sigma), data.noised(2 * sigma))) for sigma in levels}
+    limit = float(noise_kl(2 * torch.ones(1, 1, dtype=torch.float64)))
+    least = min(values, key=lambda sigma: values[sigma])
+    ends = max(abs(values[sigma] - limit) for sigma in (levels[0], levels[-1]))
+    return Check(
+        "claim 2 for finite data",
+        "For finite data and linear A the KL is at its upper bound at both ends of the noise and lower between:"
+        " it falls only on part of the way.",
+        levels[0] < least < levels[-1] and ends < 0.01 < limit - values[least],
+        ends,
+        "distance from the upper bound at both ends",
+        len(levels),
+        witness={
+            "p": "-1 or 1, A = 2",
+            "KL by sigma": {f"{s:g}": kl for s, kl in values.items()},
+            "bound": limit,
+        },
+        published=False,
+    )
+
+
+# -- the heuristic of orthogonal mean differences ----------------------------------------------------------
+
+
+def shift_products(given, conditions: int) -> Tensor:
+    """Inner products (J, J) of mu_j - mu_b."""
+    shifts = torch.stack([given((j,)).mean() - given(()).mean() for j in range(conditions)])
+    return shifts @ shifts.T
+
+
+def off_diagonal(products: Tensor) -> float:
+    return float((products - products.diagonal().diag()).abs().max())
+
+
+def heuristic_necessary(trial: Trial) -> Check:
+    chance, found = trial.chance(70), []
+    for number in range(trial.instances):
+        if number % 4 == 3:
+            family = literal_composition((1, 2, 1), 1, chance)
+        else:
+            family = composition((1, 2, 1), 1, KINDS[number % 4], chance)
+        found.append(off_diagonal(shift_products(family.given, 3)))
+    return Check(
+        "orthogonal mean differences are necessary",
+        "In a CPC the shifts of the mean by different conditions are orthogonal (Definition 2 as written is enough).",
+        largest(found) <= 1e-12,
+        largest(found),
+        "largest inner product",
+        len(found),
+    )
+
+
+def impostor(correlation: float = 0.9):
+    """Orthogonal shifts, but the two pixels are correlated as soon as both conditions are told."""
+    eye = torch.eye(2, dtype=torch.float64)
+    tied = eye + correlation * eye.flip(0)
+
+    def given(J) -> Mixture:
+        mean = torch.tensor([float(j in J) for j in range(2)], dtype=torch.float64)
+        return gaussian(mean, tied if len(J) == 2 else eye)
+
+    return given
+
+
+def heuristic_sufficient(trial: Trial) -> Check:
+    given = impostor()
+    both, x = given((0, 1)), torch.zeros(1, 2, dtype=torch.float64)
+    apart = torch.cat([given((j,)).on([j]).score(x[:, [j]]) for j in range(2)], 1)
+    return Check(
+        "orthogonal mean differences are sufficient",
+        "Orthogonal shifts of the mean make a CPC.",
+        float((both.score(x) - apart).abs().max()) <= EXACT,
+        float((both.score(x) - apart).abs().max()),
+        "difference of scores",
+        1,
+        expected=False,
+        witness={
+            "p": "unit Gaussians, condition j shifts pixel j by 1; told both, the pixels correlate by 0.9",
+            "inner product of shifts": off_diagonal(shift_products(given, 2)),
+            "score at 0": both.score(x)[0].tolist(),
+            "local score at 0": apart[0].tolist(),
+        },
+        published=False,
+    )
+
+
+CHECKS = (
+    corollary1_orthogonal,
+    corollary1_linear,
+    corollary1_nonlinear,
+    corollary1_pixels,
+    commuting,
+    claim2,
+    claim2_reversed,
+    claim2_published_rate,
+    claim2_corrected_rate,
+    claim2_bounded,
+    claim2_points,
+    heuristic_necessary,
+    heuristic_sufficient,
+)

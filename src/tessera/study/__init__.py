@@ -1,1 +1,0 @@
-"""The study: every cell of the paper's tables, trained, sampled, judged and recorded."""

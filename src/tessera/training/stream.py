@@ -1,0 +1,73 @@
+"""Training images, endless and reproducible: sample i is the same on any machine and in any process."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tessera.conditioning import Conditioner
+from tessera.render.render import Quality, render
+from tessera.scenes import Scenes
+from tessera.scenes.batch import SceneBatch
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples of a stream."""
+
+    images: Tensor  # (B, 3, H, W) in [-1, 1]
+    cond: Tensor  # (B, dim), what is told of them
+    index: Tensor  # (B,), their numbers in the stream
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, rows: slice) -> "Batch":
+        return Batch(self.images[rows], self.cond[rows], self.index[rows])
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Scenes drawn, rendered and told, by sample number."""
+
+    scenes: Scenes
+    size: int
+    conditioner: Conditioner
+    seed: int = 0
+    quality: Quality = "fast"
+
+    def batch(self, start: int, count: int, device=None) -> Batch:
+        """Samples start .. start + count - 1."""
+        return self.samples(torch.arange(start, start + count, device=device))
+
+    def samples(self, index: Tensor) -> Batch:
+        """The samples numbered `index` (B,), made on its device."""
+        return self.seen(self.scenes_at(index), index)
+
+    def seen(self, scenes: SceneBatch, index: Tensor) -> Batch:
+        """The samples of scenes already drawn."""
+        images = render(scenes, size=self.size, quality=self.quality)["rgb"]
+        return Batch(images, self.conditioner.encode(scenes, index, self.seed), index)
+
+    def scenes_at(self, index: Tensor) -> SceneBatch:
+        return self.scenes.numbered(index, self.seed)[0]
+
+    def steps(
+        self, start: int, batch: int, render_batch: int = 1, rank: int = 0, world: int = 1, device=None
+    ) -> Iterator[Batch]:
+        """This process's share of every training step, from the step that begins with sample `start`.
+
+        Many steps are made together, since drawing and rendering like large batches. Stockpiles begin at
+        multiples of their own length, so a resumed run makes the very same ones.
+        """
+        share, together = batch // world, max(1, render_batch // batch)
+        first = start // batch
+        while True:
+            begin = first - first % together
+            step = torch.arange(begin, begin + together, device=device)
+            own = step[:, None] * batch + rank * share + torch.arange(share, device=device)  # (steps, share)
+            pile = self.samples(own.flatten())
+            for turn in range(first - begin, together):
+                yield pile[turn * share : (turn + 1) * share]
+            first = begin + together

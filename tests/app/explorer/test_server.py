@@ -1,0 +1,215 @@
+"""The wires of the page, on a real server: events, positions, abandoned work, refusals, restarts."""
+
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from explorer_wire import events
+
+pytest.importorskip("fastapi", reason="the explorer's extra is not installed")
+
+from tessera.app.explorer.server import PAGE, address, bind
+from tessera.errors import UserError
+
+SAMPLES_FILE = {"models": ["exp1C", "exp1"], "locations": [[0.65, 0.65]], "steps": 3}
+
+
+def get(running, path):
+    return urllib.request.urlopen(running.url + path, timeout=30)
+
+
+def until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.01)
+
+
+def test_hello_tells_models_locations_and_colors(running):
+    told = json.load(get(running, "api/hello"))
+    assert [card["name"] for card in told["models"]] == ["exp1", "exp1C", "exp3", "color"]
+    assert len(told["locations"]) == 12 and len(told["colors"]) == 8 and len(told["heat"]) == 256
+    assert told["provenance"]["tessera"]
+
+
+def test_a_drawing_comes_as_events(running):
+    told = list(events(running.post("api/draw", SAMPLES_FILE)))
+    assert [event["event"] for event in told][:2] == ["queue", "begun"] and told[-1]["event"] == "end"
+    assert sum(event["event"] == "step" for event in told) == 6
+    assert {event["model"] for event in told if event["event"] == "done"} == {"exp1C", "exp1"}
+
+
+def test_what_is_remembered_needs_no_waiting(running):
+    list(events(running.post("api/draw", SAMPLES_FILE)))
+    told = list(events(running.post("api/watch", SAMPLES_FILE)))
+    assert [event["event"] for event in told] == ["way", "way", "end"]
+    told = list(events(running.post("api/probe", {**SAMPLES_FILE, "step": 1, "at": [0.5, 0.5]})))
+    assert [event["event"] for event in told] == ["queue", "begun", "probed", "probed", "end"]
+
+
+def test_what_is_remembered_is_made_ready_beside_the_loop(running, monkeypatch):
+    """Encoding takes a while, and the loop has other pages to serve."""
+    list(events(running.post("api/draw", SAMPLES_FILE)))
+    made, watched = [], running.session.watched
+
+    def seen(request, ways):
+        made.append(threading.current_thread())
+        return watched(request, ways)
+
+    monkeypatch.setattr(running.session, "watched", seen)
+    assert [event["event"] for event in events(running.post("api/watch", SAMPLES_FILE))] == [
+        "way",
+        "way",
+        "end",
+    ]
+    assert made[0] not in (running.thread, running.explorer.line.worker)
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({"models": ["exp1"], "locations": [[2, 0]]}, "locations.0.0"),
+        ({"models": ["exp1"], "steps": "many"}, "steps"),
+        ({}, "models"),
+        ([1, 2], "does not fit"),
+    ],
+)
+def test_a_bad_request_is_refused_in_one_sentence(running, body, sentence):
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        running.post("api/draw", body)
+    told = json.load(refused.value)["sentence"]
+    assert refused.value.code == 422 and sentence in told and told.endswith(".") and "\n" not in told
+
+
+def test_an_unknown_model_is_told_in_the_stream(running):
+    told = list(events(running.post("api/draw", {**SAMPLES_FILE, "models": ["exp9"]})))
+    assert told[-1]["event"] == "error" and "exp9" in told[-1]["sentence"]
+
+
+class Held:
+    """Drawing that waits, to see who waits behind it and who notices that its page is gone."""
+
+    def __init__(self):
+        self.go, self.begun, self.ended = threading.Event(), threading.Event(), threading.Event()
+        self.steps = 0
+
+    def draw(self, request):
+        try:
+            self.begun.set()
+            while not self.go.wait(0.02):
+                self.steps += 1
+                yield {"event": "step", "model": "exp1", "step": self.steps}
+        finally:
+            self.ended.set()
+
+
+@pytest.fixture
+def held(running, monkeypatch):
+    work = Held()
+    monkeypatch.setattr(running.session, "draw", work.draw, raising=False)
+    yield work
+    work.go.set()
+
+
+def test_the_second_page_is_told_its_position_and_then_served(running, held):
+    first = running.post("api/draw", SAMPLES_FILE, page="first")
+    assert held.begun.wait(10)
+    second = events(running.post("api/watch", SAMPLES_FILE, page="second"))
+    told = next(second)
+    assert told == {"event": "queue", "ahead": 1}
+    held.go.set()
+    assert [event["event"] for event in second][-1] == "end"
+    first.close()
+
+
+def test_something_is_shown_while_the_rest_is_drawn(running, held):
+    told = events(running.post("api/draw", SAMPLES_FILE))
+    assert next(event for event in told if event["event"] == "step")["step"] == 1
+    assert held.begun.is_set() and not held.ended.is_set()
+
+
+def test_work_is_dropped_when_its_page_is_closed(running, held):
+    body = json.dumps(SAMPLES_FILE).encode()
+    kind = f"Content-Type: application/json\r\nContent-Length: {len(body)}"
+    head = f"POST /api/draw HTTP/1.1\r\nHost: 127.0.0.1\r\n{kind}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", running.port)) as wire:
+        wire.sendall(head.encode() + body)
+        assert held.begun.wait(10)
+    assert held.ended.wait(10) and not held.go.is_set()
+    until(lambda: running.explorer.line.load() == {"running": 0, "waiting": 0})
+
+
+def test_a_server_that_stops_ends_its_streams_and_another_takes_its_port(running, held):
+    pulse = events(get(running, "api/pulse"))
+    before = next(pulse)["boot"]
+    drawing = events(running.post("api/draw", SAMPLES_FILE))
+    assert held.begun.wait(10)
+    running.stop()
+    assert list(pulse) == [] and "end" not in {event["event"] for event in drawing}
+    assert held.ended.wait(10)
+    running.start()
+    assert next(events(get(running, "api/pulse")))["boot"] != before
+
+
+def test_a_strangers_name_for_us_is_refused(running):
+    for host, status in (("evil.example", 400), ("localhost", 200), (f"127.0.0.1:{running.port}", 200)):
+        wire = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
+        wire.request("GET", "/", headers={"Host": host})
+        assert wire.getresponse().status == status
+        wire.close()
+
+
+def test_the_page_may_reach_nothing_but_its_server(running):
+    answer = get(running, "")
+    assert answer.headers["Content-Security-Policy"].startswith("default-src 'self'")
+    for file in PAGE.iterdir():
+        outside = re.findall(r"(?:https?:)?//[\w.-]+\.\w+[^\s\"']*", file.read_text())
+        assert [link for link in outside if link != "http://www.w3.org/2000/svg"] == [], file.name
+        assert get(running, file.name).status == 200
+
+
+def test_a_taken_port_is_told_in_one_sentence():
+    with bind("127.0.0.1", 0) as door, pytest.raises(UserError, match="choose another --port"):
+        bind("127.0.0.1", door.getsockname()[1])
+
+
+def test_addresses_are_such_as_a_browser_takes():
+    assert address("127.0.0.1", 80) == address("0.0.0.0", 80) == "http://127.0.0.1:80/"
+    assert address("::1", 80) == "http://[::1]:80/"
+
+
+def test_the_verb_serves_until_it_is_interrupted(folders):
+    words = [
+        sys.executable,
+        "-m",
+        "tessera",
+        "explore",
+        str(folders["exp1C"]),
+        "--port",
+        "0",
+        "--device",
+        "cpu",
+    ]
+
+    def heed_interruptions():  # a shell that runs this in the background tells its children to ignore them
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    options = {"stderr": subprocess.PIPE, "text": True, "preexec_fn": heed_interruptions}
+    with subprocess.Popen(words, **options) as process:
+        said = process.stderr.readline()
+        url = re.search(r"http://127\.0\.0\.1:\d+/", said)[0]
+        assert "Tessera" in urllib.request.urlopen(url, timeout=60).read().decode()
+        with urllib.request.urlopen(url + "api/pulse", timeout=60) as pulse:
+            assert pulse.readline() == b"event: pulse\n"
+            process.send_signal(signal.SIGINT)  # with a page still open
+            assert process.wait(30) == 130
+        assert "stopped" in process.stderr.read()

@@ -1,0 +1,101 @@
+"""Boxes and heat-maps with a known answer."""
+
+import base64
+import io
+
+import numpy as np
+import torch
+from PIL import Image
+
+from tessera.analysis.locality import LocalityResult, Probe
+from tessera.analysis.pixel_influence import Pixel
+from tessera.app.report.columns import ReportColumn
+from tessera.app.report.tiles import data_uri, heated, tiles_of, viewer
+from tessera.evaluation.detection import Detection
+from tessera.studies.clevr.image_grids import ShownImages
+
+
+def obj(x, y, well_formed=0.9):
+    return Detection((x, y), "red", "cube", "large", "metal", 0.9, well_formed)
+
+
+class Sees:
+    """A detector that finds the same objects in every image."""
+
+    def __init__(self, *objects, ood=0.0):
+        self.objects, self.ood = list(objects), ood
+
+    def look(self, images):
+        return [self.objects] * len(images), torch.full((len(images),), self.ood)
+
+
+def subject(wanted, found=1, extra=0, ok=True):
+    shown = ShownImages(torch.zeros(3, 16, 16, dtype=torch.uint8), wanted, found, extra, ok)
+    return ReportColumn("one", shown={len(wanted): [shown]})
+
+
+def decoded(uri):
+    return np.array(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))))
+
+
+def test_boxes_are_green_where_asked_red_where_not_and_orange_where_half_drawn():
+    detector = Sees(obj(0.5, 0.5), obj(0.1, 0.9), obj(0.9, 0.9, well_formed=0.1))
+    tile = tiles_of(subject([(0.5, 0.5), (0.3, 0.3)]), detector, 8)[2][0]
+    assert [box.kind for box in tile.boxes] == ["good", "bad", "odd"]
+    assert [kind for _, _, kind in tile.rings] == ["good", "bad"]
+    center = tile.boxes[0]
+    assert (
+        abs(center.left + center.width / 2 - 0.5) < 1e-9 and abs(center.top + center.height / 2 - 0.5) < 1e-9
+    )
+    assert "nothing at (0.30, 0.30)" in tile.words
+
+
+def test_a_image_the_detector_does_not_know_is_marked():
+    tile = tiles_of(subject([(0.5, 0.5)]), Sees(obj(0.5, 0.5), ood=2.0), 8)[1][0]
+    assert tile.ood and tile.ok and "not a scene the detector knows" in tile.words
+
+
+def test_images_come_back_pixel_by_pixel():
+    image = torch.randint(0, 256, (3, 5, 7), dtype=torch.uint8)
+    assert (decoded(data_uri(image)) == image.permute(1, 2, 0).numpy()).all()
+
+
+def test_heat_runs_from_dark_to_bright_and_its_scale_can_be_given():
+    values = torch.tensor([[0.0, 1.0], [0.25, 4.0]])
+    own, wide = heated(values).float().mean(0), heated(values, 400.0).float().mean(0)
+    assert own[0, 0] < own[1, 0] < own[0, 1] < own[1, 1]
+    assert wide[1, 1] < own[1, 1] and wide[0, 0] == own[0, 0]
+
+
+def result(levels=3, side=16):
+    locations = ((0.25, 0.25), (0.75, 0.75))
+    probes = [Probe("loc 0", Pixel(4, 4)), Probe("loc 1", Pixel(12, 12)), Probe("center", Pixel(8, 8))]
+    condition_influence = torch.zeros(1, levels, 3, 2)
+    condition_influence[:, :, 0, 0] = condition_influence[:, :, 1, 1] = (
+        1.0  # every location is moved by its own condition
+    )
+    shape = {"influence": (levels, 3), "condition_influence_maps": (levels, 2)}
+    maps = {name: torch.rand(*lead, side, side) for name, lead in shape.items()}
+    return LocalityResult(
+        wanted=locations, probes=probes, sigmas=[10.0, 1.0, 0.1], clean=torch.zeros(levels, 3, side, side),
+        sides=torch.full((levels, 3), 5), energy=torch.ones(levels, 3), sides_each=torch.ones(1, levels, 3),
+        energy_each=torch.ones(1, levels, 3), condition_influence=condition_influence,
+        own_condition_influence=torch.ones(1, levels, 2, 2), **maps,
+    )  # fmt: skip
+
+
+def test_the_viewer_opens_where_conditions_matter_and_shows_what_moves_what():
+    band = {"sigma_min": 0.5, "sigma_max": 2.0}
+    record = {"conditional_locality": {"band": band}, "plan": {"source": "truth"}}
+    found = viewer(ReportColumn("one", locality=record, result=result()))
+    assert [frame.in_band for frame in found.frames] == [False, True, False] and found.start == 1
+    assert found.probes == ["location 1", "location 2", "center"]
+    assert [name for name, _ in found.prompts] == ["location 1", "location 2"]
+    first = found.frames[0].pixels[0]
+    assert first.square == ((4.5 - 2.5) / 16, (4.5 - 2.5) / 16, 5 / 16)
+    own, other = first.crosses
+    assert own.strength == 1.0 and other.strength < 0.1
+
+
+def test_without_a_measurement_there_is_no_viewer():
+    assert viewer(ReportColumn("one")) is None

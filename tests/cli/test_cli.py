@@ -1,0 +1,132 @@
+"""The command line: fast, and one clear sentence for every mistake."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tessera.cli.main import VERBS, main, one_sentence
+
+
+def complaint(capsys, *words: str) -> str:
+    with pytest.raises(SystemExit) as leaving:
+        main(list(words))
+    assert leaving.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err.strip().splitlines()) == 1, printed.err
+    return printed.err
+
+
+def test_help_does_not_import_torch():
+    code = "import sys; from tessera.cli.main import overview; overview(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_help_lists_every_verb(capsys):
+    with pytest.raises(SystemExit) as leaving:
+        main(["--help"])
+    assert leaving.value.code == 0
+    listed = capsys.readouterr().out
+    assert all(f"  {name} " in listed for name in VERBS)
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("tessera 0.")
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_explains_itself(name, capsys):
+    with pytest.raises(SystemExit) as leaving:
+        main([*name.split(), "--help"])
+    assert leaving.value.code == 0
+    told = capsys.readouterr().out
+    assert f"usage: tessera {name}" in told and "{None" not in told and "default: None" not in told
+
+
+@pytest.mark.parametrize("how", [[], ["--json"]], ids=["table", "json"])
+def test_a_reader_that_leaves_early_is_no_error(how):
+    words = [sys.executable, "-m", "tessera", "reproduce", "status", *how]
+    asked = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert asked.stdout is not None and asked.stderr is not None
+    asked.stdout.close()  # before anything was written
+    assert asked.stderr.read() == "" and asked.wait() == 0
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_no_option_takes_what_is_no_finite_number(capsys, value):
+    assert "--s-churn takes a finite number" in complaint(capsys, "sample", "exp1", "--s-churn", value)
+    assert "--minutes takes a finite number" in complaint(capsys, "train", "exp1", f"--minutes={value}")
+
+
+def test_a_file_that_cannot_be_written_is_told_before_the_work(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("tessera.studies.clevr.composition.ReproduceComposition.run", None)
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.json").mkdir()
+    for out in (tmp_path / "file" / "x.json", tmp_path / "folder.json"):
+        complaint(capsys, "reproduce", "compose", "exp2", "--out", str(out))
+
+
+def test_a_folder_may_have_a_dot_in_its_name(capsys, tmp_path):
+    words = ["render", "--count", "1", "--size", "16", "--device", "cpu", "--out", str(tmp_path / "v1.0")]
+    for _ in range(2):
+        with pytest.raises(SystemExit) as leaving:
+            main(words)
+        assert leaving.value.code == 0, capsys.readouterr().err
+
+
+def test_running_out_of_memory_is_told_in_one_sentence(capsys, monkeypatch):
+    import torch
+
+    monkeypatch.setattr("tessera.studies.clevr.zoo.ZooList.run", lambda self: torch.empty(10**15))
+    assert "not enough memory" in complaint(capsys, "zoo", "list")
+    monkeypatch.setattr("tessera.studies.clevr.zoo.ZooList.run", lambda self: {}[1])
+    with pytest.raises(KeyError):
+        main(["zoo", "list"])
+
+
+def test_a_misspelt_verb_is_told_the_near_one(capsys):
+    assert "did you mean `render`" in complaint(capsys, "rendr")
+    assert "did you mean `bench render`" in complaint(capsys, "bench", "rendr")
+
+
+def test_a_misspelt_option_is_told_the_near_one(capsys):
+    told = complaint(capsys, "detector", "train", "--totl", "5")
+    assert "Unrecognized options: --totl" in told and "--total" in told
+
+
+def test_a_wrong_value_names_its_option(capsys):
+    assert "--total" in complaint(capsys, "detector", "train", "--total", "abc")
+    assert "Expected one of" in complaint(capsys, "detector", "train", "--device", "cude")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["dynamics", "run", "--dim", "1.5"], "--dim takes a whole number, not `1.5`."),  # int or None
+        (["dynamics", "run", "--omega", "much"], "--omega takes a number, not `much`."),
+        (["sample", "exp1", "--each", "few"], "--each takes a whole number, not `few`."),
+    ],
+)
+def test_a_value_that_is_no_number_is_told_in_words(words, sentence, capsys):
+    assert sentence in complaint(capsys, *words)
+
+
+def test_a_missing_option_is_named(capsys):
+    assert "--out" in complaint(capsys, "render")
+
+
+def test_a_complaint_is_read_out_of_its_box():
+    box = "\n".join(
+        [
+            "╭─ Value error ──────────────────────────────────────────────────╮",
+            "│ Error parsing --omega: could not convert string to float: 'a'  │",
+            "│ ────────────────────────────────────────────────────────────── │",
+            "│ Argument helptext:                                             │",
+            "│     --omega FLOAT                                              │",
+            "╰────────────────────────────────────────────────────────────────╯",
+        ]
+    )
+    assert one_sentence(box) == "--omega takes a number, not `a`."

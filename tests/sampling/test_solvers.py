@@ -1,0 +1,192 @@
+"""Samplers against recorded numbers of the reference, and against equations that can be solved by hand."""
+
+import json
+import math
+from functools import partial
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tessera.errors import UserError
+from tessera.models.edm2 import EDM2
+from tessera.sampling import Stochasticity, euler, guided, heun, noise_levels
+from tessera.sampling.guidance import unconditional
+
+
+def relative(a, b):
+    return ((a - b).norm() / b.norm()).item()
+
+
+# -- the reference's numbers ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def nets(edm2_parity):
+    configs = json.loads((edm2_parity / "manifest.json").read_text())["nets"]
+
+    def load(name):
+        tensors = load_file(edm2_parity / f"precond_{name}.safetensors")
+        state = {k.removeprefix("state/"): v for k, v in tensors.items() if k.startswith("state/")}
+        return EDM2.from_reference(configs[name], state).eval()
+
+    return {name: load(name) for name in configs}
+
+
+@pytest.fixture(scope="module")
+def recorded(edm2_parity):
+    return load_file(edm2_parity / "sampler.safetensors")
+
+
+@pytest.fixture(scope="module")
+def settings(edm2_parity):
+    return json.loads((edm2_parity / "sampler.json").read_text())
+
+
+CASES = [
+    "heun8",
+    "heun8_guided_uncond_net",
+    "heun8_autoguided_variant_net",
+    "heun_custom_schedule_nolabels",
+    "heun_churn",
+]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_trajectories_match_the_reference(nets, recorded, settings, name):
+    case = next(case for case in settings["cases"] if case["name"] == name)
+    t = {key.removeprefix(f"{name}/"): value for key, value in recorded.items() if key.startswith(f"{name}/")}
+    sigmas = noise_levels(case["num_steps"], case["sigma_min"], case["sigma_max"], case["rho"])
+    denoise = nets[case["net"]]
+    if case["gnet"]:
+        denoise = guided(denoise, nets[case["gnet"]], case["guidance"])
+    cond = recorded[case["labels"]] if case["labels"] else None
+    s_churn = None
+    if case["S_churn"]:
+        draws = iter(t["churn_noise"])  # in order of use: a step outside the band takes none
+        band = case["S_min"], float(case["S_max"])
+        s_churn = Stochasticity(case["S_churn"], *band, case["S_noise"], draw=lambda step, x: next(draws))
+    steps, calls = [], []
+
+    def watched(x, sigma):
+        calls.append((x, sigma, denoise(x, sigma, cond)))
+        return calls[-1][2]
+
+    out = heun(watched, recorded["noise"] * sigmas[0], sigmas, on_step=steps.append, s_churn=s_churn)
+    assert relative(out, t["out"]) < 1e-4
+    if "x_steps" in t:
+        walked = [step.x for step in steps] + [out]
+        for mine, reference in zip(walked, t["x_steps"], strict=True):
+            assert relative(mine, reference) < 1e-4
+    for column, key in enumerate(("call_x", "call_sigma", "call_D")):
+        for mine, reference in zip([call[column] for call in calls], t.get(key, []), strict=key in t):
+            assert relative(mine, reference) < 1e-4, key
+
+
+def test_noise_levels_match_the_reference(settings):
+    for case in settings["sigma_schedules"]:
+        mine = noise_levels(case["num_steps"], case["sigma_min"], case["sigma_max"], case["rho"])
+        reference = torch.tensor(case["sigmas_float32"])
+        torch.testing.assert_close(mine, reference, rtol=5e-6, atol=0)
+
+
+# -- closed forms --------------------------------------------------------------------------------
+
+
+def gaussian(x, sigma, cond=None, mean=0.3, spread=0.5):
+    """The ideal denoiser of images drawn from N(mean, spread^2) in every pixel."""
+    return mean + (x - mean) * spread**2 / (spread**2 + sigma**2)
+
+
+def solution(x, sigma, mean=0.3, spread=0.5):
+    """Where the probability flow of the same images takes x from noise level sigma to 0."""
+    return mean + (x - mean) * spread / math.hypot(spread, sigma)
+
+
+def error(solver, steps):
+    """Down to sigma 0.5 only: the last step to 0 is always of first order and would blur the count."""
+    sigmas = noise_levels(steps, sigma_min=0.5, sigma_max=10)[:-1].double()
+    x = torch.linspace(-20, 20, 9, dtype=torch.float64).view(1, 1, 3, 3)
+    exact = 0.3 + (x - 0.3) * math.hypot(0.5, sigmas[-1].item()) / math.hypot(0.5, sigmas[0].item())
+    return (solver(gaussian, x, sigmas) - exact).abs().max().item()
+
+
+def test_heun_recovers_a_gaussian():
+    sigmas = noise_levels(256).double()
+    x = torch.linspace(-160, 160, 9, dtype=torch.float64).view(1, 1, 3, 3)
+    torch.testing.assert_close(heun(gaussian, x, sigmas), solution(x, 80.0), rtol=0, atol=5e-4)
+
+
+@pytest.mark.parametrize(("solver", "order"), [(heun, 2), (euler, 1)])
+def test_error_falls_with_the_order_of_the_solver(solver, order):
+    """Twice the steps, 2^order times less error."""
+    assert error(solver, 128) / error(solver, 256) == pytest.approx(2**order, rel=0.1)
+
+
+def test_churn_keeps_the_distribution():
+    """Fresh noise at matched levels: samples of a Gaussian keep its mean and spread."""
+    generator = torch.Generator().manual_seed(0)
+    sigmas = noise_levels(64, sigma_max=10)
+    x = torch.randn(4, 1, 64, 64, generator=generator) * sigmas[0]
+    s_churn = Stochasticity(20, draw=lambda step, x: torch.randn(x.shape, generator=generator))
+    out = heun(gaussian, x, sigmas, s_churn=s_churn)
+    assert out.mean().item() == pytest.approx(0.3, abs=0.03)
+    assert out.std().item() == pytest.approx(0.5, abs=0.03)
+
+
+def test_one_step_goes_straight_to_the_clean_image():
+    x = torch.randn(2, 3, 4, 4)
+    sigmas = noise_levels(1)
+    assert sigmas.tolist() == [80.0, 0.0]
+    for solver in (heun, euler):
+        torch.testing.assert_close(solver(gaussian, x, sigmas), gaussian(x, sigmas[0]), rtol=0, atol=1e-4)
+
+
+def test_heun_asks_twice_per_step_but_once_in_the_last():
+    calls = []
+
+    def counting(x, sigma):
+        calls.append(sigma)
+        return gaussian(x, sigma)
+
+    heun(counting, torch.zeros(1, 1, 2, 2), noise_levels(32))
+    assert len(calls) == 63
+
+
+def test_watching_changes_nothing_and_sees_falling_levels():
+    seen, x, sigmas = [], torch.randn(2, 3, 4, 4) * 80, noise_levels(6)
+    assert torch.equal(heun(gaussian, x, sigmas), heun(gaussian, x, sigmas, on_step=seen.append))
+    assert [step.number for step in seen] == list(range(6))
+    assert torch.equal(seen[0].x, x)
+    assert [step.sigma for step in seen] == pytest.approx(sigmas[:-1].tolist())
+    torch.testing.assert_close(seen[3].clean, gaussian(seen[3].x, seen[3].sigma))
+
+
+def test_guidance_moves_away_from_the_weaker_one():
+    x, sigma = torch.randn(1, 1, 2, 2), torch.tensor(1.0)
+    weaker = partial(gaussian, mean=-1.0)
+    pulled = guided(gaussian, weaker, 2.5)(x, sigma)
+    strong, weak = gaussian(x, sigma), weaker(x, sigma)
+    torch.testing.assert_close(pulled, strong + 1.5 * (strong - weak))
+
+
+def test_guidance_of_weight_one_never_asks_the_weaker_one():
+    def never(x, sigma, cond=None):
+        raise AssertionError
+
+    assert guided(gaussian, never, 1) is gaussian
+
+
+def test_the_unconditional_twin_is_told_nothing():
+    told = []
+    unconditional(lambda x, sigma, cond=None: told.append(cond) or x)(
+        torch.zeros(1), torch.ones(()), torch.ones(1)
+    )
+    assert told == [None]
+
+
+def test_impossible_schedules_are_refused():
+    with pytest.raises(UserError, match="at least one step"):
+        noise_levels(0)
+    with pytest.raises(UserError, match="0 < sigma_min"):
+        noise_levels(4, sigma_min=0)

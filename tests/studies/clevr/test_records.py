@@ -1,0 +1,37 @@
+"""Records of finished jobs, put together: every number here can be worked out by hand."""
+
+import numpy as np
+import pytest
+
+from tessera.evaluation.kmax import TrainingRange
+from tessera.studies.clevr.records import drawn_again, k_max_filled, spread_at
+
+
+def test_within_the_training_range_locations_half_filled_do_not_count_as_filled():
+    shares = {
+        str(k): {"all_found": {"share": full}, "two_missing": {"share": 1.0}}
+        for k, full in ((1, 1.0), (2, 0.5))
+    }
+    assert k_max_filled(shares, max_train_objects=3) == 1
+    assert k_max_filled(shares, max_train_objects=1) == 2  # beyond it, over a quarter is enough
+
+
+def test_extras_are_told_of_the_k_that_succeed_and_objects_of_those_asked_for_nothing():
+    def row(k, succeeds, most):
+        return {
+            "k": k,
+            "succeeds": {"paper": succeeds},
+            "extra": {"typical": [0, most]},
+            "objects": {"typical": [1, 4]},
+        }
+
+    record = {"result": {"rows": [row(0, None, 9), row(1, True, 1), row(2, True, 2), row(3, False, 7)]}}
+    assert spread_at([record], "extra", asked=True) == [0, 2]
+    assert spread_at([record], "objects", asked=False) == [1, 4]
+
+
+@pytest.mark.parametrize(("rare", "low", "high"), [(3, 1, 1), (6, 0, 2)])  # 3.75% and 7.5% of evaluations
+def test_nine_evaluations_in_ten_lie_in_the_interval_and_one_in_twenty_to_each_side(rare, low, high):
+    counts = {1: np.array([[rare, 0], [80 - rare, 0]]), 2: np.array([[0, 0], [80 - rare, 0], [rare, 0]])}
+    found = drawn_again(1, counts, TrainingRange(2))
+    assert found == {"median": 1, "low": low, "high": high, "share": 0.9}

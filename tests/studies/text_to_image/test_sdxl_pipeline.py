@@ -1,0 +1,250 @@
+"""A pipeline as a denoiser: the same numbers as diffusers, and one sentence for what is no pipeline."""
+
+import json
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from tessera.errors import UserError
+from tessera.models.contract import Denoiser
+from tessera.studies.text_to_image.build import (
+    TINY,
+    make_encoders,
+    make_pipeline,
+    make_tokenizers,
+    make_vae,
+    tiny_sdxl,
+    unet_config,
+)
+from tessera.studies.text_to_image.pipeline import Sdxl, load_sdxl
+from tessera.studies.text_to_image.prompts import IMAGE
+
+
+def test_saving_and_loading_changes_no_bit(sdxl):
+    from tessera.studies.text_to_image.build import known_words, texts
+
+    fresh = Sdxl(make_pipeline(TINY, known_words(texts()), seed=0), "memory")
+    for mine, theirs in zip(
+        (fresh.unet, fresh.vae, *fresh.encoders), (sdxl.unet, sdxl.vae, *sdxl.encoders), strict=True
+    ):
+        state = theirs.state_dict()
+        assert all(torch.equal(weight, state[name]) for name, weight in mine.state_dict().items())
+    # Weights mapped from a file lie at other addresses, and some processors round sums by where numbers lie.
+    torch.testing.assert_close(fresh.conditioner(IMAGE), sdxl.conditioner(IMAGE), rtol=1e-5, atol=1e-6)
+
+
+def test_what_the_network_is_told_is_what_diffusers_tells_it(sdxl):
+    prompts = [IMAGE, "A woodblock print in the style of Hokusai.", ""]
+    with torch.no_grad():
+        theirs = sdxl.pipe.encode_prompt(prompts, device="cpu", do_classifier_free_guidance=True)
+    told = sdxl.parts(sdxl.conditioner(prompts))
+    assert torch.equal(told.sequence, theirs[0]) and torch.equal(told.pooled, theirs[2])
+    nothing = sdxl.parts(sdxl.conditioner(prompts, sdxl.default_nothing))
+    assert torch.equal(nothing.sequence, theirs[1]) and torch.equal(nothing.pooled, theirs[3])
+    assert told.sizes[0].tolist() == [128, 128, 0, 0, 128, 128]
+
+
+def test_two_kinds_of_nothing_differ(sdxl):
+    empty, zeros = (sdxl.conditioner("a cat", kind) for kind in ("empty", "zeros"))
+    assert torch.equal(empty, sdxl.conditioner("")) and not torch.equal(empty, zeros)
+    assert sdxl.parts(zeros).sequence.abs().max() == 0 and torch.equal(
+        sdxl.parts(zeros).sizes, sdxl.parts(empty).sizes
+    )
+
+
+def test_a_walk_ends_where_the_pipeline_ends(sdxl):
+    seeds, steps = [5, 6], 12
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    theirs = sdxl.pipe(
+        [IMAGE] * 2,
+        num_inference_steps=steps,
+        guidance_scale=5.0,
+        generator=generators,
+        output_type="latent",
+    ).images
+    walk = sdxl.walk(sdxl.conditioner(IMAGE), steps=steps, seeds=seeds, guidance=5.0, keep=(0, 7))
+    assert (walk.end - theirs).abs().max() < 1e-4
+    assert walk.kept.keys() == {0, 7} and torch.equal(walk.kept[0], sdxl.start(seeds, steps))
+    short = sdxl.walk(sdxl.conditioner(IMAGE), steps=steps, seeds=seeds, keep=(7,), stop=7)
+    assert torch.equal(short.kept[7], walk.kept[7])
+
+
+def test_so_does_one_of_70_blocks(deep):
+    theirs = deep.pipe(
+        "a big cat",
+        height=64,
+        width=64,
+        num_inference_steps=3,
+        guidance_scale=5.0,
+        generator=torch.Generator().manual_seed(2),
+        output_type="latent",
+    ).images
+    assert (deep.walk(deep.conditioner("a big cat"), steps=3, seeds=[2]).end - theirs).abs().max() < 1e-4
+
+
+def test_half_precision_stays_inside_the_network(folder, sdxl):
+    half = load_sdxl(folder, dtype=torch.bfloat16)
+    cond = half.conditioner("a cat")
+    walk = half.walk(cond, steps=2, seeds=[0])
+    assert cond.dtype == walk.end.dtype == half.decode(walk.end).dtype == torch.float32
+    assert next(half.unet.parameters()).dtype == torch.bfloat16
+    whole = sdxl.walk(sdxl.conditioner("a cat"), steps=2, seeds=[0]).end
+    assert 0 < (walk.end - whole).norm() / whole.norm() < 0.05
+
+
+def test_a_seed_gives_its_latent_whatever_the_batch(sdxl):
+    cond = sdxl.conditioner("a cat")
+    both = sdxl.walk(cond, steps=3, seeds=[8, 9]).end
+    alone = sdxl.walk(cond, steps=3, seeds=[9]).end
+    assert (both[1] - alone[0]).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("steps", [15, 50])
+def test_a_noise_level_finds_the_time_it_was_made_at(sdxl, steps):
+    schedule = sdxl.schedule(steps)
+    assert (sdxl.plain.time(schedule.sigmas[:-1]) - schedule.timesteps).abs().max() < 1e-3
+
+
+def test_noise_levels_are_those_of_sdxl(sdxl):
+    fifty, fifteen = sdxl.sigmas(50), sdxl.sigmas(15)
+    assert fifty[[0, 24, 25, 49, 50]].tolist() == pytest.approx([13.12, 1.62, 1.52, 0.041, 0], abs=5e-3)
+    assert fifteen[[0, 6, 7, 14]].tolist() == pytest.approx([9.54, 1.78, 1.43, 0.041], abs=5e-3)
+
+
+def test_it_is_a_denoiser_of_variance_exploding_noise(sdxl, latents):
+    x, sigma = latents
+    cond = sdxl.conditioner(["a dog", "a cat"])
+    assert isinstance(sdxl.plain, Denoiser)
+    told = sdxl.parts(cond)
+    time = sdxl.plain.time(sigma.expand(2))
+    with torch.no_grad():
+        eps = sdxl.unet(
+            x / (sigma**2 + 1).sqrt(),
+            time,
+            told.sequence,
+            added_cond_kwargs={"text_embeds": told.pooled, "time_ids": told.sizes},
+        ).sample
+        assert (sdxl.plain(x, sigma, cond) - (x - sigma * eps)).abs().max() < 1e-4
+
+
+def test_guidance_is_linear_in_its_weight(sdxl, latents):
+    x, sigma = latents
+    cond = sdxl.conditioner(["a dog", "a cat"])
+    with torch.no_grad():
+        plain, three, five = (sdxl.denoiser(w)(x, sigma, cond) for w in (1.0, 3.0, 5.0))
+        floor = sdxl.plain(x, sigma, sdxl.conditioner(["", ""], "zeros"))
+    assert (three - (floor + 3 * (plain - floor))).abs().max() < 1e-4
+    assert (five - three - 2 * (plain - floor)).abs().max() < 1e-4
+    assert (five - plain).abs().max() > 1e-3
+
+
+def test_images_need_not_be_square(folder):
+    wide = load_sdxl(folder, size=(64, 128))
+    assert wide.latent == (4, 8, 16) and wide.parts(wide.conditioner("a cat")).sizes.tolist() == [
+        [64, 128, 0, 0, 64, 128]
+    ]
+    end = wide.walk(wide.conditioner("a cat"), steps=2).end
+    assert end.shape == (1, 4, 8, 16) and wide.decode(end).shape == (1, 3, 64, 128)
+    with pytest.raises(UserError, match="multiples of 32 pixels, not 100 x 128"):
+        load_sdxl(folder, size=(100, 128))
+
+
+def stable_diffusion(kind: str):
+    """A pipeline of the SD 1.5 sort: one text encoder, no pooled vector."""
+    from diffusers import PNDMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+
+    words = ["a", "cat"]
+    tokenizer = make_tokenizers(words)[0]
+    config = unet_config(TINY) | {"cross_attention_dim": 16, "addition_embed_type": None}
+    for key in ("addition_time_embed_dim", "projection_class_embeddings_input_dim"):
+        config.pop(key)
+    torch.manual_seed(0)
+    return StableDiffusionPipeline(
+        vae=make_vae(TINY),
+        text_encoder=make_encoders(TINY, tokenizer.get_vocab())[0],
+        tokenizer=tokenizer,
+        unet=UNet2DConditionModel(**config),
+        scheduler=PNDMScheduler(
+            beta_start=0.00085,
+            beta_end=0.012,
+            beta_schedule="scaled_linear",
+            steps_offset=1,
+            prediction_type=kind,
+        ),
+        safety_checker=None,
+        feature_extractor=None,
+    )
+
+
+def test_a_pipeline_without_a_pooled_vector_works_too():
+    old = Sdxl(stable_diffusion("epsilon"), "old")
+    with torch.no_grad():
+        theirs = old.pipe.encode_prompt("a cat", "cpu", 1, do_classifier_free_guidance=False)[0]
+    told = old.parts(old.conditioner("a cat"))
+    assert torch.equal(told.sequence, theirs) and told.pooled is None and old.default_nothing == "empty"
+    walk = old.walk(old.conditioner("a cat"), steps=3, seeds=[0])
+    assert walk.end.isfinite().all() and float(walk.sigmas[-1]) == 0
+
+
+def test_v_prediction_is_understood_and_others_are_refused(sdxl):
+    one = Sdxl(stable_diffusion("v_prediction"), "v")
+    x, sigma = one.start([0], 5), torch.tensor(2.0)
+    with torch.no_grad():
+        v = one.net(x / 5**0.5, one.plain.time(sigma[None]), one.conditioner("a cat"))
+        assert (one.plain(x, sigma, one.conditioner("a cat")) - (x / 5 - 2 / 5**0.5 * v)).abs().max() < 1e-5
+    with pytest.raises(UserError, match="predicts `sample`"):
+        _ = Sdxl(stable_diffusion("sample"), "other").plain
+
+
+def test_no_gradient_is_kept_for_weights(sdxl):
+    parts: list[nn.Module] = [sdxl.unet, sdxl.vae, *sdxl.encoders]
+    assert not any(weight.requires_grad for part in parts for weight in part.parameters())
+
+
+# -- bad input ---------------------------------------------------------------------------------------------
+
+
+def test_what_is_no_diffusers_folder_is_told_so(tmp_path):
+    with pytest.raises(UserError, match=r"is no diffusers folder: it has no model_index\.json"):
+        load_sdxl(tmp_path)
+    with pytest.raises(UserError, match="no hub id such as someone/model"):
+        load_sdxl(tmp_path / "nowhere" / "at" / "all")
+    (tmp_path / "model_index.json").write_text("{")
+    with pytest.raises(UserError, match="cannot be read"):
+        load_sdxl(tmp_path)
+    (tmp_path / "model_index.json").write_text(json.dumps({"transformer": []}))
+    with pytest.raises(UserError, match="has no UNet"):
+        load_sdxl(tmp_path)
+
+
+def test_a_damaged_pipeline_is_one_sentence(folder, tmp_path):
+    (tmp_path / "model_index.json").write_text((folder / "model_index.json").read_text())
+    with pytest.raises(UserError, match="Could not load") as told:
+        load_sdxl(tmp_path)
+    assert "\n" not in str(told.value)
+
+
+def test_a_missing_extra_comes_with_the_command_to_get_it(monkeypatch, folder):
+    monkeypatch.setitem(sys.modules, "diffusers", None)
+    with pytest.raises(UserError, match=r"pip install 'tessera-diffusion\[t2i\]'"):
+        load_sdxl(folder)
+
+
+def test_a_prompt_of_more_than_77_tokens_is_refused(sdxl):
+    assert sdxl.conditioner("cat " * 75).shape[0] == 1
+    with pytest.raises(UserError, match="has 78 tokens with its start and end; the text encoder reads 77"):
+        sdxl.conditioner("cat " * 76)
+
+
+def test_steps_beyond_the_way_are_refused(sdxl):
+    with pytest.raises(UserError, match="A way of 3 steps has none numbered 4"):
+        sdxl.walk(sdxl.conditioner(""), steps=3, keep=(3,))
+
+
+def test_a_full_folder_is_not_overwritten(folder):
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    with pytest.raises(UserError, match="is not empty"):
+        tiny_sdxl(folder)
+    assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
