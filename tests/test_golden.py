@@ -52,13 +52,11 @@ class Case:
     commands: tuple[str, ...] = ()
     keep: dict[str, str] = field(default_factory=dict)  # label -> pattern of files below {out}
     prepare: Callable[[Path], None] | None = None  # writes files that the commands read
-    measure: Callable[[Path], dict[str, Json]] | None = (
-        None  # label -> what library calls give, as no command does
-    )
+    # Label -> numbers from library calls, for what no command shows.
+    measure: Callable[[Path], dict[str, Json]] | None = None
     slow: bool = False
-    chaotic: bool = (
-        False  # divides by next to nothing: on other machines only structure and words are compared
-    )
+    # It divides by next to nothing: on machines that round differently, only structure and words are compared.
+    chaotic: bool = False
     needs: tuple[str, ...] = ()  # optional packages
 
 
