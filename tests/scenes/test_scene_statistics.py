@@ -74,7 +74,7 @@ def test_objects_of_one_scene_have_independent_looks(unselected):
 @pytest.fixture(scope="module")
 def official(clevr_reference) -> dict[int, list[dict[str, str]]]:
     """Objects of scenes sampled by the official rules, per count."""
-    with open(clevr_reference / "sampled_centers.csv") as file:
+    with open(clevr_reference / "sampled_centres.csv") as file:
         rows = list(csv.DictReader(file))
     return {n: [row for row in rows if int(row["n_objects"]) == n] for n in range(1, 11)}
 
