@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tessera.config import Ki, Mi
+from tessera.config import Ki, Mi, parse_count
 from tessera.errors import UserError
 from tessera.evaluation.detector import load_detector
 from tessera.files import read_json
@@ -56,8 +56,22 @@ def test_averages_are_scored_at_their_own_intervals_and_all_of_them_at_the_end()
     assert [cell.averages_at(n * Ki) for n in (256, 512, 1024, 3072)] == [[], [0.1], [0.05, 0.1], [0.05, 0.1]]
 
 
-def test_the_queue_of_the_repository_can_be_read_and_every_parent_keeps_its_state():
-    cells = {cell.name: cell for cell in search.read_queue(TOOLS / "search-base128.json")}
+QUEUES = sorted(TOOLS.glob("search-*.json"))
+
+
+@pytest.mark.parametrize("path", QUEUES, ids=lambda path: path.stem)
+def test_every_change_a_queue_asks_for_is_in_the_settings_of_its_cell(path):
+    for cell in search.read_queue(path):
+        plain = cell.settings.plain()
+        for group, values in cell.changes.items():
+            for name, value in values.items():
+                asked = parse_count(value) if name in ("total", "cooldown") else value
+                assert plain[group][name] == asked, (cell.name, group, name)
+
+
+@pytest.mark.parametrize("path", QUEUES, ids=lambda path: path.stem)
+def test_every_parent_in_a_queue_keeps_the_state_its_child_continues_from(path):
+    cells = {cell.name: cell for cell in search.read_queue(path)}
     for cell in cells.values():
         assert cell.settings.training.total % cell.settings.training.batch == 0
         if cell.parent:
@@ -65,6 +79,19 @@ def test_the_queue_of_the_repository_can_be_read_and_every_parent_keeps_its_stat
             assert images % cells[name].settings.training.snapshot == 0
             assert cell.settings.training.ema == cells[name].settings.training.ema
             assert cell.settings.denoiser == cells[name].settings.denoiser
+            assert cell.settings.data == cells[name].settings.data
+
+
+def test_every_record_of_a_search_is_of_a_cell_that_stands_in_a_queue():
+    cells = {cell.name: cell for path in QUEUES for cell in search.read_queue(path)}
+    records = sorted((TOOLS.parent / "results" / "search").glob("*.json"))
+    assert records
+    for path in records:
+        record = read_json(path)
+        cell = cells[record["cell"]]
+        assert path.stem == cell.name
+        assert (record["settings"] or cell.settings.plain()) == cell.settings.plain()
+        assert (record["start"], record["model"], record["about"]) == (cell.start, cell.model, cell.about)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,16 @@ import pytest
 
 from tessera.errors import UserError
 from tessera.evaluation.kmax import TrainingRange
-from tessera.studies.clevr.entries import ABLATIONS, CELLS, FAR, TABLES, TARGETS, cells_for, with_ks
+from tessera.studies.clevr.entries import (
+    ABLATIONS,
+    CELLS,
+    FAR,
+    TABLES,
+    TARGETS,
+    StudyEntry,
+    cells_for,
+    with_ks,
+)
 
 
 def column(experiment):
@@ -41,6 +50,12 @@ def test_what_makes_a_cell_cannot_be_changed_by_the_caller():
     patches = {name: CELLS[name].settings("small").training.patches for name in ("exp2L-M3", "exp2L-M3-k8")}
     assert patches == {"exp2L-M3": 8, "exp2L-M3-k8": 2}  # a whole image is dear
     assert not CELLS["exp1-M3-plain"].settings("small", 0, changes).denoiser.coords
+
+
+def test_a_cell_may_change_the_size_of_its_images():
+    cell = StudyEntry("exp1", 2, changes={"data": {"size": 32, "objects": (1, 5)}})
+    data = cell.settings("small", seed=4).data
+    assert (data.size, data.objects, data.seed) == (32, (1, 2), 4)
 
 
 def test_exp2l_has_what_it_needs_and_its_ablations_are_the_papers_way():

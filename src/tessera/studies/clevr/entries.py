@@ -69,8 +69,9 @@ class StudyEntry:
         self, preset: str, seed: int = 0, changes: Mapping[str, Mapping[str, Any]] | None = None
     ) -> Settings:
         """Preset, experiment, what the caller changes, and then what makes this cell."""
-        own = {**self.changes, "data": {"objects": (1, self.max_train_objects), "seed": seed}}
-        own["training"] = {"seed": seed, **self.changes.get("training", {})}
+        own = {**self.changes}
+        own["data"] = {**own.get("data", {}), "objects": (1, self.max_train_objects), "seed": seed}
+        own["training"] = {"seed": seed, **own.get("training", {})}
         merged = {group: dict(values) for group, values in (changes or {}).items()}
         for group, values in own.items():
             merged[group] = {**merged.get(group, {}), **values}
