@@ -23,12 +23,13 @@ from tessera.analysis.locality import (
     study_record,
     truth,
 )
-from tessera.analysis.locality_figures import distinct_colors, figure_scatter
+from tessera.analysis.locality_figures import figure_scatter
 from tessera.analysis.residual import Residuals, definition_residual, replacement
 from tessera.analysis.scatter import Point, correlation, point_from, scatter_record
 from tessera.conditioning import ColorCounts, LocationGrid, Nothing
 from tessera.conditioning.labels import locations_of
 from tessera.errors import UserError
+from tessera.plots.figures import distinct_colors
 from tessera.sampling import heun, noise_levels, seeded_noise
 from tessera.scenes.vocabulary import LOCATIONS
 

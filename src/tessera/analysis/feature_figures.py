@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
@@ -19,18 +17,27 @@ from torch import Tensor
 from tessera.analysis.feature_statistics import null_band, off_diagonal
 from tessera.analysis.features import FeatureResult, FeatureStudy, Level, mean_over_hooks
 from tessera.analysis.hooks import OUTPUT, SCALE
-from tessera.analysis.locality_figures import condition_color, condition_name, styled
+from tessera.analysis.locality_figures import condition_name
+from tessera.plots.figures import (
+    BAND,
+    INK,
+    INTERVAL,
+    LEARNED,
+    QUIET,
+    condition_color,
+    cosine_bar,
+    figure_title,
+    show_cosines,
+    styled,
+)
 from tessera.scenes.vocabulary import COLORS
-from tessera.studies.swingby.figures import INK, QUIET
 
-LEARNED, BAND, INTERVAL = "#c8553d", "#cfd4dc", "#e9b7a9"
 SHARES = {"own": "#2a6f97", "others": "#e09f3e", "elsewhere": "#d9dce1"}
 SHARE_NAMES = {
     "own": "along the removed condition's own vector",
     "others": "along other conditions' vectors",
     "elsewhere": "elsewhere",
 }
-HEAT = "RdBu_r"  # white is a right angle
 COLUMNS = 9
 ROOM = 0.12  # above the curves, for the mean over hooks
 EARLY = 2  # resolutions the paper averages and calls its feature space
@@ -56,8 +63,10 @@ def figure_matrices(
             show_matrix(ax, level[hook].raw.matrix, concepts)
             ax.set_title(f"{short(hook)}\n{verdict(level[hook], [one[hook] for one in nulls])}", fontsize=7)
         row[0].set_ylabel(section_of(names[0]), fontsize=10, labelpad=12)
-    color_bar(figure, axes)
-    head(figure, f"{name}: cosine similarity of conditions' mean differences, $\\sigma$ = {sigma:.3g}")
+    cosine_bar(figure, axes)
+    figure_title(
+        figure, f"{name}: cosine similarity of conditions' mean differences, $\\sigma$ = {sigma:.3g}"
+    )
     figure.supxlabel(
         "above each: mean off the diagonal, in brackets the range of untrained networks",
         fontsize=7.5,
@@ -87,8 +96,8 @@ def figure_early(
         row[0].set_ylabel(said, fontsize=9, labelpad=12)
     for ax in axes[:, -1]:
         frame(ax, len(concepts))
-    color_bar(figure, axes)
-    head(figure, f"{name}: conditions in the encoder, $\\sigma$ = {sigma:.3g}")
+    cosine_bar(figure, axes)
+    figure_title(figure, f"{name}: conditions in the encoder, $\\sigma$ = {sigma:.3g}")
     note = f"framed: mean over the {len(early)} early layers; below each: mean off the diagonal"
     figure.supxlabel(note, fontsize=7.5)
     return figure
@@ -108,14 +117,11 @@ def early_hooks(hooks: Sequence[str]) -> list[str]:
 def show_matrix(ax: Axes, matrix: Tensor, concepts: Sequence[Any]) -> None:
     """Cosines from -1 to 1, with a strip of the conditions' own colors along two sides."""
     number = len(concepts)
-    ax.imshow(matrix.numpy(), cmap=HEAT, vmin=-1, vmax=1)
+    show_cosines(ax, matrix)
     for i, concept in enumerate(concepts):
         for corner, size in (((-1.25, i - 0.5), (0.55, 1)), ((i - 0.5, -1.25), (1, 0.55))):
             ax.add_patch(Rectangle(corner, *size, color=swatch(concept, i), lw=0, clip_on=False))
-    ax.set(xticks=[], yticks=[], xlim=(-1.3, number - 0.5), ylim=(number - 0.5, -1.3))
-    ax.grid(False)
-    for side in ax.spines.values():
-        side.set_visible(False)
+    ax.set(xlim=(-1.3, number - 0.5), ylim=(number - 0.5, -1.3))
 
 
 def frame(ax: Axes, number: int) -> None:
@@ -134,18 +140,6 @@ def verdict(found: FeatureResult, nulls: Sequence[FeatureResult]) -> str:
         return "not heard"
     band = null_band([null.raw.off_diagonal for null in nulls])
     return f"{value:.2f}" if band is None else f"{value:.2f} [{band.low:.2f}, {band.high:.2f}]"
-
-
-def color_bar(figure: Figure, axes: np.ndarray) -> None:
-    scale = ScalarMappable(Normalize(-1, 1), HEAT)
-    bar = figure.colorbar(scale, ax=axes, shrink=min(1.0, 1.6 / len(axes)), aspect=14, pad=0.01)
-    bar.set_label("cosine", fontsize=8)
-    bar.ax.tick_params(labelsize=7)
-    bar.outline.set_visible(False)  # type: ignore[operator]
-
-
-def head(figure: Figure, text: str) -> None:
-    figure.suptitle(text, x=0.01, ha="left", fontsize=10.5)
 
 
 # -- curves over layers ------------------------------------------------------------------------------------
@@ -174,7 +168,7 @@ def figure_layers(study: FeatureStudy, name: str) -> Figure:
         low, high = ax.get_ylim()
         ax.set_ylim(low, high + ROOM * (high - low))
     layer_legend(figure, study)
-    head(figure, f"{name}: conditions in feature space")
+    figure_title(figure, f"{name}: conditions in feature space")
     return figure
 
 
@@ -193,7 +187,7 @@ def figure_leakage(study: FeatureStudy, name: str, k: int) -> Figure:
     shares: list[Any] = [Patch(color=SHARES[part], label=said) for part, said in SHARE_NAMES.items()]
     none = Line2D([], [], color=QUIET, lw=0.9, ls=(0, (4, 2)), label="no locality, 1 / K")
     layer_legend(figure, study, [*shares, none])
-    head(figure, f"{name}: one of K = {k} conditions removed")
+    figure_title(figure, f"{name}: one of K = {k} conditions removed")
     return figure
 
 

@@ -4,44 +4,37 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from tessera.analysis.locality import LocalityResult, Probe
 from tessera.analysis.scatter import Point, kind_of
-from tessera.render.image_io import to_uint8
-from tessera.studies.swingby.figures import GRID, INK, QUIET, STYLE
+from tessera.plots.figures import (
+    CONDITIONS,
+    GRID,
+    INK,
+    QUIET,
+    compact_layout,
+    condition_color,
+    distinct_colors,
+    evenly_spaced,
+    figure_title,
+    noise_axis,
+    outline_square,
+    show_heat_map,
+    show_image,
+    sigma_title,
+    styled,
+)
 
-# One color per condition, apart from each other on white and on dark heat-maps.
-CONDITIONS = (
-    "#e4572e", "#1b98e0", "#59a14f", "#b07aa1", "#f2b134", "#17becf",
-    "#d37295", "#8c6d31", "#6b6ecf", "#7f7f7f", "#bcbd22", "#3d405b",
-)  # fmt: skip
-CENTER = INK
-HEAT = "inferno"
-GAMMA = 0.5  # heat-maps show the root of influence, or nothing but the probe would be seen
 COLUMNS = 8  # levels shown side by side
 FAINT = 0.07  # of a cross whose condition does not matter at all
-
-
-def styled(draw):
-    """Drawn with our style, whatever the caller's."""
-
-    def drawn(*args: Any, **options: Any) -> Figure:
-        with matplotlib.rc_context(STYLE):
-            return draw(*args, **options)
-
-    drawn.__doc__ = draw.__doc__
-    return drawn
 
 
 # -- Figure 2: heat-maps with crosses --------------------------------------------------------------------------
@@ -50,15 +43,15 @@ def styled(draw):
 @styled
 def figure_maps(result: LocalityResult, title: str = "", columns: int = COLUMNS) -> Figure:
     """What the denoiser sees, then a row of heat-maps per probe, from high noise (left) to low."""
-    levels = spread_levels(len(result.sigmas), columns)
+    levels = evenly_spaced(len(result.sigmas), columns)
     rows = 1 + len(result.probes)
     size = (1.05 * len(levels) + 0.75, 1.05 * rows + 0.55 + 0.25 * bool(title))
-    figure = Figure(figsize=size, layout=close_together())
+    figure = Figure(figsize=size, layout=compact_layout())
     axes = figure.subplots(rows, len(levels), squeeze=False)
     for column, level in enumerate(levels):
         show_image(axes[0, column], result.clean[level])
         mark_locations(axes[0, column], result)
-        axes[0, column].set_title(rf"$\sigma$ = {result.sigmas[level]:.2g}", fontsize=8, loc="center")
+        sigma_title(axes[0, column], result.sigmas[level])
         for row, probe in enumerate(result.probes):
             heat_map(axes[row + 1, column], result, row, level, probe)
     row_names(axes, ["denoised", *(probe.name for probe in result.probes)])
@@ -67,36 +60,14 @@ def figure_maps(result: LocalityResult, title: str = "", columns: int = COLUMNS)
         note += "   \u00d7 strength: influence of that condition on the probe (root)"
     figure.supxlabel(note, fontsize=7, color=QUIET)
     if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+        figure_title(figure, title, 10)
     return figure
 
 
-def close_together() -> ConstrainedLayoutEngine:
-    return ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0.01, hspace=0.01)
-
-
-def spread_levels(levels: int, columns: int) -> list[int]:
-    return sorted({round(level) for level in np.linspace(0, levels - 1, min(levels, columns))})
-
-
-def show_image(ax: Axes, image: Tensor) -> None:
-    """An image (C, H, W) in [-1, 1]; one channel is shown in gray."""
-    shown = to_uint8(image).permute(1, 2, 0).numpy()
-    ax.imshow(shown if shown.shape[-1] == 3 else shown[..., 0], cmap="gray", vmin=0, vmax=255)
-    bare_axes(ax)
-
-
 def heat_map(ax: Axes, result: LocalityResult, row: int, level: int, probe: Probe) -> None:
-    influence = result.influence[level, row].numpy()
-    ax.imshow(influence, cmap=HEAT, norm=PowerNorm(GAMMA, 0, max(influence.max(), 1e-30)))
-    square(ax, probe, int(result.sides[level, row]))
+    show_heat_map(ax, result.influence[level, row])
+    outline_square(ax, probe.at, int(result.sides[level, row]))
     crosses(ax, result, row, level)
-    bare_axes(ax)
-
-
-def square(ax: Axes, probe: Probe, side: int) -> None:
-    corner = (probe.at.col - side / 2, probe.at.row - side / 2)
-    ax.add_patch(Rectangle(corner, side, side, fill=False, ec="white", lw=0.8, alpha=0.9))
 
 
 def crosses(ax: Axes, result: LocalityResult, row: int, level: int) -> None:
@@ -132,18 +103,6 @@ def mark_locations(ax: Axes, result: LocalityResult) -> None:
             ax.plot(*spot, marker="o", ms=4, mfc="none", mew=1.1, color=condition_color(number))
 
 
-def condition_color(number: int) -> str:
-    return CONDITIONS[number % len(CONDITIONS)]
-
-
-def bare_axes(ax: Axes) -> None:
-    height, width = ax.get_images()[0].get_array().shape[:2]  # type: ignore[union-attr]
-    ax.set(xticks=[], yticks=[], xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
-    ax.grid(False)
-    for side in ax.spines.values():
-        side.set_visible(False)
-
-
 def row_names(axes: np.ndarray, names: Sequence[str]) -> None:
     for ax, name in zip(axes[:, 0], names):
         ax.set_ylabel(name, fontsize=8)
@@ -152,17 +111,16 @@ def row_names(axes: np.ndarray, names: Sequence[str]) -> None:
 @styled
 def figure_conditions(result: LocalityResult, columns: int = COLUMNS) -> Figure:
     """Where each condition acts: Eq. 10 over the whole image, one row per condition, one scale per level."""
-    levels = spread_levels(len(result.sigmas), columns)
+    levels = evenly_spaced(len(result.sigmas), columns)
     rows = max(1, result.condition_influence_maps.shape[1])
-    figure = Figure(figsize=(1.05 * len(levels) + 0.9, 1.05 * rows + 0.5), layout=close_together())
+    figure = Figure(figsize=(1.05 * len(levels) + 0.9, 1.05 * rows + 0.5), layout=compact_layout())
     axes = figure.subplots(rows, len(levels), squeeze=False)
     for column, level in enumerate(levels):
-        maps = result.condition_influence_maps[level].numpy()
-        axes[0, column].set_title(rf"$\sigma$ = {result.sigmas[level]:.2g}", fontsize=8, loc="center")
+        maps = result.condition_influence_maps[level]
+        sigma_title(axes[0, column], result.sigmas[level])
         for row, condition_influence in enumerate(maps):
             ax = axes[row, column]
-            ax.imshow(condition_influence, cmap=HEAT, norm=PowerNorm(GAMMA, 0, max(maps.max(), 1e-30)))
-            bare_axes(ax)
+            show_heat_map(ax, condition_influence, float(maps.max()))
             mark_own(ax, result, row)
     row_names(axes, [condition_name(want) for want in result.wanted])
     figure.supxlabel(
@@ -215,7 +173,7 @@ def figure_curves(result: LocalityResult, title: str = "", band: tuple[float, fl
         condition_legend(figure, result, band is not None)
     side.legend(fontsize=7, loc="best")
     if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+        figure_title(figure, title, 10)
     return figure
 
 
@@ -274,16 +232,7 @@ def probe_curves(ax: Axes, result: LocalityResult, values: Tensor, name: str, lo
 
 
 def probe_color(number: int, result: LocalityResult) -> str:
-    return CENTER if result.wanted else condition_color(number)
-
-
-def noise_axis(ax: Axes) -> None:
-    """Sampling runs from left to right: high noise first."""
-    ax.set_xscale("log")
-    ax.xaxis.set_major_locator(LogLocator(numticks=4))
-    ax.xaxis.set_minor_formatter(NullFormatter())
-    if not ax.xaxis_inverted():
-        ax.invert_xaxis()
+    return INK if result.wanted else condition_color(number)
 
 
 def shade(ax: Axes, band: tuple[float, float] | None) -> None:
@@ -359,14 +308,6 @@ def figure_scatter(points: Sequence[Point], record: dict[str, Any]) -> Figure:
     return figure
 
 
-def distinct_colors(count: int) -> list[Any]:
-    """As many colors as are asked for: ours while they last, else from a longer list, or from a whole scale."""
-    if count <= len(CONDITIONS):
-        return list(CONDITIONS[:count])
-    scale, at = ("tab20", range(count)) if count <= 20 else ("turbo", np.linspace(0, 1, count))
-    return [matplotlib.colormaps[scale](location) for location in at]
-
-
 def draw_point(ax: Axes, point: Point, shift: float, marker: str, color: str) -> None:
     across = point.gained + shift
     if point.low is not None and point.high is not None:
@@ -394,7 +335,7 @@ def correlation_words(record: dict[str, Any]) -> str:
 @styled
 def figure_12(result: LocalityResult, title: str = "", columns: int = COLUMNS) -> Figure:
     """Left: 90% side and energy over noise levels. Right: denoised images and heat-maps at every probe."""
-    levels = spread_levels(len(result.sigmas), columns)
+    levels = evenly_spaced(len(result.sigmas), columns)
     rows = 1 + len(result.probes)
     figure = Figure(figsize=(3.1 + 0.95 * len(levels), 0.98 * rows + 0.55))
     parts = figure.subfigures(1, 2, squeeze=False, width_ratios=[2.9, 0.95 * len(levels)])
@@ -407,10 +348,10 @@ def figure_12(result: LocalityResult, title: str = "", columns: int = COLUMNS) -
     axes = right.subplots(rows, len(levels), squeeze=False)
     for column, level in enumerate(levels):
         show_image(axes[0, column], result.clean[level])
-        axes[0, column].set_title(rf"$\sigma$ = {result.sigmas[level]:.2g}", fontsize=8, loc="center")
+        sigma_title(axes[0, column], result.sigmas[level])
         for row, probe in enumerate(result.probes):
             heat_map(axes[row + 1, column], result, row, level, probe)
     row_names(axes, ["denoised", *(probe.name for probe in result.probes)])
     if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+        figure_title(figure, title, 10)
     return figure

@@ -433,7 +433,7 @@ class DynamicsFigure:
 
 
 def save_kinds(figure, stem: Path, kinds: tuple[str, ...]) -> None:
-    from tessera.studies.swingby.figures import save_figure
+    from tessera.plots.figures import save_figure
 
     for kind in kinds:
         save_figure(figure, stem.with_name(f"{stem.name}.{kind}"))

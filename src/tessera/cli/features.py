@@ -38,9 +38,9 @@ from tessera.devices import DeviceName, PrecisionName, pick_device
 from tessera.errors import UserError
 from tessera.files import make_folder, rounded
 from tessera.models.model_folder import Model
+from tessera.plots.figures import save_figure
 from tessera.provenance import provenance
 from tessera.sampling.prompts import parse_colors
-from tessera.studies.swingby.figures import save_figure
 
 # The numbers of a hook that are set beside those of untrained networks.
 BANDED: dict[str, Callable[[FeatureResult], float]] = {

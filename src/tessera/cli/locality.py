@@ -33,9 +33,9 @@ from tessera.devices import DeviceName, PrecisionName, pick_device
 from tessera.errors import UserError
 from tessera.files import make_folder, read_json, rounded
 from tessera.models.model_folder import Model
+from tessera.plots.figures import save_figure
 from tessera.provenance import provenance
 from tessera.sampling.prompts import parse_ks, parse_locations
-from tessera.studies.swingby.figures import save_figure
 
 SOURCES: tuple[Source, ...] = ("generated", "truth")
 

@@ -22,10 +22,10 @@ from tessera.console import print_json, progress, publish, say
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.files import atomic, make_folder, rounded
+from tessera.plots.figures import save_figure
 from tessera.provenance import provenance
 from tessera.render.image_io import parse_size, save_png, width_height
 from tessera.sampling.prompts import parse_ks
-from tessera.studies.swingby.figures import save_figure
 from tessera.studies.text_to_image.build import DEEP, TINY, tiny_sdxl
 from tessera.studies.text_to_image.cost import (
     GIB,

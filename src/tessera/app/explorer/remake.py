@@ -9,13 +9,13 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from tessera.analysis.locality_figures import GAMMA, HEAT
 from tessera.app.explorer.models import SessionModel
 from tessera.app.explorer.probe import Probed, probe
 from tessera.app.explorer.requests import Probing, first_complaint
 from tessera.app.explorer.trajectories import TrajectoryStepper
 from tessera.cli.sample import open_model, set_precision
 from tessera.errors import UserError
+from tessera.plots.figures import GAMMA, HEAT
 from tessera.provenance import provenance
 from tessera.render.image_io import save_png
 from tessera.sampling.prompts import parse_colors, parse_locations

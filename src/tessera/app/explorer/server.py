@@ -94,7 +94,7 @@ def palette() -> dict[str, Any]:
     import matplotlib
     from matplotlib.colors import to_hex
 
-    from tessera.analysis.locality_figures import CONDITIONS, GAMMA, HEAT
+    from tessera.plots.figures import CONDITIONS, GAMMA, HEAT
 
     heat = matplotlib.colormaps[HEAT].resampled(256)
     return {"conditions": CONDITIONS, "gamma": GAMMA, "heat": [to_hex(heat(n)) for n in range(256)]}

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from tessera.analysis.locality import LocalityResult, Probe
-from tessera.analysis.locality_figures import FAINT, GAMMA, HEAT, condition_color, condition_name
+from tessera.analysis.locality_figures import FAINT, condition_name
 from tessera.app.report.columns import ReportColumn
 from tessera.evaluation.detection import Detection, ObjectDetector
 from tessera.evaluation.explain import describe, half_sides
 from tessera.evaluation.matching import Verdict, is_well_formed, match, match_colors
 from tessera.evaluation.truth import image_aspect
+from tessera.plots.figures import GAMMA, HEAT, condition_color
 from tessera.render.image_io import png_bytes, to_float
 from tessera.studies.clevr.image_grids import ShownImages
 

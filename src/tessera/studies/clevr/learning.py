@@ -16,10 +16,10 @@ from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
 from tessera import console
-from tessera.analysis.locality_figures import distinct_colors
 from tessera.analysis.scatter import training_name
 from tessera.errors import UserError
 from tessera.files import make_folder, save_plot
+from tessera.plots.figures import distinct_colors
 from tessera.provenance import provenance
 from tessera.rng import generator
 from tessera.studies.clevr.records import Record, moments_of, read_records

@@ -3,7 +3,6 @@
 Numbers follow the published revision. Figure 1 there is a drawing and figure 6 needs a trained diffusion network.
 """
 
-import pathlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,41 +13,15 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from tessera.files import atomic
+from tessera.plots.figures import GRID, INK, QUIET, STYLE
 from tessera.studies.swingby import analysis, bridge, deep, one_layer, symmetric
 from tessera.studies.swingby.data import Array, Sim, ordered_pairs, population_loss
 from tessera.studies.swingby.integrate import Path
 from tessera.studies.swingby.starts import aligned_map, positive_factors
 from tessera.studies.swingby.sweep import AXES, DEFAULTS, Phase, phase_diagram
 
-INK, QUIET, GRID = "#22252b", "#8a8f98", "#e4e6ea"
 CONCEPTS = ("#c8553d", "#2a6f97", "#4f772d", "#7b5ea7")  # one color per concept, weakest first
 MINOR, FLOW = "#e09f3e", "#9aa5b1"
-STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "lines.linewidth": 1.8,
-    "lines.solid_capstyle": "round",
-    "figure.constrained_layout.use": True,
-    "savefig.dpi": 200,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "tessera",
-}
 SMOOTH_RATE = 0.02  # a fifth of the source's learning rate, so that early paths are curves and not corners
 PAIR = Sim((1, 2), 0.05)
 CANONICAL = aligned_map(0.05, 0.9)
@@ -58,13 +31,6 @@ def sheet(columns: int, rows: int = 1, width: float = 3.4, height: float = 3.0) 
     """A page of equal panels; made without pyplot, so that nothing global is kept."""
     figure = Figure(figsize=(width * columns, height * rows))
     return figure, figure.subplots(rows, columns, squeeze=False)
-
-
-def save_figure(figure: Figure, path: pathlib.Path) -> None:
-    """As its suffix says; the same drawing always gives the same file."""
-    kind = path.suffix[1:]
-    with matplotlib.rc_context(STYLE), atomic(path) as temporary:
-        figure.savefig(temporary, format=kind, metadata={"Date": None} if kind == "svg" else None)
 
 
 # --- Figures 2, 11, 12: in which order concepts are learned -------------------------------------------------

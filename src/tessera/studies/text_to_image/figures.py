@@ -6,28 +6,33 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from torch import Tensor
 
-from tessera.analysis.feature_figures import BAND, INTERVAL, LEARNED, color_bar, head
-from tessera.analysis.feature_figures import HEAT as COSINES
 from tessera.analysis.feature_statistics import Disentanglement
-from tessera.analysis.locality_figures import (
-    GAMMA,
-    HEAT,
-    bare_axes,
-    close_together,
+from tessera.analysis.pixel_influence import Pixel
+from tessera.plots.figures import (
+    BAND,
+    INK,
+    INTERVAL,
+    LEARNED,
+    QUIET,
+    compact_layout,
     condition_color,
+    cosine_bar,
+    evenly_spaced,
+    figure_title,
     noise_axis,
+    outline_square,
+    show_cosines,
+    show_heat_map,
     show_image,
+    sigma_title,
     styled,
 )
-from tessera.analysis.pixel_influence import Pixel
-from tessera.studies.swingby.figures import INK, QUIET
 from tessera.studies.text_to_image.disentangle import DisentangleResult, Level, Space
 from tessera.studies.text_to_image.hooks import position_of, short_name
 from tessera.studies.text_to_image.influence import UNITS, PixelInfluence, Unit, WordInfluence
@@ -64,7 +69,7 @@ def figure_locality(
         draw_heat(parts.pop(0), pixel, words)
     if words and curves:
         draw_curves(parts.pop(0), words, unit, curves)
-    head(figure, title)
+    figure_title(figure, title)
     return figure
 
 
@@ -102,26 +107,20 @@ def draw_heat(part, pixel: PixelInfluence, words: WordInfluence | None) -> None:
     axes = part.subplots(len(pixel.probes), len(pixel.sigmas), squeeze=False)
     for row, probe in enumerate(pixel.probes):
         for column, sigma in enumerate(pixel.sigmas):
-            ax, influence = axes[row, column], pixel.maps[column, row].numpy()
-            ax.imshow(influence, cmap=HEAT, norm=PowerNorm(GAMMA, 0, max(influence.max(), 1e-30)))
-            bare_axes(ax)
-            framed(ax, probe, int(pixel.sides[column, row]))
+            ax = axes[row, column]
+            show_heat_map(ax, pixel.maps[column, row])
+            outline_square(ax, probe, int(pixel.sides[column, row]))
             if words and sigma in words.sigmas:
                 named = words.dominant(words.sigmas.index(sigma), row)
                 ax.set_xlabel(
                     ", ".join(named[:3]) + " ..." * (len(named) > 3), fontsize=6.5, color=LEARNED, labelpad=2
                 )
             if row == 0:
-                ax.set_title(rf"$\sigma$ = {sigma:.2g}", fontsize=8, loc="center")
+                sigma_title(ax, sigma)
         axes[row, 0].set_ylabel(probe_name(row, probe), fontsize=8)
     of = "clean latent" if pixel.of == "clean" else "predicted noise"
     note = f"influence of latent cells on the {of} at a probe (root); square: 90%; red: dominant words"
     part.supxlabel(note, fontsize=7, color=QUIET)
-
-
-def framed(ax: Axes, probe: Pixel, side: int) -> None:
-    corner = (probe.col - side / 2, probe.row - side / 2)
-    ax.add_patch(Rectangle(corner, side, side, fill=False, ec="white", lw=0.8))
 
 
 def draw_curves(part, words: WordInfluence, unit: Unit, panels: int) -> None:
@@ -142,26 +141,21 @@ def draw_curves(part, words: WordInfluence, unit: Unit, panels: int) -> None:
 @styled
 def figure_words(words: WordInfluence, title: str, columns: int = 6) -> Figure:
     """Where each word acts: Eq. 10 over the whole latent, a row per word; one scale per level."""
-    levels = sorted(
-        {round(level) for level in np.linspace(0, len(words.sigmas) - 1, min(columns, len(words.sigmas)))}
-    )
+    levels = evenly_spaced(len(words.sigmas), columns)
     rows = len(words.words)
-    figure = Figure(figsize=(1.1 * len(levels) + 1.2, 1.08 * rows + 0.8), layout=close_together())
+    figure = Figure(figsize=(1.1 * len(levels) + 1.2, 1.08 * rows + 0.8), layout=compact_layout())
     axes = figure.subplots(rows, len(levels), squeeze=False)
     for column, level in enumerate(levels):
-        maps = words.maps[level].numpy()
-        axes[0, column].set_title(rf"$\sigma$ = {words.sigmas[level]:.2g}", fontsize=8, loc="center")
+        maps = words.maps[level]
+        sigma_title(axes[0, column], words.sigmas[level])
         for row, influence_map in enumerate(maps):
-            axes[row, column].imshow(
-                influence_map, cmap=HEAT, norm=PowerNorm(GAMMA, 0, max(maps.max(), 1e-30))
-            )
-            bare_axes(axes[row, column])
+            show_heat_map(axes[row, column], influence_map, float(maps.max()))
     for row, word in enumerate(words.words):
         axes[row, 0].set_ylabel(word, fontsize=8)
     figure.supxlabel(
         "change when the word is taken away (root, one scale per column)", fontsize=7, color=QUIET
     )
-    head(figure, title)
+    figure_title(figure, title)
     return figure
 
 
@@ -185,7 +179,7 @@ def figure_paths(paths: Mapping[str, WordInfluence], title: str) -> Figure:
         noise_axis(ax)
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
-    head(figure, title)
+    figure_title(figure, title)
     return figure
 
 
@@ -206,7 +200,7 @@ def figure_features(found: DisentangleResult, level: Level, title: str) -> Figur
     draw_layers(gap, "gap", level.spaces, found.outputs)
     ratio.legend(fontsize=7.5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     draw_matrices(bottom, positions, found.concepts)
-    head(figure, title)
+    figure_title(figure, title)
     return figure
 
 
@@ -283,25 +277,21 @@ def draw_matrices(part, positions: Mapping[str, Sequence[Space]], concepts: Sequ
     axes = part.subplots(1, len(positions), squeeze=False)
     for number, (position, spaces) in enumerate(positions.items()):
         ax = axes[0, number]
-        show_cosines(ax, torch.stack([space.found.matrix for space in spaces]).nanmean(0), concepts)
+        framed_cosines(ax, torch.stack([space.found.matrix for space in spaces]).nanmean(0), concepts)
         ax.set_title(
             position if len(spaces) == 1 else f"{position}, mean of {len(spaces)} layers", fontsize=8
         )
         if number == 0:
             ax.set_yticks(range(len(concepts)), [concept.name for concept in concepts], fontsize=6)
             ax.tick_params(axis="y", length=0)
-    color_bar(part, axes)
+    cosine_bar(part, axes)
 
 
-def show_cosines(ax: Axes, matrix: Tensor, concepts: Sequence[Concept]) -> None:
+def framed_cosines(ax: Axes, matrix: Tensor, concepts: Sequence[Concept]) -> None:
     """A matrix with a frame around every category."""
-    ax.imshow(matrix.numpy(), cmap=COSINES, vmin=-1, vmax=1)
-    ax.set(xticks=[], yticks=[])
-    ax.grid(False)
+    show_cosines(ax, matrix)
     for start, size in runs([concept.category for concept in concepts]):
         ax.add_patch(Rectangle((start - 0.5, start - 0.5), size, size, fill=False, ec=INK, lw=1.0))
-    for side in ax.spines.values():
-        side.set_visible(False)
 
 
 def runs(names: Sequence[str]) -> list[tuple[int, int]]:
@@ -324,12 +314,12 @@ def figure_layers(found: DisentangleResult, level: Level, title: str, columns: i
         ax.set_axis_off()
     for ax, space in zip(axes.flat, level.spaces):
         ax.set_axis_on()
-        show_cosines(ax, space.found.matrix, found.concepts)
+        framed_cosines(ax, space.found.matrix, found.concepts)
         ax.set_title(f"{short_name(space.name)}:  {ratio_words(space.found)}", fontsize=6.5, loc="center")
-    color_bar(figure, axes)
+    cosine_bar(figure, axes)
     categories = ", ".join(dict.fromkeys(concept.category for concept in found.concepts))
     figure.supxlabel(f"framed: {categories}; above each: within / between", fontsize=7, color=QUIET)
-    head(figure, title)
+    figure_title(figure, title)
     return figure
 
 
@@ -368,7 +358,7 @@ def figure_composites(level: Level, title: str) -> Figure:
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8)
     figure.supylabel("cosine similarity", fontsize=8)
-    head(figure, title)
+    figure_title(figure, title)
     return figure
 
 
@@ -376,12 +366,12 @@ def figure_composites(level: Level, title: str) -> Figure:
 def figure_images(images: Tensor, names: Sequence[str], title: str, columns: int = 8) -> Figure:
     """What the prompts make of the first seed."""
     rows = math.ceil(len(names) / columns)
-    figure = Figure(figsize=(1.25 * columns, 1.42 * rows + 0.35), layout=close_together())
+    figure = Figure(figsize=(1.25 * columns, 1.42 * rows + 0.35), layout=compact_layout())
     axes = figure.subplots(rows, columns, squeeze=False)
     for ax in axes.flat[len(names) :]:
         ax.set_axis_off()
     for ax, image, name in zip(axes.flat, images, names):
         show_image(ax, image)
         ax.set_title(name or "(empty)", fontsize=6.5, loc="center")
-    head(figure, title)
+    figure_title(figure, title)
     return figure
