@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file
 
 from tessera.models.edm2 import EDM2
+from tessera.models.ema import Averages
 from tessera.models.magnitude import normalize_weights, project_gradients, set_weight_norm
 from tessera.models.reference import our_state
-from tessera.training.ema import Averages
 from tessera.training.loss import NoiseLevels, edm_loss, loss_at, objective
 from tessera.training.schedule import learning_rate
 

@@ -12,9 +12,10 @@ import torch
 import tessera.models.checkpoint_io as sealed
 from tessera.errors import UserError
 from tessera.models.checkpoint_io import read_sealed
+from tessera.models.ema import response
+from tessera.models.run_snapshots import load_run, stored_averages
 from tessera.training import trainer as loop
-from tessera.training.ema import response
-from tessera.training.run_folder import RunFolder, load_run, train_run
+from tessera.training.run_folder import RunFolder, train_run
 
 PATIENCE = 120  # seconds for one step of a tiny network, on the busiest of machines
 STARTING = 0.1  # seconds in which a life that is to take no step is killed
@@ -175,7 +176,7 @@ def test_a_run_with_dropout_carries_on_exactly_whatever_the_global_generator(min
 def test_averages_keep_their_length_to_the_last_digit(minute, tmp_path):
     lengths = (0.0501, 0.0504, 0.0125, 0.1)
     quietly(minute(training={"snapshot": 64, "ema": lengths}), tmp_path)
-    stored = RunFolder(tmp_path).averages()
+    stored = stored_averages(tmp_path)
     assert {average.std for average in stored} == set(lengths) and len(stored) == 4
     models = {std: load_run(tmp_path, std) for std in (0.0501, 0.0503, 0.0504)}
     assert (
@@ -197,7 +198,12 @@ def test_only_the_newest_states_are_kept_and_all_averages(minute, tmp_path):
     quietly(minute(), tmp_path)
     run = RunFolder(tmp_path)
     assert [p.name[6:18] for p in run.states()] == ["000000000064", "000000000056"]
-    assert [(s.images_seen, s.std) for s in run.averages()] == [(32, 0.05), (32, 0.1), (64, 0.05), (64, 0.1)]
+    assert [(s.images_seen, s.std) for s in stored_averages(tmp_path)] == [
+        (32, 0.05),
+        (32, 0.1),
+        (64, 0.05),
+        (64, 0.1),
+    ]
 
 
 @pytest.mark.parametrize(

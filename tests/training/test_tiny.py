@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from tessera.config import settings_for
+from tessera.models.run_snapshots import load_run
 from tessera.sampling import noise_levels, sample
 from tessera.scenes.vocabulary import LOCATIONS
-from tessera.training.run_folder import load_run, train_run
+from tessera.training.run_folder import train_run
 
 
 def objects_at(images, locations):

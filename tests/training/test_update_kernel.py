@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from tessera.models.build import build_denoiser
+from tessera.models.ema import Averages
 from tessera.models.magnitude import (
     MPConv,
     magnitude_layers,
@@ -20,7 +21,6 @@ from tessera.models.magnitude import (
     project_gradients,
     set_weight_norm,
 )
-from tessera.training.ema import Averages
 from tessera.training.run_folder import stream_for
 from tessera.training.trainer import Trainer, train
 

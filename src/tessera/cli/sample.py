@@ -139,7 +139,7 @@ class Sample:
 
 def open_model(name: str, std: float | None = None, images: str | int | None = None, device=None) -> Model:
     """A run folder's averaged network, or a model folder, shipped name or hub id."""
-    from tessera.training.run_folder import is_run, load_run
+    from tessera.models.run_snapshots import is_run, load_run
 
     if is_run(Path(name)):
         return load_run(Path(name), std, None if images is None else parse_count(images), device)
@@ -152,7 +152,7 @@ def open_model(name: str, std: float | None = None, images: str | int | None = N
 
 def check_models(names: Iterable[str]) -> None:
     """One sentence about the first name that stands for nothing, before any of them is worked on."""
-    from tessera.training.run_folder import is_run
+    from tessera.models.run_snapshots import is_run
 
     for name in names:
         if not is_run(Path(name)):

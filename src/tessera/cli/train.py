@@ -16,13 +16,14 @@ from tessera.devices import DeviceName
 from tessera.errors import UserError
 from tessera.models.build import conditioner_for
 from tessera.models.model_folder import is_model_folder, save_model
+from tessera.models.run_snapshots import format_std, is_run, load_run
 from tessera.plots.sample_grid import sample_grid
 from tessera.render.image_io import save_png
 from tessera.sampling.prompts import study_prompts
 from tessera.sampling.sample import sample
 from tessera.sampling.schedule import noise_levels
 from tessera.training.distributed import ProcessGroup, join, leave
-from tessera.training.run_folder import Outcome, RunFolder, is_run, load_run, std_name, train_run
+from tessera.training.run_folder import Outcome, RunFolder, train_run
 from tessera.training.trainer import Trainer
 
 ConditionerFlags, DataFlags = flags_for("conditioner"), flags_for("data")
@@ -188,7 +189,7 @@ class Ema:
         if not is_run(self.folder):
             raise UserError(f"{self.folder} is not a run folder.")
         model = load_run(self.folder, self.std, None if self.images is None else parse_count(self.images))
-        out = self.out or self.folder / "models" / f"std-{std_name(self.std)}"
+        out = self.out or self.folder / "models" / f"std-{format_std(self.std)}"
         if out.exists() and not is_model_folder(out) and any(out.iterdir()):
             raise UserError(f"{out} holds something else than a model; choose another folder (--out).")
         kept = {key: model.config[key] for key in ("settings", "images_seen", "ema")}

@@ -8,7 +8,6 @@ can be had afterwards.
 import fcntl
 import json
 import math
-import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -21,16 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.config import Settings, first_difference, format_count, settings_from
+from tessera.config import Settings, first_difference, format_count
 from tessera.console import say
 from tessera.errors import UserError
-from tessera.files import atomic, make_folder, read_json, read_lines, write_json
+from tessera.files import atomic, make_folder, read_lines, write_json
 from tessera.models.build import build_denoiser, conditioner_for
 from tessera.models.checkpoint_io import halved, read_sealed, write_sealed
-from tessera.models.model_folder import Model, denoiser_config, fill_in
+from tessera.models.run_snapshots import average_file, run_settings
 from tessera.scenes import Scenes
 from tessera.training.distributed import ALONE, ProcessGroup
-from tessera.training.ema import Snapshot, reconstruct
 from tessera.training.stream import Stream
 from tessera.training.trainer import Trainer, train
 from tessera.version import __version__
@@ -87,10 +85,7 @@ class RunFolder:
         return first_difference(self.settings(), settings, free) if self.config.exists() else None
 
     def settings(self) -> Settings:
-        record = read_json(self.config)
-        if not isinstance(record, dict) or "experiment" not in record:
-            raise UserError(f"{self.config} is not the config of a run.")
-        return settings_from({key: value for key, value in record.items() if key != "tessera"})
+        return run_settings(self.folder)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -133,17 +128,8 @@ class RunFolder:
     def save_averages(self, trainer: Trainer) -> None:
         for std in trainer.averages.stds:
             facts = {"images_seen": trainer.images_seen, "std": std}
-            path = self.snapshots / f"ema-{trainer.images_seen:012d}-{std_name(std)}.safetensors"
+            path = average_file(self.folder, trainer.images_seen, std)
             write_sealed(path, halved(trainer.averages.state(std)), facts)
-
-    def averages(self) -> list[Snapshot]:
-        """All stored averages, oldest first; nothing is read before it is needed."""
-        found = []
-        for path in sorted(self.snapshots.glob("ema-*.safetensors")):
-            match = re.fullmatch(r"ema-(\d+)-([\d.]+(?:e-\d+)?)", path.stem)
-            if match:
-                found.append(Snapshot(int(match[1]), float(match[2]), Reader(path)))
-        return found
 
     # -- log -----------------------------------------------------------------------------------------------
 
@@ -163,22 +149,6 @@ class RunFolder:
                 file.write(json.dumps(record, allow_nan=False) + "\n")
         except OSError as error:
             raise UserError(f"Could not write {self.log}: {error.strerror or error}.") from error
-
-
-@dataclass(frozen=True)
-class Reader:
-    """Reads one stored average when called."""
-
-    path: Path
-
-    def __call__(self) -> dict[str, Tensor]:
-        return {name: tensor.float() for name, tensor in read_sealed(self.path)[0].items()}
-
-
-def std_name(std: float) -> str:
-    """The length of an average in the name of a file: three digits, or as many as it has."""
-    short = f"{std:.3f}"
-    return short if float(short) == std else repr(std)
 
 
 def shown(value: Any) -> str:
@@ -365,39 +335,3 @@ def unlocked() -> Iterator[None]:
 
 def silent(message: str) -> None:
     pass
-
-
-# -- using a run afterwards --------------------------------------------------------------------------------
-
-
-def is_run(path: Path) -> bool:
-    return (Path(path) / "config.json").is_file() and (Path(path) / "snapshots").is_dir()
-
-
-def load_run(folder: Path, std: float | None = None, images_seen: int | None = None, device=None) -> Model:
-    """A run's averaged network: at the last snapshot or at `images_seen`, of any length `std`.
-
-    Without `std` it is the shortest average that was kept, as it is stored.
-    """
-    run = RunFolder(folder)
-    settings = run.settings()
-    snapshots = run.averages()
-    if not snapshots:
-        raise UserError(f"{folder} has no snapshot yet.")
-    moment = nearest_checked(images_seen, sorted({int(s.images_seen) for s in snapshots}))
-    std = min(s.std for s in snapshots) if std is None else std
-    stored = [s for s in snapshots if s.images_seen == moment and math.isclose(s.std, std)]
-    state = stored[0].load() if stored else reconstruct(snapshots, std, moment)
-    denoiser = build_denoiser(settings)
-    fill_in(denoiser, dict(state), Path(folder))
-    denoiser = denoiser.to(device).eval().requires_grad_(False)
-    config = {"denoiser": denoiser_config(denoiser), "images_seen": moment, "ema": std}
-    return Model(denoiser, conditioner_for(settings), {**config, "settings": settings.plain()})
-
-
-def nearest_checked(wanted: int | None, taken: list[int]) -> int:
-    """The moment asked for, if a snapshot was taken then; the last one if none was asked for."""
-    if wanted is None or wanted in taken:
-        return taken[-1] if wanted is None else wanted
-    near = min(taken, key=lambda moment: abs(moment - wanted))
-    raise UserError(f"No snapshot was taken at {wanted} images; the nearest is at {near}.")

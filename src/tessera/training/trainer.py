@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from tessera.config import TrainingConfig
 from tessera.devices import precision_on
 from tessera.errors import UserError
+from tessera.models.ema import Averages
 from tessera.models.magnitude import magnitude_layers, normalize_weights, project_gradients, set_weight_norm
 from tessera.models.views import Views, trained_network, training_views
 from tessera.scenes.random import normal, stream_key
 from tessera.training.distributed import ALONE, ProcessGroup
-from tessera.training.ema import Averages
 from tessera.training.loss import NoiseLevels, loss_at, objective
 from tessera.training.schedule import learning_rate
 from tessera.training.stream import Batch, Stream

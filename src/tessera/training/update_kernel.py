@@ -13,8 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from tessera.models import magnitude
+from tessera.models.ema import Averages
 from tessera.models.magnitude import WeightNorm
-from tessera.training.ema import Averages
 
 BLOCK = 512  # numbers worked on together: a longer row takes several turns, so that registers suffice
 WARPS = 4

@@ -15,11 +15,11 @@ from tessera.errors import UserError
 from tessera.evaluation.kmax import TrainingRange
 from tessera.models.contract import Denoiser
 from tessera.models.model_folder import Model, shipped
+from tessera.models.run_snapshots import is_run
 from tessera.sampling.compose import COMPOSE_METHODS
 from tessera.sampling.prompts import Prompt, own_prompts
 from tessera.studies.clevr.evaluate import label_of
 from tessera.studies.clevr.tables import k_max_words
-from tessera.training.run_folder import is_run
 
 ConditionKind = Literal["locations", "colors", "nothing"]
 FIRST = ("exp1", "exp2", "exp2L", "color")  # shown when no model is named

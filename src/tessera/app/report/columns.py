@@ -15,9 +15,10 @@ from tessera.errors import UserError
 from tessera.files import read_json
 from tessera.models.build import conditioner_for
 from tessera.models.model_folder import Model, is_model_folder
+from tessera.models.run_snapshots import is_run
 from tessera.studies.clevr.entries import CELLS, HEADLINES, Paper, StudyEntry
 from tessera.studies.clevr.image_grids import IMAGE_GRID, ShownImages, load_image_grid
-from tessera.training.run_folder import RunFolder, is_run
+from tessera.training.run_folder import RunFolder
 
 MOST_RECORDS = 4  # of a whole study, shown side by side
 

@@ -35,12 +35,13 @@ from tessera.evaluation.intervals import RESAMPLES, quantile_range
 from tessera.files import make_folder, write_json
 from tessera.models.build import build_denoiser
 from tessera.models.model_folder import Model
+from tessera.models.run_snapshots import load_run
 from tessera.plots.figures import save_figure
 from tessera.provenance import provenance
 from tessera.render.image_io import to_float
 from tessera.rng import generator
 from tessera.scenes.random import seeded_generator
-from tessera.training.run_folder import RunFolder, RunLog, gentle_stop, load_run
+from tessera.training.run_folder import RunFolder, RunLog, gentle_stop
 from tessera.training.stream import Batch
 from tessera.training.trainer import Trainer
 

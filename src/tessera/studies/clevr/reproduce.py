@@ -23,6 +23,7 @@ from tessera.evaluation.kmax import TrainingRange
 from tessera.files import make_folder, read_json, rounded, write_json
 from tessera.models.build import build_denoiser
 from tessera.models.model_folder import Model
+from tessera.models.run_snapshots import load_run, stored_averages
 from tessera.provenance import provenance
 from tessera.studies.clevr.entries import IMAGES
 from tessera.studies.clevr.evaluate import Answers, EvaluationConfig, Evaluator, quality
@@ -30,7 +31,7 @@ from tessera.studies.clevr.image_grids import IMAGE_GRID, save_image_grid, shown
 from tessera.studies.clevr.records import write_study
 from tessera.studies.clevr.runs import FORMAT, StudyPaths, StudyRun, evenly
 from tessera.training.distributed import ALONE
-from tessera.training.run_folder import Outcome, RunFolder, load_run, train_run
+from tessera.training.run_folder import Outcome, RunFolder, train_run
 from tessera.training.trainer import Trainer, chosen_compile, chosen_precision, forget_compiled
 
 Keep = Literal["everything", "averages", "last"]
@@ -254,7 +255,7 @@ class Study:
 
 def snapshots(folder: Path) -> list[int]:
     """Moments of which averages are kept, earliest first."""
-    return sorted({int(kept.images_seen) for kept in RunFolder(folder).averages()})
+    return sorted({int(kept.images_seen) for kept in stored_averages(folder)})
 
 
 def trained_at(job: StudyRun, folder: Path) -> int | None:

@@ -27,11 +27,11 @@ from tessera.models.model_folder import (
     save_model,
     shipped,
 )
+from tessera.models.run_snapshots import is_run, load_run
 from tessera.provenance import provenance
 from tessera.studies.clevr.entries import CELLS
 from tessera.studies.clevr.runs import StudyPaths, job_name
 from tessera.studies.clevr.tables import k_max_words, span_words, speed_rows
-from tessera.training.run_folder import is_run, load_run
 
 # Names on the shelf, and the cell of the study each is.
 ZOO = {

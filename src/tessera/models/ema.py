@@ -1,7 +1,7 @@
 """Running averages of the weights with a power-function profile, and any other length of them after the fact.
 
-EDM2 section 3 and appendix C. The length of an average is told as its relative standard deviation `std`: 0.10
-looks back about a tenth of the training so far.
+EDM2 section 3 and appendix C (Karras et al. 2024). The length of an average is given as its relative standard
+deviation `std` (sigma_rel): an average of 0.10 covers about the last tenth of the training so far.
 """
 
 import math
@@ -20,7 +20,7 @@ LONGEST = math.sqrt(1 / 12)  # std of a plain mean over all of training
 State = Mapping[str, Tensor]
 
 
-@lru_cache  # asked at every step
+@lru_cache  # every step needs it, and finding roots is slow
 def std_to_exponent(std: float) -> float:
     """gamma of the profile t^gamma whose relative std is `std` (Eq. 126: the root of a cubic)."""
     if not 0 < std < LONGEST:
@@ -135,7 +135,7 @@ def reconstruct(
 
     Summed in float64, returned in float32. Only one snapshot is in memory at a time.
     """
-    stored = usable(list(snapshots), images_seen)
+    stored = _usable(list(snapshots), images_seen)
     end = max(snapshot.images_seen for snapshot in stored)
     weights = solve_coefficients([snapshot[:2] for snapshot in stored], [(end, std)])[:, 0]
     total: dict[str, Tensor] = {}
@@ -146,12 +146,16 @@ def reconstruct(
     return {name: value.float() for name, value in total.items()}
 
 
-def usable(snapshots: list[Snapshot], images_seen: float | None) -> list[Snapshot]:
-    """Snapshots that may take part: something had been seen, and nothing later than the moment asked for."""
-    stored = [s for s in snapshots if 0 < s.images_seen <= (images_seen or math.inf)]
+def _usable(snapshots: list[Snapshot], images_seen: float | None) -> list[Snapshot]:
+    """Snapshots taken after the start of training and not after `images_seen`, at which one must have been taken."""
+    stored = [s for s in snapshots if s.images_seen > 0]
     if not stored:
         raise UserError("There is no snapshot of a running average to build on.")
-    if images_seen is not None and all(s.images_seen != images_seen for s in stored):
-        near = min(stored, key=lambda s: abs(s.images_seen - images_seen)).images_seen
-        raise UserError(f"No snapshot was taken at {images_seen:.0f} images; the nearest is at {near:.0f}.")
-    return stored
+    if images_seen is None:
+        return stored
+    nearest = min((s.images_seen for s in stored), key=lambda taken: abs(taken - images_seen))
+    if nearest != images_seen:
+        raise UserError(
+            f"No snapshot was taken at {images_seen:.0f} images; the nearest is at {nearest:.0f}."
+        )
+    return [s for s in stored if s.images_seen <= images_seen]

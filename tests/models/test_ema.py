@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from tessera.errors import UserError
-from tessera.training.ema import (
+from tessera.models.ema import (
     Averages,
     Snapshot,
     correlation,
