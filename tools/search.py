@@ -32,12 +32,11 @@ from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.evaluation.calibrate import load_calibration
 from tessera.evaluation.detector import load_detector
-from tessera.evaluation.intervals import quantile_range
 from tessera.files import make_folder, read_json, rounded, write_json
 from tessera.models.build import build_denoiser, conditioner_for
 from tessera.models.model_folder import Model, denoiser_config, load_model
 from tessera.provenance import provenance
-from tessera.rng import generator
+from tessera.stats import binomial_curves, quantile_range
 from tessera.studies.clevr.entries import IMAGES, StudyEntry
 from tessera.studies.clevr.evaluate import Answers, EvaluationConfig, Evaluator, quality
 from tessera.studies.clevr.image_grids import save_image_grid
@@ -150,7 +149,7 @@ def k50(shares: Sequence[float] | np.ndarray) -> float:
 def k50_record(counts: Sequence[int], n: int) -> dict[str, float]:
     """K50 with a 95% bootstrap interval over the samples of every K."""
     shares = np.asarray(counts) / n
-    drawn = generator(0).binomial(n, shares, size=(RESAMPLES, len(shares))) / n
+    drawn = binomial_curves(0, shares, n, RESAMPLES)
     low, high = quantile_range(np.array([k50(row) for row in drawn]))
     return {"value": k50(shares), "low": low, "high": high}
 

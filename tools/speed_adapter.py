@@ -4,16 +4,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-
-from tessera import load
 from tessera.denoiser.build import build_denoiser
 from tessera.experiments import settings_for
 from tessera.images.render import render
 from tessera.judge import load_judge
 from tessera.sampler import noise_levels, sample
-from tessera.scenes import Scenes
 from tessera.training.loop import Learner
 from tessera.training.run import stream_for
+
+from tessera import load
+from tessera.scenes import Scenes
 
 Prepared = tuple[Callable[[], Any], float, str]
 CPU = torch.device("cpu")

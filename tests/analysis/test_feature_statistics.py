@@ -16,7 +16,6 @@ from tessera.analysis.feature_statistics import (
     disentanglement,
     from_products,
     inner_products,
-    laid_around,
     mean_differences,
     mean_products,
     null_band,
@@ -27,6 +26,7 @@ from tessera.analysis.feature_statistics import (
     repetition_p,
     seed_products,
     seed_weights,
+    spread_around,
     within_between,
 )
 from tessera.errors import UserError
@@ -179,10 +179,10 @@ def test_seed_weights_are_shares():
 
 
 def test_an_interval_holds_its_value_and_unknowns_have_none():
-    ends = laid_around(0.5, torch.linspace(0.1, 0.3, 1001))
+    ends = spread_around(0.5, torch.linspace(0.1, 0.3, 1001))
     assert ends == pytest.approx((0.405, 0.595), abs=1e-3)
-    assert laid_around(math.nan, torch.ones(3)) is None
-    assert laid_around(1.0, torch.full((3,), math.nan)) is None
+    assert spread_around(math.nan, torch.ones(3)) is None
+    assert spread_around(1.0, torch.full((3,), math.nan)) is None
 
 
 def test_a_scale_or_rotation_of_the_features_changes_nothing():

@@ -6,7 +6,6 @@ from scipy.stats import binom, hypergeom
 
 from tessera.errors import UserError
 from tessera.evaluation.detector_error import DetectorError, confusion, missed_among_wanted, unconfuse
-from tessera.evaluation.intervals import wilson
 from tessera.evaluation.kmax import (
     Counts,
     TrainingRange,
@@ -16,6 +15,7 @@ from tessera.evaluation.kmax import (
     shares_of,
 )
 from tessera.evaluation.matching import Verdict
+from tessera.stats import wilson
 
 
 def images(k, *kinds):

@@ -13,12 +13,12 @@ from torch import Tensor
 from tessera.analysis.pixel_influence import bare, slices
 from tessera.conditioning import Conditioner
 from tessera.errors import UserError
-from tessera.evaluation.intervals import RESAMPLES, quantile_range
 from tessera.models.contract import Denoiser
 from tessera.models.local_conv import LocalConv
 from tessera.models.patchwise import Patchwise
 from tessera.models.precondition import per_image
 from tessera.rng import generator
+from tessera.stats import RESAMPLES, group_counts, mean_of_draws, p_value, quantile_range
 
 BAND_SHARE = 0.5  # conditions matter where their influence is at least this share of its largest
 BAND_RULE = (
@@ -144,18 +144,16 @@ def conditional_locality(
     band = band_of(strengths, band_share)
     shares = shares_of_own(influence)  # (B, S, K)
     rng = generator(seed)
-    draws = drawn_again(len(influence), groups, rng, resamples)  # (R, B) counts
-    score = pooled(shares[:, band])
-    spread = resampled(shares[:, band], draws)
+    draws = group_counts(rng, len(influence), groups, resamples)  # (R, B)
+    score = mean_of_draws(shares[:, band], draws)
     nulls = shuffled(influence[:, band], rng, resamples)
-    low, high = quantile_range(spread)
     return {
-        "value": score,
-        "low": low,
-        "high": high,
+        "value": score.value,
+        "low": score.low,
+        "high": score.high,
         "k": influence.shape[-1],
         "no_locality": 1 / influence.shape[-1],
-        "null": {**summary(nulls), "p_value": (1 + int((nulls >= score - 1e-12).sum())) / (1 + resamples)},
+        "null": {**summary(nulls), "p_value": p_value(nulls, (score.value or 0) - 1e-12)},
         "band": band_record(sigmas, band, band_share),
         "by_level": level_records(sigmas, shares, strengths, draws),
         "images": len(influence),
@@ -174,30 +172,8 @@ def check_influence(influence: np.ndarray, sigmas: Sequence[float]) -> None:
         raise UserError("The influence of conditions holds values that are not finite.")
 
 
-def pooled(shares: np.ndarray) -> float:
-    """Mean over all that is defined."""
-    return float(np.nanmean(shares))
-
-
-def drawn_again(
-    images: int, groups: Sequence[int] | None, rng: np.random.Generator, resamples: int
-) -> np.ndarray:
-    """How often each image (B,) occurs when images, or groups of them, are drawn again: (R, B)."""
-    names = np.arange(images) if groups is None or len(set(groups)) < 2 else np.asarray(groups)
-    kinds, member = np.unique(names, return_inverse=True)
-    return rng.multinomial(len(kinds), np.full(len(kinds), 1 / len(kinds)), size=resamples)[:, member]
-
-
-def resampled(shares: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """`pooled` of every redrawing (R, B) of shares (B, ...); redrawings with nothing defined are left out."""
-    flat = shares.reshape(len(shares), -1)
-    defined = np.isfinite(flat)
-    totals, counts = draws @ np.where(defined, flat, 0).sum(1), draws @ defined.sum(1)
-    return totals[counts > 0] / counts[counts > 0]
-
-
 def shuffled(influence: np.ndarray, rng: np.random.Generator, times: int) -> np.ndarray:
-    """`pooled` with every image's locations in random order, `times` over: (times,)."""
+    """Mean share with every image's locations in random order, `times` over: (times,)."""
     images, _, k = influence.shape[:3]
     total = influence.sum(-1, keepdims=True)
     parts = np.divide(influence, total, out=np.full_like(influence, np.nan), where=total > 0)
@@ -237,12 +213,9 @@ def level_records(
     """Locality of each level alone, null where nothing moves anything."""
     records = []
     for level, sigma in enumerate(sigmas):
-        here = shares[:, level]
-        known = bool(np.isfinite(here).any())
-        low, high = quantile_range(resampled(here, draws)) if known else (None, None)
-        value = pooled(here) if known else None
+        found = mean_of_draws(shares[:, level], draws)
         records.append(
-            {"sigma": float(sigma), "locality": value, "low": low, "high": high}
+            {"sigma": float(sigma), "locality": found.value, "low": found.low, "high": found.high}
             | {"strength": float(strengths[level])}
         )
     return records

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from tessera.devices import double_home, in_double
 from tessera.errors import UserError
-from tessera.evaluation.intervals import RESAMPLES, quantile_range
 from tessera.rng import generator
+from tessera.stats import RESAMPLES, p_value, resample_counts, spread_around
 
 Group = Hashable  # the category a concept belongs to
 CHUNK = 2**16  # features multiplied at once in double precision
@@ -180,7 +180,7 @@ def permutation_p(
     found = compare(*within_between(matrix, groups))
     if not bool(found.isfinite()):
         return math.nan
-    return (1 + int((shuffled >= found - 1e-12).sum())) / (1 + shuffles)
+    return p_value(shuffled.numpy(), float(found) - 1e-12)
 
 
 def repetition_p(halves: Tensor, *, shuffles: int = RESAMPLES, seed: int = 0) -> float:
@@ -191,7 +191,7 @@ def repetition_p(halves: Tensor, *, shuffles: int = RESAMPLES, seed: int = 0) ->
     found = halves.diagonal().mean()
     if not bool(found.isfinite()):
         return math.nan
-    return (1 + int((shuffled >= found - 1e-12).sum())) / (1 + shuffles)
+    return p_value(shuffled.numpy(), float(found) - 1e-12)
 
 
 # -- seeds drawn again -------------------------------------------------------------------------------------
@@ -199,25 +199,7 @@ def repetition_p(halves: Tensor, *, shuffles: int = RESAMPLES, seed: int = 0) ->
 
 def seed_weights(seeds: int, resamples: int = RESAMPLES, seed: int = 0) -> Tensor:
     """Shares (R, S) of each seed when S of them are drawn again with replacement."""
-    rng = generator(seed)
-    drawn = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples) / seeds
-    return torch.from_numpy(drawn)
-
-
-def laid_around(
-    value: float, resampled: Tensor, bounds: tuple[float, float] | None = None
-) -> tuple[float, float] | None:
-    """95% interval: the spread of the resampled values (R,), laid around the value itself.
-
-    Drawing seeds again repeats some, which makes every mean noisier and shifts its cosines; the shift is an
-    artifact and taken out, the spread is what we are after. None where nothing is known.
-    """
-    known = resampled[resampled.isfinite()].double().numpy()
-    if not len(known) or not math.isfinite(value):
-        return None
-    low, high = quantile_range(known - known.mean() + value)
-    least, most = bounds or (-math.inf, math.inf)
-    return max(low, least), min(high, most)
+    return torch.from_numpy(resample_counts(generator(seed), seeds, resamples) / seeds)
 
 
 # -- all of it for one hook -------------------------------------------------------------------------------
@@ -339,12 +321,12 @@ def off_measures(matrix: Tensor) -> dict[str, Tensor]:
 
 def intervals_of(measured: Measured, spread: dict[str, Tensor]) -> dict[str, tuple[float, float] | None]:
     """95% of each measure that was resampled, and of ratio and gap where both their parts were."""
-    found = {name: laid_around(measured[name], values, (-1.0, 1.0)) for name, values in spread.items()}
+    found = {name: spread_around(measured[name], values, (-1.0, 1.0)) for name, values in spread.items()}
     if "within" in spread:
         within, between = spread["within"], spread["between"]
         ratio = measured["within"] / measured["between"] if measured["between"] else math.nan
-        found["ratio"] = laid_around(ratio, within / between)
-        found["gap"] = laid_around(measured["within"] - measured["between"], within - between)
+        found["ratio"] = spread_around(ratio, within / between)
+        found["gap"] = spread_around(measured["within"] - measured["between"], within - between)
     return found
 
 

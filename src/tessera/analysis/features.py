@@ -28,7 +28,6 @@ from tessera.conditioning import ColorCounts, Conditioner
 from tessera.conditioning.colors import color_number
 from tessera.devices import double_home, in_double
 from tessera.errors import UserError
-from tessera.evaluation.intervals import RESAMPLES
 from tessera.models.contract import Denoiser
 from tessera.models.model_folder import Model
 from tessera.render.render import render
@@ -37,6 +36,7 @@ from tessera.sampling.sample import sample
 from tessera.sampling.schedule import noise_levels
 from tessera.scenes.sampling import Scenes
 from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
+from tessera.stats import RESAMPLES
 
 Source = Literal["generated", "shared", "truth"]
 HOOKS = 8  # hooks compared with each other, as many as there are colors

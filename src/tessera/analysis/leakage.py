@@ -11,9 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.analysis.feature_statistics import known, laid_around, mean_products, seed_weights, with_interval
+from tessera.analysis.feature_statistics import (
+    known,
+    mean_products,
+    seed_weights,
+    spread_around,
+    with_interval,
+)
 from tessera.errors import UserError
-from tessera.evaluation.intervals import RESAMPLES
+from tessera.stats import RESAMPLES
 
 RTOL = 1e-6  # directions that lie this close to the span of others are not told apart from them
 
@@ -65,7 +71,7 @@ def leakage(
         )
         measured = {"leakage": float((1 - own).mean()), "locality": float(own_shares(coefficients))}
         spread = {"leakage": (1 - again[0]).mean(-1), "locality": own_shares(again[3])}
-        intervals = {name: laid_around(measured[name], spread[name], (0.0, 1.0)) for name in measured}
+        intervals = {name: spread_around(measured[name], spread[name], (0.0, 1.0)) for name in measured}
     return Leakage(own, others, elsewhere, coefficients, intervals)
 
 

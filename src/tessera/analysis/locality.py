@@ -12,8 +12,6 @@ from torch import Tensor
 from tessera.analysis.condition_influence import (
     condition_influence,
     conditional_locality,
-    drawn_again,
-    resampled,
 )
 from tessera.analysis.pixel_influence import (
     PLAIN,
@@ -26,7 +24,6 @@ from tessera.analysis.pixel_influence import (
 )
 from tessera.conditioning import ColorCounts, Conditioner, locations_of
 from tessera.errors import UserError
-from tessera.evaluation.intervals import RESAMPLES, quantile_range
 from tessera.models.contract import Denoiser
 from tessera.render.render import render
 from tessera.rng import generator
@@ -36,6 +33,7 @@ from tessera.sampling.schedule import noise_levels, seeded_noise
 from tessera.scenes.placement import LocationWarning, scenes_at
 from tessera.scenes.sampling import Scenes
 from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
+from tessera.stats import RESAMPLES, group_counts, mean_of_draws
 
 Source = Literal["generated", "truth"]
 OFFICIAL_MOST = 9  # more objects than this rarely fit by the official distances
@@ -393,10 +391,10 @@ def scene_of_each(found: Sequence[LocalityResult]) -> list[int]:
     return [scene for scene, result in enumerate(found) for _ in result.sides_each]
 
 
-def mean_over(values: np.ndarray, draws: np.ndarray) -> dict[str, float]:
+def mean_over(values: np.ndarray, draws: np.ndarray) -> dict[str, float | None]:
     """The mean of values (B,), with the interval of its redrawings (R, B)."""
-    low, high = quantile_range(resampled(values, draws))
-    return {"mean": float(values.mean()), "low": low, "high": high}
+    found = mean_of_draws(values, draws)
+    return {"mean": found.value, "low": found.low, "high": found.high}
 
 
 def level_records(found: Sequence[LocalityResult], seed: int) -> list[dict[str, Any]]:
@@ -406,7 +404,7 @@ def level_records(found: Sequence[LocalityResult], seed: int) -> list[dict[str, 
     """
     sides = np.concatenate([result.sides_each.numpy().mean(-1) for result in found])  # (B, S)
     energies = np.concatenate([result.energy_each.numpy().mean(-1) for result in found])
-    draws = drawn_again(len(sides), scene_of_each(found), generator(seed), RESAMPLES)  # (R, B)
+    draws = group_counts(generator(seed), len(sides), scene_of_each(found))  # (R, B)
     return [
         {
             "sigma": sigma,

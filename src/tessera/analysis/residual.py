@@ -21,11 +21,11 @@ from tessera.conditioning import Conditioner, SpatialConditioner
 from tessera.conditioning.cells import every_cell, window
 from tessera.devices import double_home, in_double
 from tessera.errors import UserError
-from tessera.evaluation.intervals import mean_record
 from tessera.models.contract import Denoiser
 from tessera.models.precondition import like_image
 from tessera.rng import generator
 from tessera.sampling.schedule import seeded_noise
+from tessera.stats import mean_record
 
 Fill = Literal["noise", "other"]
 Exchanged = Literal["pixels", "conditions", "both"]

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from tessera.errors import UserError
-from tessera.evaluation.intervals import quantile_range
 from tessera.files import read_json
 from tessera.rng import generator
+from tessera.stats import Array, correlate, pearson, spearman
 
 RESAMPLES = 2000
 FEWEST = 3  # points below which a correlation says nothing
@@ -128,39 +127,15 @@ def whole_models(points: Sequence[Point], rng: np.random.Generator, resamples: i
         yield np.concatenate([members[m] for m in rng.integers(len(members), size=len(members))])
 
 
-Correlate = Callable[[np.ndarray, np.ndarray], float]
-
-
 def coefficient(
-    of: Correlate, a: np.ndarray, b: np.ndarray, each: Sequence[np.ndarray], whole: Sequence[np.ndarray]
+    of: Callable[[Array, Array], float], a: Array, b: Array, each: Sequence[Array], whole: Sequence[Array]
 ) -> dict[str, Any]:
-    value = of(a, b)
-    ranges = {"interval": each, "interval_by_model": whole}
-    return {"value": none_if_nan(value)} | {
-        name: interval([of(a[rows], b[rows]) for rows in drawn]) for name, drawn in ranges.items()
+    """A coefficient with the intervals of both ways to draw again."""
+    ranges = {
+        name: correlate(of, a, b, drawn) for name, drawn in (("interval", each), ("interval_by_model", whole))
     }
-
-
-def spearman(a: np.ndarray, b: np.ndarray) -> float:
-    """Pearson's coefficient of ranks, ties sharing theirs."""
-    return pearson(stats.rankdata(a), stats.rankdata(b))
-
-
-def pearson(a: np.ndarray, b: np.ndarray) -> float:
-    """NaN where one of them does not vary."""
-    a, b = a - a.mean(), b - b.mean()
-    size = float(np.sqrt((a @ a) * (b @ b)))
-    return float(a @ b) / size if size > 1e-12 else float("nan")
-
-
-def interval(values: Sequence[float]) -> list[float] | None:
-    """Of the redrawings in which there is something to correlate."""
-    known = np.array(values)[np.isfinite(values)]
-    return list(quantile_range(known)) if len(known) else None
-
-
-def none_if_nan(value: float) -> float | None:
-    return value if np.isfinite(value) else None
+    ends = {name: None if one.low is None else [one.low, one.high] for name, one in ranges.items()}
+    return {"value": ranges["interval"].value, **ends}
 
 
 def scatter_record(points: Sequence[Point], resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Any]:

@@ -30,7 +30,6 @@ from tessera.evaluation.calibrate import at_study_locations
 from tessera.evaluation.detection import Detection
 from tessera.evaluation.detector import Detector, load_detector
 from tessera.evaluation.explain import draw_explanation
-from tessera.evaluation.intervals import share_record
 from tessera.evaluation.matching import Verdict, match
 from tessera.files import make_folder
 from tessera.models.build import build_denoiser, conditioner_for
@@ -42,6 +41,7 @@ from tessera.render.render import render
 from tessera.sampling.prompts import Prompt, study_prompts
 from tessera.scenes.sampling import Scenes
 from tessera.scenes.vocabulary import COLORS, LOCATIONS
+from tessera.stats import share_record
 from tessera.studies.clevr.evaluate import verdict_on
 from tessera.training.run_folder import Outcome, RunFolder, train_run
 from tessera.training.trainer import Trainer

@@ -37,7 +37,6 @@ from tessera.evaluation.image_sets import (
     prompt_of,
     read_image,
 )
-from tessera.evaluation.intervals import RESAMPLES, share_record
 from tessera.evaluation.kmax import Counts, length_generalization
 from tessera.evaluation.matching import CELL, Verdict, filled_at, match, match_colors
 from tessera.evaluation.truth import ClevrTruth
@@ -45,6 +44,7 @@ from tessera.files import atomic, make_folder, rounded, write_json
 from tessera.provenance import provenance
 from tessera.render.image_io import parse_size, save_png, to_float, width_height
 from tessera.sampling.prompts import parse_colors, parse_ks, parse_locations
+from tessera.stats import RESAMPLES, share_record
 
 NARROWEST: dict[str, Any] = {**console.NARROW, "padding": 0}
 ENOUGH = 64  # images for each K, below which intervals of K_max are too narrow

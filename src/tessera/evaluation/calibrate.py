@@ -15,7 +15,6 @@ from tessera.errors import UserError
 from tessera.evaluation.detection import Detection, ObjectDetector
 from tessera.evaluation.detector_error import DetectorError
 from tessera.evaluation.empty_images import KINDS, nothing_to_find
-from tessera.evaluation.intervals import mean_record, share_record
 from tessera.evaluation.matching import CELL, Location, Verdict, match, match_colors
 from tessera.evaluation.truth import ClevrTruth, truths
 from tessera.files import read_json
@@ -28,6 +27,7 @@ from tessera.scenes.placement import LocationWarning, scenes_at
 from tessera.scenes.sampling import Scenes, Spacing, keep
 from tessera.scenes.visibility import all_visible
 from tessera.scenes.vocabulary import LOCATIONS
+from tessera.stats import mean_record, share_record
 
 Arrangement = Literal["official", "relaxed", "study"]
 HELD_OUT = 10**6  # a stream of scenes that no training uses

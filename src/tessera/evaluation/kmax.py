@@ -13,16 +13,17 @@ import numpy as np
 from tessera.config import Label
 from tessera.errors import UserError
 from tessera.evaluation.detector_error import DetectorError, confusion, unconfuse
-from tessera.evaluation.intervals import (
+from tessera.evaluation.matching import Verdict
+from tessera.rng import generator
+from tessera.stats import (
     RESAMPLES,
     mean_record,
     quantile_range,
+    ratio_of_sums,
     share_record,
     whole_range,
     wilson,
 )
-from tessera.evaluation.matching import Verdict
-from tessera.rng import generator
 
 MOST_IMAGES = 7 / 8  # of the paper's eight images, all but one
 SOME_IMAGES = 1 / 4
@@ -330,15 +331,5 @@ def spread(values: np.ndarray) -> dict[str, Any]:
 
 def well_formed_record(counts: Counts, rng: np.random.Generator) -> dict[str, Any]:
     """Image quality: the share of objects that are proper ones; the bootstrap draws whole images."""
-    objects, malformed = counts.objects, counts.malformed
-    if not objects.sum():
-        return {"share": None, "low": None, "high": None, "objects": 0}
-    rows = rng.integers(counts.n, size=(RESAMPLES, counts.n))
-    total = np.maximum(objects[rows].sum(1), 1)
-    low, high = quantile_range(1 - malformed[rows].sum(1) / total)
-    return {
-        "share": float(1 - malformed.sum() / objects.sum()),
-        "low": low,
-        "high": high,
-        "objects": int(objects.sum()),
-    }
+    found = ratio_of_sums(counts.malformed, counts.objects, rng).complement()
+    return {"share": found.value, "low": found.low, "high": found.high, "objects": found.n}

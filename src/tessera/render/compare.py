@@ -18,6 +18,7 @@ from tessera.render.image_io import load_mask, load_png, resize, resize_mask
 from tessera.render.shards import MANIFEST, ShardFolder
 from tessera.rng import generator
 from tessera.scenes.camera import ASPECT, project
+from tessera.stats import ratio_of_sums
 
 WINDOW, SIGMA = 11, 1.5  # of the SSIM's Gaussian
 BEST_PSNR = 100.0  # what two identical images are given, so that means stay finite
@@ -342,7 +343,7 @@ def folder_name(path: Path) -> str:
 # --- means with intervals -----------------------------------------------------------------------------------
 
 
-def summary(found: Sequence[Likeness], seed: int = 0) -> dict[str, dict[str, float | int]]:
+def summary(found: Sequence[Likeness], seed: int = 0) -> dict[str, dict[str, Any]]:
     """Each measure's mean with a 95% bootstrap interval; what was never measured is left out."""
     means = {name: mean_with_interval([values(row, name) for row in found], seed) for name in MEASURES}
     return {name: mean for name, mean in means.items() if mean is not None}
@@ -353,23 +354,14 @@ def values(row: Likeness, measure: str) -> list[float]:
     return [value for value in (known if isinstance(known, list) else [known]) if value is not None]
 
 
-def mean_with_interval(images: Sequence[Sequence[float]], seed: int) -> dict[str, float | int] | None:
+def mean_with_interval(images: Sequence[Sequence[float]], seed: int) -> dict[str, Any] | None:
     """Mean over all values; images, whose objects are not independent, are resampled as a whole."""
     kept = [numbers for numbers in images if len(numbers)]
     if not kept:
         return None
-    sums, counts = (np.array([f(numbers) for numbers in kept], dtype=float) for f in (sum, len))
-    rng = generator(seed)
-    rows = rng.integers(len(kept), size=(RESAMPLES, len(kept)))
-    low, high = np.quantile(sums[rows].sum(1) / counts[rows].sum(1), (0.025, 0.975))
-    return {
-        "mean": float(sums.sum() / counts.sum()),
-        "low": float(low),
-        "high": float(high),
-        "min": min(map(min, kept)),
-        "max": max(map(max, kept)),
-        "n": int(counts.sum()),
-    }
+    found = ratio_of_sums(list(map(sum, kept)), list(map(len, kept)), generator(seed), RESAMPLES)
+    ends = {"min": min(map(min, kept)), "max": max(map(max, kept))}
+    return {"mean": found.value, "low": found.low, "high": found.high, **ends, "n": found.n}
 
 
 def report(found: Sequence[Likeness], seed: int = 0) -> dict[str, Any]:

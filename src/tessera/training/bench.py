@@ -1,7 +1,5 @@
 """The verbs `bench train` and `bench denoise`: how fast, how well the device is used, how much memory."""
 
-import math
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,6 +20,7 @@ from tessera.models.edm2 import EDM2
 from tessera.models.flops import flops_per_image
 from tessera.models.views import SeesPatches, innermost, trained_network
 from tessera.provenance import provenance
+from tessera.stats import student
 from tessera.training.run_folder import stream_for
 from tessera.training.trainer import Trainer, chosen_compile, chosen_precision
 
@@ -168,13 +167,8 @@ def rates(
 
 def interval(values: list[float]) -> dict[str, Any]:
     """Mean and 95% interval (Student's t)."""
-    from scipy.stats import t
-
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return {"mean": mean, "interval": None}
-    half = float(t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
-    return {"mean": mean, "interval": [mean - half, mean + half]}
+    found = student(values)
+    return {"mean": found.value, "interval": None if found.low is None else [found.low, found.high]}
 
 
 def utilization(trainer: Trainer, images_per_second: float) -> dict[str, Any]:

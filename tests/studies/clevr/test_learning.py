@@ -6,7 +6,7 @@ import pytest
 
 from tessera.cli.main import dispatch
 from tessera.errors import UserError
-from tessera.evaluation.intervals import share_record
+from tessera.stats import share_record
 from tessera.studies.clevr.learning import (
     ReproduceLearning,
     drawn,

@@ -26,7 +26,6 @@ from tessera.conditioning.contract import Location
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.evaluation.calibrate import visible_at
-from tessera.evaluation.intervals import share_record
 from tessera.evaluation.kmax import Counts, length_generalization
 from tessera.evaluation.matching import CELL, Verdict, filled_at, match
 from tessera.files import make_folder, save_plot
@@ -36,6 +35,7 @@ from tessera.render.render import render
 from tessera.sampling.prompts import Prompt, check_number, own_prompts, parse_ks
 from tessera.scenes.placement import reachable
 from tessera.scenes.vocabulary import LOCATIONS, SIZES
+from tessera.stats import share_record
 from tessera.studies.clevr.evaluate import Evaluator, label_of
 from tessera.studies.clevr.tables import crowding_pair_rows, crowding_rows
 

@@ -17,7 +17,6 @@ from tessera.devices import synchronize
 from tessera.errors import UserError
 from tessera.evaluation.calibrate import detector_error
 from tessera.evaluation.detection import ObjectDetector
-from tessera.evaluation.intervals import share_record
 from tessera.evaluation.kmax import Counts, TrainingRange, length_generalization
 from tessera.evaluation.matching import CELL, Verdict, filled_at, match, match_colors
 from tessera.models.model_folder import Model
@@ -26,6 +25,7 @@ from tessera.render.image_io import to_float, to_uint8
 from tessera.sampling.prompts import Prompt, study_prompts
 from tessera.sampling.sample import sample
 from tessera.sampling.schedule import noise_levels
+from tessera.stats import share_record
 from tessera.studies.clevr.entries import IMAGES
 
 PIXELS_AT_ONCE = {

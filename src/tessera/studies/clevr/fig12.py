@@ -26,12 +26,10 @@ from tessera.analysis.locality import (
 )
 from tessera.analysis.locality_figures import figure_12
 from tessera.analysis.pixel_influence import PLAIN, GradientConfig, memory_bytes
-from tessera.analysis.scatter import spearman
 from tessera.config import Settings, parse_count, settings_for
 from tessera.console import progress, publish, say
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
-from tessera.evaluation.intervals import RESAMPLES, quantile_range
 from tessera.files import make_folder, write_json
 from tessera.models.build import build_denoiser
 from tessera.models.model_folder import Model
@@ -41,6 +39,7 @@ from tessera.provenance import provenance
 from tessera.render.image_io import to_float
 from tessera.rng import generator
 from tessera.scenes.random import seeded_generator
+from tessera.stats import RESAMPLES, quantile_range, resample_rows, spearman
 from tessera.training.run_folder import RunFolder, RunLog, gentle_stop
 from tessera.training.stream import Batch
 from tessera.training.trainer import Trainer
@@ -163,7 +162,7 @@ def growth(result: LocalityResult, seed: int = 0, resamples: int = RESAMPLES) ->
     sides = result.sides_each.double().mean(-1).numpy()  # (B, S), from high noise to low
     third = max(1, sides.shape[1] // 3)
     rng = generator(seed)
-    drawn = sides[rng.integers(len(sides), size=(resamples, len(sides)))].mean(1)  # (R, S)
+    drawn = sides[resample_rows(rng, len(sides), resamples)].mean(1)  # (R, S)
     mean = sides.mean(0)[None]
 
     def ends(curves: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from tessera.errors import UserError
 from tessera.files import make_folder, save_plot
 from tessera.plots.figures import distinct_colors
 from tessera.provenance import provenance
-from tessera.rng import generator
+from tessera.stats import binomial_curves, p_value
 from tessera.studies.clevr.records import Record, moments_of, read_records
 from tessera.studies.clevr.runs import StudyPaths
 from tessera.studies.swingby import analysis
@@ -90,14 +90,13 @@ def loss_of_what_was_learned(shares: Sequence[Mapping[str, Any]], seed: int = 0)
     """How far the error rises after a minimum, and how often the scatter of so few images would do as much."""
     count, total = (np.array([share[name] for share in shares]) for name in ("count", "n"))
     errors = 1 - count / total
-    rng = generator(seed)
-    drawn = 1 - rng.binomial(total, count / total, size=(RESAMPLES, len(total))) / total  # (R, T)
+    drawn = 1 - binomial_curves(seed, count / total, total, RESAMPLES)  # (R, T)
     by_chance = analysis.rise_by_chance(errors, drawn)
     rise = float(analysis.rise(errors))
     return {
         "rise": rise,
         "rise_by_chance": float(np.quantile(by_chance, 0.95)),
-        "p": float((1 + (by_chance >= rise).sum()) / (1 + RESAMPLES)),
+        "p": p_value(by_chance, rise),
     }
 
 

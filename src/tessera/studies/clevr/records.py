@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from tessera.errors import UserError
-from tessera.evaluation.intervals import share_record
 from tessera.evaluation.kmax import Shares, TrainingRange, evaluations_of, k_max, paper_rule, shares_of
 from tessera.files import make_folder, read_json, rounded, write_json
+from tessera.stats import share_record
 from tessera.studies.clevr.entries import CELLS, IMAGES, StudyEntry
 from tessera.studies.clevr.runs import FORMAT, StudyPaths, job_name
 

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from tessera.errors import UserError
-from tessera.evaluation.intervals import wilson
+from tessera.stats import wilson
 from tessera.studies.swingby import deep, symmetric
 from tessera.studies.swingby.analysis import THRESHOLD, check_threshold, rise
 from tessera.studies.swingby.data import Array, Sim, second_moment

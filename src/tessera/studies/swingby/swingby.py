@@ -17,12 +17,12 @@ from torch import Tensor
 
 from tessera.config import TrainingConfig
 from tessera.errors import UserError
-from tessera.evaluation.intervals import quantile_range
 from tessera.files import make_folder, read_json, write_json
 from tessera.models.edm2 import EDM2
 from tessera.provenance import provenance
 from tessera.sampling.schedule import noise_levels, seeded_noise
 from tessera.sampling.solvers import heun
+from tessera.stats import p_value, quantile_range
 from tessera.studies.swingby import analysis
 from tessera.studies.swingby.circles import CODES, COMPOSITION, TRAINING_CORNERS, CirclesTask
 from tessera.studies.swingby.coordinates import coordinates, measure
@@ -241,8 +241,7 @@ def error_band(composed: Array, resamples: int = 400) -> tuple[Array, Array]:
     """95% of the error's resamples at each moment."""
     rng = np.random.default_rng(0)
     drawn = np.stack([error_of(resampled(composed, rng)) for _ in range(resamples)])
-    low, high = np.quantile(drawn, (0.025, 0.975), axis=0)
-    return low, high
+    return quantile_range(drawn, axis=0)
 
 
 def rise_record(steps: Array, composed: Array, resamples: int = RESAMPLES) -> dict[str, Any]:
@@ -257,7 +256,7 @@ def rise_record(steps: Array, composed: Array, resamples: int = RESAMPLES) -> di
     return {
         "rise": {"value": rise, "low": low, "high": high},
         "rise_by_chance": float(np.quantile(by_chance, 0.95)),
-        "p": float((1 + (by_chance >= rise).sum()) / (1 + resamples)),
+        "p": p_value(by_chance, rise),
         "step_of_minimum": swing.t_min,
         "step_of_maximum": swing.t_max,
         "swing_by": bool(swing.swing_by and rise > np.quantile(by_chance, 0.95)),

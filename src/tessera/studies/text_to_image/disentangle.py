@@ -26,7 +26,7 @@ from tessera.analysis.feature_statistics import (
 )
 from tessera.analysis.pixel_influence import slices
 from tessera.errors import UserError
-from tessera.evaluation.intervals import RESAMPLES
+from tessera.stats import RESAMPLES
 from tessera.studies.text_to_image.build import untrained
 from tessera.studies.text_to_image.hooks import Site, chosen_blocks, recording
 from tessera.studies.text_to_image.pipeline import LatentWalk, Nothing, Sdxl

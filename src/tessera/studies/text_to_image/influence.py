@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from tessera.analysis.condition_influence import condition_influence
-from tessera.analysis.feature_statistics import laid_around, with_interval
+from tessera.analysis.feature_statistics import with_interval
 from tessera.analysis.pixel_influence import (
     GradientConfig,
     Pairs,
@@ -25,10 +24,10 @@ from tessera.analysis.pixel_influence import (
     total_energy,
 )
 from tessera.errors import UserError
-from tessera.evaluation.intervals import RESAMPLES, mean_record
 from tessera.models.contract import Denoiser
 from tessera.models.precondition import like_image, per_image
 from tessera.rng import generator
+from tessera.stats import RESAMPLES, mean_record, resample_counts, spread_around
 from tessera.studies.text_to_image.pipeline import Nothing, Sdxl
 from tessera.studies.text_to_image.words import PromptWords, Way, Word
 
@@ -210,7 +209,7 @@ class WordInfluence:
         """
         rng = generator(seed)
         seeds = len(self.each)
-        shares = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples) / seeds
+        shares = resample_counts(rng, seeds, resamples) / seeds
         again = torch.einsum("rb,bspk->rspk", torch.from_numpy(shares), self.each.double())
         whole = sameness(self.each.double().mean(0))  # name: (S,)
         spread = sameness(again)  # name: (R, S)
@@ -283,7 +282,7 @@ def mean_cosine(first: Tensor, second: Tensor) -> Tensor:
 
 def ranged(value: Tensor, spread: Tensor, seeds: int) -> dict[str, float | None]:
     """A value, and its 95% interval from resampled ones (R,)."""
-    ends = laid_around(float(value), spread, (-1.0, 1.0)) if seeds > 1 else None
+    ends = spread_around(float(value), spread, (-1.0, 1.0)) if seeds > 1 else None
     return with_interval(float(value), ends)
 
 

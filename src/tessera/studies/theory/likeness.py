@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from tessera.devices import in_double
-from tessera.evaluation.intervals import mean_record
 from tessera.models.contract import Denoiser
 from tessera.rng import generator
 from tessera.sampling.schedule import seeded_noise
+from tessera.stats import mean_record
 
 SIGMAS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0)
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from tessera.evaluation.intervals import mean_record, quantile_range, resampled_means, share_record, wilson
+from tessera.stats import mean_record, quantile_range, resampled_means, share_record, wilson
 
 
 @pytest.mark.parametrize(("count", "n"), [(0, 8), (7, 8), (8, 8), (31, 64), (1, 2000)])
