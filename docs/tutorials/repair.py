@@ -22,8 +22,8 @@ import tyro
 from tessera.app.report.measure import ReportConfig
 from tessera.app.report.verdict import verdict
 from tessera.app.report.write import report_on
-from tessera.cli.sample import open_model
 from tessera.devices import pick_device
+from tessera.models.loading import open_model
 from tessera.sampling.compose import compose_by_name
 from tessera.sampling.prompts import parse_ks
 

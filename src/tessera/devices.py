@@ -1,5 +1,6 @@
 """Where tensors live: `auto` takes the best device of this machine."""
 
+import os
 from typing import Literal
 
 from tessera.errors import UserError
@@ -64,3 +65,22 @@ def taken_memory(device) -> int | None:
     import torch
 
     return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None
+
+
+def use_threads(threads: int) -> None:
+    """So many CPU threads from now on; 0 leaves their number as it is."""
+    import torch
+
+    if threads < 0:
+        raise UserError(f"A number of threads is not negative, as {threads} is.")
+    if threads:
+        torch.set_num_threads(threads)
+
+
+def free_threads(threads: int, load: float) -> int:
+    """How many threads to use beside the work already going on.
+
+    Threads that share a core with others wait for each other: on two busy cores, two are several times slower
+    than one.
+    """
+    return max(1, min(threads, (os.cpu_count() or 1) - round(load)))

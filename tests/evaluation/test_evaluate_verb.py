@@ -30,8 +30,8 @@ def all_of(k):
 def evaluated_by(monkeypatch):
     def use(lists, **options):
         stand_in = StandIn(lists, **options)
-        monkeypatch.setattr("tessera.cli.evaluate.open_detector", lambda weights, device: stand_in)
-        monkeypatch.setattr("tessera.evaluation.bench.open_detector", lambda weights, device: stand_in)
+        monkeypatch.setattr("tessera.cli.evaluate.load_detector", lambda weights, device: stand_in)
+        monkeypatch.setattr("tessera.evaluation.bench.load_detector", lambda weights, device: stand_in)
         monkeypatch.setattr("tessera.evaluation.calibrate.SHIPPED", Path("no-calibration-here.json"))
         return stand_in
 
@@ -358,7 +358,7 @@ class Blind:
 
 
 def test_a_blind_detector_is_calibrated_as_blind(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("tessera.cli.evaluate.open_detector", lambda weights, device: Blind())
+    monkeypatch.setattr("tessera.cli.evaluate.load_detector", lambda weights, device: Blind())
     words = "detector calibrate --per-k 3 --k 0-2 --size 16 24x16 --device cpu --json --out"
     code, record, _ = run(capsys, words, tmp_path / "c.json")
     assert code == 0 and set(record["sizes"]) == {"16", "24x16"}
@@ -372,7 +372,7 @@ def test_a_blind_detector_is_calibrated_as_blind(tmp_path, monkeypatch, capsys):
 
 
 def test_calibration_prints_tables_and_refuses_nothing_to_do(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("tessera.cli.evaluate.open_detector", lambda weights, device: Blind())
+    monkeypatch.setattr("tessera.cli.evaluate.load_detector", lambda weights, device: Blind())
     code, out, err = run(capsys, "detector calibrate --per-k 2 --k 1 --size 16 --spacing study --device cpu")
     assert code == 0 and err == "" and "study locations" in out
     assert run(capsys, "detector calibrate --per-k 0 --device cpu")[0] == 2

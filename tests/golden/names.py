@@ -15,7 +15,7 @@ KEYS: dict[str, str] = {
     "exam_minutes": "evaluation_minutes",
     "all_filled": "all_found",
     "any_thing": "any_object",
-    "as_asked": "composed_denoiser",
+    "as_asked": "as_prompted",
     "centred": "centered",
     "centred_off_diagonal": "centered_off_diagonal",
     "centred_off_rms": "centered_off_rms",

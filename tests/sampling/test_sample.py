@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from tessera.cli import sample as verbs
 from tessera.cli.main import main
 from tessera.conditioning import LocationGrid
 from tessera.config import settings_for
@@ -15,6 +14,7 @@ from tessera.models.edm2 import EDM2
 from tessera.models.model_folder import load_model, save_model
 from tessera.render.image_io import load_png, to_uint8
 from tessera.sampling import euler, noise_levels, sample, seeded_noise
+from tessera.sampling import sample_folder as verbs
 from tessera.sampling.compose import compose_by_name
 from tessera.sampling.prompts import parse_ks, study_prompts
 from tessera.sampling.sample import home

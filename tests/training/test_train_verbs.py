@@ -6,8 +6,8 @@ import pytest
 import torch
 from PIL import Image
 
-from tessera.cli import sample as sampling
 from tessera.cli.main import main
+from tessera.sampling import sample_folder as sampling
 from tessera.sampling.prompts import image_seed, parse_ks
 
 SMALL = [

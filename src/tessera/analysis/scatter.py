@@ -144,3 +144,21 @@ def scatter_record(points: Sequence[Point], resamples: int = RESAMPLES, seed: in
         **correlation(points, resamples, seed),
         "rows": [asdict(p) | {"gained": p.gained} for p in points],
     }
+
+
+def coefficient_lines(record: dict[str, Any]) -> list[str]:
+    return [f"{name.title()}: {coefficient_words(record[name])}" for name in ("spearman", "pearson")]
+
+
+def coefficient_words(found: dict[str, Any]) -> str:
+    if found["value"] is None:
+        return "cannot be told, one of the two does not vary"
+    ranges = [f"{name}: {low_high(found[key])}" for name, key in BOOTSTRAPS.items()]
+    return f"{found['value']:.3f} (95%, {'; '.join(ranges)})"
+
+
+BOOTSTRAPS = {"snapshots drawn again": "interval", "models drawn again": "interval_by_model"}
+
+
+def low_high(ends: list[float] | None) -> str:
+    return "unknown" if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}"

@@ -10,7 +10,6 @@ import tyro
 from rich.table import Table
 from torch import Tensor
 
-from tessera.cli.sample import open_model, set_precision
 from tessera.conditioning import Label, LocationGrid
 from tessera.console import progress, publish, say
 from tessera.devices import DeviceName, pick_device
@@ -19,6 +18,7 @@ from tessera.evaluation import Detector, length_generalization, load_detector
 from tessera.evaluation.kmax import Counts
 from tessera.files import make_folder
 from tessera.models.closed_form import Empirical, Local, LocalConditional
+from tessera.models.loading import open_model, set_precision
 from tessera.models.model_folder import Model
 from tessera.plots.sample_grid import sample_grid
 from tessera.provenance import provenance

@@ -20,11 +20,13 @@ from tessera.evaluation.calibrate import (
     HeldOut,
     calibrate_clevr,
     calibrate_rendered,
-    calibration_rows,
     detector_error,
+    evaluation_row,
     load_calibration,
+    trusted,
 )
 from tessera.evaluation.detection import Detection, ObjectDetector
+from tessera.evaluation.detector import load_detector
 from tessera.evaluation.empty_images import KINDS
 from tessera.evaluation.explain import draw_explanation
 from tessera.evaluation.image_sets import (
@@ -37,7 +39,7 @@ from tessera.evaluation.image_sets import (
     prompt_of,
     read_image,
 )
-from tessera.evaluation.kmax import Counts, length_generalization
+from tessera.evaluation.kmax import ENOUGH, Counts, length_generalization
 from tessera.evaluation.matching import CELL, Verdict, filled_at, match, match_colors
 from tessera.evaluation.truth import ClevrTruth
 from tessera.files import atomic, make_folder, rounded, write_json
@@ -47,13 +49,6 @@ from tessera.sampling.prompts import parse_colors, parse_ks, parse_locations
 from tessera.stats import RESAMPLES, share_record
 
 NARROWEST: dict[str, Any] = {**console.NARROW, "padding": 0}
-ENOUGH = 64  # images for each K, below which intervals of K_max are too narrow
-
-
-def open_detector(weights: Path | None, device) -> ObjectDetector:
-    from tessera.evaluation.detector import load_detector
-
-    return load_detector(weights, device)
 
 
 # --- detector --------------------------------------------------------------------------------------------------
@@ -106,7 +101,7 @@ class Evaluate:
             None if self.colors is None else parse_colors(self.colors),
         )
         calibration = self.own_calibration()
-        detector = open_detector(self.weights, device)
+        detector = load_detector(self.weights, device)
         reading = ImageReader(images, self.strict)
         evaluated = look_at(detector, reading, self.require_well_formed)
         record = self.record(images, reading, evaluated, calibration, device)
@@ -230,21 +225,6 @@ def name_skipped(reading: ImageReader) -> None:
             console.say(f"... and {len(reading.skipped) - number} more files were left out.")
             return
         console.say(f"Left out: {why}")
-
-
-def trusted(calibration: dict[str, Any] | None, width: int, arrangement: str) -> dict[str, Any] | None:
-    """The part of the calibration that fits these images best."""
-    if calibration is None:
-        return None
-    size, known, rows = calibration_rows(calibration, width, arrangement)
-    return {"size": size, "arrangement": known, "rows": rows}
-
-
-def evaluation_row(trust: dict[str, Any] | None, k: int) -> dict[str, Any] | None:
-    """The detector's own error for one number of objects, where it is known, beside the number it qualifies."""
-    row = trust["rows"].get(str(k)) if trust else None
-    names = ("exact_count", "clean", "location_recall", "false_objects")
-    return {name: row[name] for name in names} if row else None
 
 
 def notes(
@@ -381,7 +361,7 @@ class Explain:
         device = pick_device(self.device)
         image = read_image(self.image)
         items = self.items()
-        found, ood = open_detector(self.weights, device).look(to_float(image)[None])
+        found, ood = load_detector(self.weights, device).look(to_float(image)[None])
         verdict = verdict_on(found[0], items, self.require_well_formed) if items else None
         ood_score = ood.tolist()[0]
         out = self.out or self.image.with_name(f"{self.image.stem}{EXPLAINED}")
@@ -457,7 +437,7 @@ class Calibrate:
             raise UserError("--per-k cannot be negative, and --batch must be at least 1.")
         device = pick_device(self.device)
         truth = ClevrTruth(self.clevr, self.split) if self.clevr else None
-        detector = open_detector(self.weights, device)
+        detector = load_detector(self.weights, device)
         record: dict[str, Any] = {"cell": CELL, "per_k": self.per_k, "seed": self.seed}
         record["sizes"] = self.rendered(detector, device) if self.per_k else {}
         record["clevr"] = self.real(detector, truth, device) if truth else None

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ import tyro
 from rich.table import Table
 
 from tessera.console import publish, say
-from tessera.devices import DeviceName, pick_device
+from tessera.devices import DeviceName, free_threads, pick_device, use_threads
 from tessera.errors import UserError
 from tessera.files import make_folder
 from tessera.sampling.compose import ComposeMethod
@@ -57,8 +57,6 @@ class Explore:
         import torch
 
         from tessera.app.explorer.models import open_models
-        from tessera.cli.demo import free_threads
-        from tessera.cli.sample import use_threads
         from tessera.evaluation.detector import load_detector
 
         check_port(self.port)
@@ -109,11 +107,10 @@ class ExploreProbe:
 
     def run(self) -> None:
         with extra_needed():
-            from tessera.app.explorer.remake import remade
-        from tessera.cli.sample import use_threads
-
+            from tessera.app.explorer.remake import ProbeOptions, remade
         use_threads(self.threads)
-        record, images = remade(self, pick_device(self.device))
+        options = ProbeOptions(**{field.name: getattr(self, field.name) for field in fields(ProbeOptions)})
+        record, images = remade(options, pick_device(self.device))
         out = None if self.out is None else make_folder(self.out)
         if out:
             images.save(out)

@@ -32,11 +32,11 @@ from tessera.analysis.features import (
 )
 from tessera.analysis.hooks import MODULATION, OUTPUT, SCALE, chosen_hooks
 from tessera.analysis.pixel_influence import memory_bytes
-from tessera.cli.sample import open_model, set_precision
 from tessera.console import progress, publish, say
 from tessera.devices import DeviceName, PrecisionName, pick_device
 from tessera.errors import UserError
 from tessera.files import make_folder, rounded
+from tessera.models.loading import open_model, set_precision
 from tessera.models.model_folder import Model
 from tessera.plots.figures import save_figure
 from tessera.provenance import provenance

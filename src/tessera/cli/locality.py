@@ -25,13 +25,13 @@ from tessera.analysis.locality_figures import (
 )
 from tessera.analysis.pixel_influence import GradientConfig, memory_bytes
 from tessera.analysis.residual import Fill, definition_residual
-from tessera.analysis.scatter import Point, point_from, read_points, scatter_record
-from tessera.cli.sample import open_model, set_precision
+from tessera.analysis.scatter import Point, coefficient_lines, point_from, read_points, scatter_record
 from tessera.conditioning import ColorCounts
 from tessera.console import progress, publish, say
 from tessera.devices import DeviceName, PrecisionName, pick_device
 from tessera.errors import UserError
 from tessera.files import make_folder, read_json, rounded
+from tessera.models.loading import open_model, set_precision
 from tessera.models.model_folder import Model
 from tessera.plots.figures import save_figure
 from tessera.provenance import provenance
@@ -284,21 +284,3 @@ def gathered(files: tuple[Path, ...], rule: str) -> list[Point]:
     if waiting is not None:
         raise UserError(f"{files[-1]} lacks the detector's record that should follow it.")
     return points
-
-
-def coefficient_lines(record: dict[str, Any]) -> list[str]:
-    return [f"{name.title()}: {coefficient_words(record[name])}" for name in ("spearman", "pearson")]
-
-
-def coefficient_words(found: dict[str, Any]) -> str:
-    if found["value"] is None:
-        return "cannot be told, one of the two does not vary"
-    ranges = [f"{name}: {low_high(found[key])}" for name, key in BOOTSTRAPS.items()]
-    return f"{found['value']:.3f} (95%, {'; '.join(ranges)})"
-
-
-BOOTSTRAPS = {"snapshots drawn again": "interval", "models drawn again": "interval_by_model"}
-
-
-def low_high(ends: list[float] | None) -> str:
-    return "unknown" if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}"

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from tessera.app.report.columns import ReportColumn, ReportData, gather
+from tessera.app.report.columns import ReportData, gather, subject_record
 from tessera.app.report.measure import ColumnEvaluator, ReportConfig, dials_record
 from tessera.app.report.verdict import verdict
 from tessera.app.report.write import kept_beside, write_page
@@ -79,24 +79,6 @@ class Report:
 
 def summary(found: ReportData) -> dict[str, Any]:
     return {"subjects": [subject_record(subject) for subject in found.subjects]}
-
-
-def subject_record(subject: ReportColumn) -> dict[str, Any]:
-    said = verdict(subject.scores, subject.locality)
-    return {
-        "name": subject.name,
-        "verdict": said.headline,
-        "doubts": said.doubts,
-        "max_train_objects": subject.max_train_objects,
-        "k_max": (subject.scores or {}).get("k_max"),
-        "rows": (subject.scores or {}).get("rows"),
-        "paper": subject.paper.plain(),
-        "conditional_locality": (subject.locality or {}).get("conditional_locality"),
-        "seeds": {
-            "evaluation": (subject.evaluation or {}).get("evaluation", {}).get("seed"),
-            "locality": (subject.locality or {}).get("plan", {}).get("seed"),
-        },
-    }
 
 
 def conclusions(found: ReportData) -> list[str]:

@@ -30,7 +30,7 @@ from tessera.studies.clevr.runs import (
     images_seen,
     job_name,
 )
-from tessera.studies.clevr.tables import NOT_RUN, k_max_lines, k_max_words, span_words
+from tessera.studies.clevr.tables import NOT_RUN, k_max_lines, outcome_words, span_words
 
 GROUPS = ("conditioner", "data", "denoiser", "training")
 ConditionerFlags, DataFlags = flags_for("conditioner"), flags_for("data")
@@ -127,6 +127,7 @@ class Reproduce:
 
     def work(self, paths: StudyPaths, jobs: Sequence[StudyRun]) -> tuple[bool, dict[str, str]]:
         from tessera.evaluation.calibrate import load_calibration
+        from tessera.evaluation.detector import load_detector
         from tessera.studies.clevr.evaluate import Evaluator
         from tessera.studies.clevr.reproduce import Clock, Study
         from tessera.studies.clevr.workers import Task, run_together
@@ -137,7 +138,7 @@ class Reproduce:
         if self.parallel > 1:
             threads = max(1, (os.cpu_count() or 1) // self.parallel)
             return run_together(Task(paths, device, self.minutes, self.keep, threads), jobs, self.parallel)
-        examiner = Evaluator(open_detector(device), load_calibration(), device)
+        examiner = Evaluator(load_detector(device=device), load_calibration(), device)
         study = Study(paths, examiner, Clock(self.minutes), self.keep, on_record=announce)
         return study.run(jobs), study.failed
 
@@ -153,20 +154,8 @@ class Reproduce:
         return [row for row in rows_of(read_records(paths), self.preset) if row["cell"] in asked]
 
 
-def open_detector(device):
-    from tessera.evaluation.detector import load_detector
-
-    return load_detector(None, device)
-
-
 def announce(job: StudyRun, record: dict[str, Any]) -> None:
     say(outcome_words(job, record))
-
-
-def outcome_words(job: StudyRun, record: dict[str, Any]) -> str:
-    k_max = record["result"]["k_max"]
-    ours = ", ".join(f"{k_max_words(found)} by the {rule} rule" for rule, found in k_max.items())
-    return f"{job.name}: K_max {ours}; the paper has {job.cell.paper.text or 'nothing'}."
 
 
 # --- the plan -----------------------------------------------------------------------------------------------

@@ -2,23 +2,18 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import matplotlib
-import numpy as np
 import tyro
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from tessera import console
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.files import make_folder, save_plot
 from tessera.provenance import provenance
-from tessera.studies.swingby.figures import rings, sheet, star
+from tessera.studies.swingby.figures import swingby_figure
 from tessera.studies.swingby.swingby import SwingbyConfig, finished, jobs, summarize, train_all
 from tessera.studies.swingby.tables import swingby_rows
 
@@ -90,28 +85,3 @@ def parse_share(text: str) -> tuple[int, int]:
     if not match or int(match[1]) >= int(match[2]):
         raise UserError(f"`{text}` is no share of the runs; write for example 0/4.")
     return int(match[1]), int(match[2])
-
-
-def swingby_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Paths through concept space, and the error at the composition over training."""
-    figure, ((left, right),) = sheet(2, width=4.6, height=4.0)
-    shades = matplotlib.colormaps["viridis"](np.linspace(0.05, 0.9, max(1, len(rows))))
-    for row, shade in zip(rows, shades):
-        path, steps = np.array(row["path"]), np.array(row["steps"])
-        left.plot(*path.T, color=shade, lw=1.6, label=f"{row['gap']:.2f}")
-        right.plot(steps, row["error"], color=shade, lw=1.6)
-        right.fill_between(steps, *row["band"], color=shade, alpha=0.15, lw=0)
-        if row["trained_at"]:
-            right.plot(row["trained_at"], np.interp(row["trained_at"], steps, row["error"]), "o", color=shade)
-    concept_square(left)
-    right.set(xscale="log", xlabel="training step", ylabel="error at small blue", ylim=(0, None))
-    right.set_title("dots: the three shown corners are learned", fontsize=9)
-    left.legend(title="color gap", loc="center left", bbox_to_anchor=(-0.62, 0.5), frameon=False)
-    return figure
-
-
-def concept_square(ax: Axes) -> None:
-    rings(ax, np.array([[0, 0], [0, 1], [1, 0]]))
-    star(ax, np.ones(2))
-    ax.set(xlim=(-0.1, 1.1), ylim=(-0.1, 1.1), xlabel="blue", ylabel="small", aspect="equal")
-    ax.set_title("what small blue looks like", fontsize=9)

@@ -1,17 +1,15 @@
 """The verbs `train` and `ema`."""
 
-from contextlib import ExitStack
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 import tyro
 
 from tessera.cli.options import flags_for, given, note_unused_settings
 from tessera.config import Settings, format_count, parse_count, parse_range, settings_for
-from tessera.console import progress, say
+from tessera.console import say
 from tessera.devices import DeviceName
 from tessera.errors import UserError
 from tessera.models.build import conditioner_for
@@ -22,7 +20,8 @@ from tessera.render.image_io import save_png
 from tessera.sampling.prompts import study_prompts
 from tessera.sampling.sample import sample
 from tessera.sampling.schedule import noise_levels
-from tessera.training.distributed import ProcessGroup, join, leave
+from tessera.training.distributed import join, leave
+from tessera.training.progress_bar import ProgressBar
 from tessera.training.run_folder import Outcome, RunFolder, train_run
 from tessera.training.trainer import Trainer
 
@@ -96,55 +95,6 @@ class Train:
         settings = settings_for(self.experiment, self.preset, changes)
         note_unused_settings(changes, [settings])
         return settings
-
-
-class ProgressBar:
-    """What a person sees of a run: a bar on stderr, and TensorBoard."""
-
-    def __init__(self, settings: Settings, folder: Path, group: ProcessGroup, tensorboard: str):
-        self.settings, self.group, self.folder = settings, group, folder
-        self.stack = ExitStack()
-        self.open_writer = board_opener(tensorboard) if group.leads else None
-        self.board: Any = None
-        self.shown = 0
-
-    def __enter__(self) -> "ProgressBar":
-        name = self.settings.run_name
-        self.advance = self.stack.enter_context(progress(name, self.settings.training.total))
-        return self
-
-    def __exit__(self, *problem) -> None:
-        self.stack.close()
-        if self.board is not None:
-            self.board.close()
-
-    def step(self, images_seen: int) -> None:
-        if self.group.leads:
-            self.advance(images_seen - self.shown)
-            self.shown = images_seen
-
-    def record(self, record: dict[str, Any]) -> None:
-        self.advance(0, note=f"{record['images_per_second']:,.0f} images/s, loss {record['loss']:.4f}")
-        if self.board is None and self.open_writer:  # not before there is a run to write about
-            self.board = self.open_writer(self.folder / "tensorboard")
-        if self.board is not None:
-            for name in ("loss", "lr", "images_per_second"):
-                self.board.add_scalar(name, record[name], record["images_seen"])
-
-    def say(self, message: str) -> None:
-        if self.group.leads:
-            say(message)
-
-
-def board_opener(wanted: str) -> Any:
-    """What opens a TensorBoard writer into a folder, or None."""
-    if wanted == "off" or (wanted == "auto" and find_spec("tensorboard") is None):
-        return None
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UserError("TensorBoard is not installed: pip install 'tessera-diffusion[track]'.") from None
-    return SummaryWriter
 
 
 def save_sample_grid(run: RunFolder, trainer: Trainer) -> None:

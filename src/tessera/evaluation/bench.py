@@ -8,9 +8,9 @@ import torch
 from rich.table import Table
 
 from tessera import console
-from tessera.cli.evaluate import open_detector
 from tessera.devices import DeviceName, peak_memory, pick_device
 from tessera.errors import UserError
+from tessera.evaluation.detector import load_detector
 from tessera.provenance import provenance
 from tessera.render.bench import forget_peak, rate, seconds, timed
 from tessera.render.image_io import parse_size, width_height
@@ -53,7 +53,7 @@ class BenchDetector:
         count = COUNTS[device.type] if self.count is None else self.count
         if count < 1 or self.repeats < 1:
             raise UserError("--count and --repeats must be at least 1.")
-        detector, images = open_detector(self.weights, device), self.images(count, device)
+        detector, images = load_detector(self.weights, device), self.images(count, device)
         forget_peak(device)
         with console.progress("measuring", self.repeats + 1) as advance:
             spent, (found, _) = timed(lambda: detector.look(images), self.repeats, device, advance)

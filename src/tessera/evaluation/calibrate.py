@@ -350,3 +350,18 @@ def detector_error(rows: Mapping[str, Any], by_color: bool = False) -> DetectorE
     table = "color_outcomes" if by_color else "outcomes"
     fills = {} if by_color else {int(k): tuple(row["false_fills"]) for k, row in rows.items()}
     return DetectorError({int(k): np.array(row[table]) for k, row in rows.items()}, fills)
+
+
+def trusted(calibration: dict[str, Any] | None, width: int, arrangement: str) -> dict[str, Any] | None:
+    """The part of the calibration that fits these images best."""
+    if calibration is None:
+        return None
+    size, known, rows = calibration_rows(calibration, width, arrangement)
+    return {"size": size, "arrangement": known, "rows": rows}
+
+
+def evaluation_row(trust: dict[str, Any] | None, k: int) -> dict[str, Any] | None:
+    """The detector's own error for one number of objects, where it is known, beside the number it qualifies."""
+    row = trust["rows"].get(str(k)) if trust else None
+    names = ("exact_count", "clean", "location_recall", "false_objects")
+    return {name: row[name] for name in names} if row else None

@@ -27,6 +27,7 @@ from tessera.stats import (
 
 MOST_IMAGES = 7 / 8  # of the paper's eight images, all but one
 SOME_IMAGES = 1 / 4
+ENOUGH = 64  # images for each K, below which intervals of K_max are too wide
 LEFT_OUT = 2  # locations that may stay empty beyond the training range
 STRICT = 0.5
 ROUNDING = 1e-9

@@ -19,6 +19,7 @@ from tessera.models.precondition import per_image
 
 ComposeMethod = Literal["plain", "sum", "project", "localize"]
 COMPOSE_METHODS: tuple[str, ...] = get_args(ComposeMethod)
+NEAR = ("project", "localize")  # methods that need to know where a condition lies in the image
 
 Regions = Callable[[Sequence[Any], int], Tensor]
 """Which pixels belong to each of the wanted objects: (wanted, size) to (K, size, size) bool, disjoint."""

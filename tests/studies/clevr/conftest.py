@@ -54,8 +54,9 @@ def call():
 @pytest.fixture
 def detector(monkeypatch):
     seen = Knowing()
-    monkeypatch.setattr("tessera.cli.reproduce.open_detector", lambda device: seen)
-    monkeypatch.setattr("tessera.studies.clevr.speedrun.open_detector", lambda device: seen)
+    monkeypatch.setattr("tessera.evaluation.detector.load_detector", lambda folder=None, device=None: seen)
+    for module in ("composition", "crowding", "speedrun"):
+        monkeypatch.setattr(f"tessera.studies.clevr.{module}.load_detector", lambda device: seen)
     return seen
 
 

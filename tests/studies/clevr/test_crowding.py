@@ -56,7 +56,7 @@ def detectors(monkeypatch):
         opened.append(SeesAllButOne())
         return opened[-1]
 
-    monkeypatch.setattr("tessera.studies.clevr.crowding.open_detector", open_another)
+    monkeypatch.setattr("tessera.studies.clevr.crowding.load_detector", open_another)
     return opened
 
 

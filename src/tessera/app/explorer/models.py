@@ -8,20 +8,21 @@ from typing import Any, Literal
 
 import torch
 
-from tessera.cli.sample import composed_denoiser, open_model, set_precision
 from tessera.conditioning import ColorCounts, SpatialConditioner
 from tessera.config import EXPERIMENTS
 from tessera.errors import UserError
 from tessera.evaluation.kmax import TrainingRange
 from tessera.models.contract import Denoiser
+from tessera.models.loading import open_model, set_precision
 from tessera.models.model_folder import Model, shipped
 from tessera.models.run_snapshots import is_run
-from tessera.sampling.compose import COMPOSE_METHODS
+from tessera.sampling.compose import COMPOSE_METHODS, compose_by_name
 from tessera.sampling.prompts import Prompt, own_prompts
 from tessera.studies.clevr.evaluate import label_of
 from tessera.studies.clevr.tables import k_max_words
 
 ConditionKind = Literal["locations", "colors", "nothing"]
+AT_ONCE = 64  # images the network denoises together
 FIRST = ("exp1", "exp2", "exp2L", "color")  # shown when no model is named
 NO_MODELS = (
     "No models come with this version; train one with `tessera train exp1C --preset tiny --out runs/exp1C`,"
@@ -61,7 +62,7 @@ class SessionModel:
     def denoiser(self, how: str, radius: int) -> Denoiser:
         if how not in self.hows:
             raise UserError(f"{self.name} is told {self.told}, which cannot be composed by `{how}`.")
-        return composed_denoiser(self.model, how, radius)
+        return compose_by_name(self.model.denoiser, self.model.conditioner, how, radius, AT_ONCE)
 
     def prompts(self, locations: Sequence[Any], colors: Sequence[str], each: int, seed: int) -> list[Prompt]:
         """The images that `tessera sample` makes for the same prompt."""

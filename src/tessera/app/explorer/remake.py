@@ -1,8 +1,8 @@
-"""One probe without the page, from the options of `tessera explore probe`."""
+"""One probe without the page, for `tessera explore --probe`."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib
 import torch
@@ -13,17 +13,34 @@ from tessera.app.explorer.models import SessionModel
 from tessera.app.explorer.probe import Probed, probe
 from tessera.app.explorer.requests import Probing, first_complaint
 from tessera.app.explorer.trajectories import TrajectoryStepper
-from tessera.cli.sample import open_model, set_precision
 from tessera.errors import UserError
+from tessera.models.loading import open_model, set_precision
 from tessera.plots.figures import GAMMA, HEAT
 from tessera.provenance import provenance
 from tessera.render.image_io import save_png
+from tessera.sampling.compose import ComposeMethod
 from tessera.sampling.prompts import parse_colors, parse_locations
 
-if TYPE_CHECKING:
-    from tessera.cli.explore import ExploreProbe
-
 ENLARGED = 8  # pixels of a heat-map per pixel of the image
+
+
+@dataclass(frozen=True)
+class ProbeOptions:
+    """A pixel of one of the images that a model makes for a prompt, and the step at which it is probed."""
+
+    model: str
+    at: str  # location of the pixel, such as 0.65,0.65
+    step: int
+    image: int = 0
+    locations: str | None = None
+    colors: str | None = None
+    each: int = 1
+    steps: int = 18
+    seed: int = 0
+    compose: ComposeMethod = "plain"
+    radius: int = 2
+    std: float | None = None
+    images: str | None = None
 
 
 @dataclass(frozen=True)
@@ -38,7 +55,7 @@ class ProbeImages:
         save_png(folder / "influence.png", heat(self.influence))
 
 
-def remade(options: "ExploreProbe", device: torch.device) -> tuple[dict[str, Any], ProbeImages]:
+def remade(options: ProbeOptions, device: torch.device) -> tuple[dict[str, Any], ProbeImages]:
     """The numbers and images behind one click."""
     model = open_model(options.model, options.std, options.images, device)
     set_precision(model, "auto", device)
@@ -55,7 +72,7 @@ def remade(options: "ExploreProbe", device: torch.device) -> tuple[dict[str, Any
     )
 
 
-def request_of(options: "ExploreProbe", entry: SessionModel) -> Probing:
+def request_of(options: ProbeOptions, entry: SessionModel) -> Probing:
     """The options as the page would have sent them."""
     at = parse_locations(options.at)
     if len(at) != 1:

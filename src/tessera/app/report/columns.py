@@ -9,11 +9,12 @@ from typing import Any
 from tessera.analysis.locality import LocalityResult
 from tessera.analysis.scatter import Point, point_from, read_points
 from tessera.app.report.measure import ColumnEvaluator, Record, targets_of
-from tessera.cli.sample import check_models, open_model
+from tessera.app.report.verdict import verdict
 from tessera.config import EXPERIMENTS, settings_from
 from tessera.errors import UserError
 from tessera.files import read_json
 from tessera.models.build import conditioner_for
+from tessera.models.loading import check_models, open_model
 from tessera.models.model_folder import Model, is_model_folder
 from tessera.models.run_snapshots import is_run
 from tessera.studies.clevr.entries import CELLS, HEADLINES, Paper, StudyEntry
@@ -361,3 +362,21 @@ def points_of(found: ReportData, rule: str = "paper") -> list[Point]:
             )
         )
     return [*found.points, *own]
+
+
+def subject_record(subject: ReportColumn) -> dict[str, Any]:
+    said = verdict(subject.scores, subject.locality)
+    return {
+        "name": subject.name,
+        "verdict": said.headline,
+        "doubts": said.doubts,
+        "max_train_objects": subject.max_train_objects,
+        "k_max": (subject.scores or {}).get("k_max"),
+        "rows": (subject.scores or {}).get("rows"),
+        "paper": subject.paper.plain(),
+        "conditional_locality": (subject.locality or {}).get("conditional_locality"),
+        "seeds": {
+            "evaluation": (subject.evaluation or {}).get("evaluation", {}).get("seed"),
+            "locality": (subject.locality or {}).get("plan", {}).get("seed"),
+        },
+    }

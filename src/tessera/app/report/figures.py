@@ -18,8 +18,8 @@ from tessera.analysis.locality_figures import figure_scatter as scatter_of_point
 from tessera.analysis.scatter import Point
 from tessera.app.report.columns import ReportColumn
 from tessera.app.report.verdict import reach_of
-from tessera.cli.swingby import swingby_figure
 from tessera.plots.figures import CONDITIONS, GRID, INK, QUIET, STYLE, noise_axis
+from tessera.studies.swingby.figures import swingby_figure
 
 PAPER = "#ffffff"
 SERIES = ("#c4472b", "#1f6f9f", "#5b7d1e", "#8457a6", "#b87a12", "#0f8a7e", "#b3446c", "#5a6270")

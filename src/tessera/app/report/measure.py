@@ -17,7 +17,6 @@ from tessera.analysis.locality import (
     study_record,
 )
 from tessera.analysis.pixel_influence import Pixel
-from tessera.cli.sample import set_precision
 from tessera.conditioning import ColorCounts, Conditioner
 from tessera.console import progress, say
 from tessera.errors import UserError
@@ -27,6 +26,7 @@ from tessera.evaluation.detector import load_detector
 from tessera.evaluation.kmax import TrainingRange
 from tessera.files import make_folder, read_json, write_json
 from tessera.models.checkpoint_io import digest, read_sealed, write_sealed
+from tessera.models.loading import set_precision
 from tessera.models.model_folder import Model
 from tessera.provenance import provenance
 from tessera.sampling.prompts import study_prompts

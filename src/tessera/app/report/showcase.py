@@ -10,10 +10,9 @@ import torch
 from rich.box import SIMPLE
 from rich.table import Table
 
-from tessera.app.report.columns import ReportColumn, ReportData, best_scores, measured_model
+from tessera.app.report.columns import ReportColumn, ReportData, best_scores, measured_model, subject_record
 from tessera.app.report.measure import SAMPLES_FILE, ColumnEvaluator, ReportConfig
 from tessera.app.report.write import write_page
-from tessera.cli.report import subject_record
 from tessera.console import say
 from tessera.devices import synchronize
 from tessera.evaluation.detection import ObjectDetector

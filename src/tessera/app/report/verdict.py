@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tessera.cli.evaluate import ENOUGH
+from tessera.evaluation.kmax import ENOUGH
 
 Record = Mapping[str, Any]
 Tone = Literal["good", "bad", "unsure"]

@@ -7,13 +7,13 @@ from typing import Any
 import tyro
 
 from tessera import console
-from tessera.cli.reproduce import open_detector
-from tessera.cli.sample import check_models, open_model, set_precision
 from tessera.devices import DeviceName, PrecisionName, pick_device, precision_on
 from tessera.errors import UserError
 from tessera.evaluation.calibrate import load_calibration
+from tessera.evaluation.detector import load_detector
 from tessera.evaluation.kmax import TrainingRange
 from tessera.files import check_writable, make_folder
+from tessera.models.loading import check_models, open_model, set_precision
 from tessera.models.model_folder import Model
 from tessera.provenance import provenance
 from tessera.render.image_io import check_format, save_image
@@ -66,7 +66,7 @@ class ReproduceComposition:
         device, jobs = pick_device(self.device), self.jobs()
         evaluation = EvaluationConfig(tuple(parse_ks(self.k)), self.each, self.steps, self.seed, self.s_churn)
         check_models(name for name, _ in jobs)
-        examiner = Evaluator(open_detector(device), load_calibration(), device)
+        examiner = Evaluator(load_detector(device=device), load_calibration(), device)
         rows, panels = [], []
         for name, way in jobs:
             console.say(f"{name}, {way}")

@@ -19,16 +19,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tessera import console
-from tessera.cli.reproduce import open_detector
-from tessera.cli.sample import open_model
 from tessera.conditioning import ColorCounts
 from tessera.conditioning.contract import Location
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.evaluation.calibrate import visible_at
+from tessera.evaluation.detector import load_detector
 from tessera.evaluation.kmax import Counts, length_generalization
 from tessera.evaluation.matching import CELL, Verdict, filled_at, match
 from tessera.files import make_folder, save_plot
+from tessera.models.loading import open_model
 from tessera.models.model_folder import Model
 from tessera.provenance import provenance
 from tessera.render.render import render
@@ -73,7 +73,7 @@ class ReproduceCrowding:
         model = open_model(self.model, None, None, device)
         questions = self.questions(model)
         figures = make_folder(self.results / "figures")  # before the work, lest it be lost
-        examiner = Evaluator(open_detector(device), None, device)
+        examiner = Evaluator(load_detector(device=device), None, device)
         replies = answered(examiner, examiner.ready(model), questions, self)
         name = Path(self.model).name
         asked = {"each": self.each, "pairs": self.pairs, "steps": self.steps, "s_churn": self.s_churn}

@@ -9,16 +9,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tessera.cli.evaluate import evaluation_row, trusted
-from tessera.cli.sample import set_precision
 from tessera.conditioning import ColorCounts, Conditioner
 from tessera.console import progress
 from tessera.devices import synchronize
 from tessera.errors import UserError
-from tessera.evaluation.calibrate import detector_error
+from tessera.evaluation.calibrate import detector_error, evaluation_row, trusted
 from tessera.evaluation.detection import ObjectDetector
 from tessera.evaluation.kmax import Counts, TrainingRange, length_generalization
 from tessera.evaluation.matching import CELL, Verdict, filled_at, match, match_colors
+from tessera.models.loading import set_precision
 from tessera.models.model_folder import Model
 from tessera.models.views import SeesPatches, trained_network
 from tessera.render.image_io import to_float, to_uint8

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import torch
 
 from tessera.analysis.locality import LocalityConfig, conditional_locality_alone
-from tessera.cli.train import ProgressBar
 from tessera.conditioning import SpatialConditioner
 from tessera.config import Settings, format_count
 from tessera.console import say
@@ -31,6 +30,7 @@ from tessera.studies.clevr.image_grids import IMAGE_GRID, save_image_grid, shown
 from tessera.studies.clevr.records import write_study
 from tessera.studies.clevr.runs import FORMAT, StudyPaths, StudyRun, evenly
 from tessera.training.distributed import ALONE
+from tessera.training.progress_bar import ProgressBar
 from tessera.training.run_folder import Outcome, RunFolder, train_run
 from tessera.training.trainer import Trainer, chosen_compile, chosen_precision, forget_compiled
 

@@ -6,8 +6,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tessera.analysis.locality_figures import figure_scatter
-from tessera.analysis.scatter import FEWEST, Point, correlation, scatter_record, training_name
-from tessera.cli.locality import coefficient_lines
+from tessera.analysis.scatter import (
+    FEWEST,
+    Point,
+    coefficient_lines,
+    correlation,
+    scatter_record,
+    training_name,
+)
 from tessera.console import publish, say
 from tessera.errors import UserError
 from tessera.files import make_folder, save_plot

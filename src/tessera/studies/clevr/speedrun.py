@@ -19,12 +19,12 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from tessera.cli.options import flags_for, given, note_unused_settings
-from tessera.cli.reproduce import open_detector
 from tessera.config import Settings, listed, parse_count, settings_for
 from tessera.console import progress, publish
 from tessera.devices import DeviceName, pick_device, synchronize, taken_memory
 from tessera.errors import UserError
 from tessera.evaluation.calibrate import load_calibration
+from tessera.evaluation.detector import load_detector
 from tessera.files import make_folder
 from tessera.models.build import build_denoiser, conditioner_for, denoiser_config
 from tessera.models.model_folder import Model, save_model
@@ -93,7 +93,7 @@ class Speedrun:
         ks = tuple(parse_ks(self.k)) if self.k else tuple(range(1, self.target + 1))
         if not set(range(1, self.target + 1)) <= set(ks):
             raise UserError(f"To reach K_max {self.target}, every K from 1 to {self.target} must be asked.")
-        examiner = Evaluator(open_detector(device), load_calibration(), device)
+        examiner = Evaluator(load_detector(device=device), load_calibration(), device)
         with caches(fresh=not self.warm):
             race = Race(settings, examiner, EvaluationConfig(ks, self.each, self.steps), self.target)
             race.go(60 * self.minutes, parse_count(self.first), parse_count(self.every))

@@ -5,14 +5,15 @@ from itertools import combinations
 from typing import Any
 
 from tessera.analysis.scatter import training_name
-from tessera.cli.sample import NEAR
 from tessera.conditioning.contract import Location
 from tessera.config import EXPERIMENTS, format_count
 from tessera.files import read_json, read_lines
 from tessera.rows import NOT_RUN, Rows, or_not_run
+from tessera.sampling.compose import NEAR
 from tessera.scenes.vocabulary import LOCATIONS
 from tessera.studies.clevr.entries import ABLATIONS, CELLS, FAR, StudyEntry
 from tessera.studies.clevr.records import moments_of
+from tessera.studies.clevr.runs import StudyRun
 
 PUBLISHED = "small"  # the preset whose cells the documents show
 
@@ -511,3 +512,9 @@ STUDY_TABLES: dict[str, Callable[[Any], Rows]] = {
     "crowding-pairs": crowding_pairs,
     "zoo-speed": zoo_speed,
 }
+
+
+def outcome_words(job: StudyRun, record: dict[str, Any]) -> str:
+    k_max = record["result"]["k_max"]
+    ours = ", ".join(f"{k_max_words(found)} by the {rule} rule" for rule, found in k_max.items())
+    return f"{job.name}: K_max {ours}; the paper has {job.cell.paper.text or 'nothing'}."

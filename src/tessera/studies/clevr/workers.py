@@ -107,13 +107,14 @@ def work(task: Task, number: int, waiting: Any, reports: Any) -> None:
 
 def new_study(task: Task) -> tuple[Any, list[str]]:
     """A study of this process's own, and the list in which it leaves a line for each record."""
-    from tessera.cli.reproduce import open_detector, outcome_words
     from tessera.evaluation.calibrate import load_calibration
+    from tessera.evaluation.detector import load_detector
     from tessera.studies.clevr.evaluate import Evaluator
     from tessera.studies.clevr.reproduce import Clock, Study
+    from tessera.studies.clevr.tables import outcome_words
 
     reported: list[str] = []
-    examiner = Evaluator(open_detector(task.device), load_calibration(), task.device)
+    examiner = Evaluator(load_detector(device=task.device), load_calibration(), task.device)
 
     def on_record(job: StudyRun, record: dict[str, Any]) -> None:
         reported.append(outcome_words(job, record))

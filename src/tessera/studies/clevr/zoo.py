@@ -289,7 +289,7 @@ class BenchZoo:
 
     def timed(self, model: Model, precision: str, device) -> float:
         """Seconds per image of one round."""
-        from tessera.cli.sample import set_precision
+        from tessera.models.loading import set_precision
         from tessera.sampling.prompts import study_prompts
         from tessera.studies.clevr.evaluate import made
 

@@ -3,7 +3,7 @@
 Numbers follow the published revision. Figure 1 there is a drawing and figure 6 needs a trained diffusion network.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -712,3 +712,28 @@ def _moving_output(ax: Axes, path: Path, now: int) -> None:
     rings(ax, PAIR.centers)
     star(ax, PAIR.target)
     ax.set(xlabel="$f_1$", ylabel="$f_2$", xlim=(-0.1, 1.15), ylim=(-0.15, 2.3))
+
+
+def swingby_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Paths through concept space, and the error at the composition over training."""
+    figure, ((left, right),) = sheet(2, width=4.6, height=4.0)
+    shades = matplotlib.colormaps["viridis"](np.linspace(0.05, 0.9, max(1, len(rows))))
+    for row, shade in zip(rows, shades):
+        path, steps = np.array(row["path"]), np.array(row["steps"])
+        left.plot(*path.T, color=shade, lw=1.6, label=f"{row['gap']:.2f}")
+        right.plot(steps, row["error"], color=shade, lw=1.6)
+        right.fill_between(steps, *row["band"], color=shade, alpha=0.15, lw=0)
+        if row["trained_at"]:
+            right.plot(row["trained_at"], np.interp(row["trained_at"], steps, row["error"]), "o", color=shade)
+    concept_square(left)
+    right.set(xscale="log", xlabel="training step", ylabel="error at small blue", ylim=(0, None))
+    right.set_title("dots: the three shown corners are learned", fontsize=9)
+    left.legend(title="color gap", loc="center left", bbox_to_anchor=(-0.62, 0.5), frameon=False)
+    return figure
+
+
+def concept_square(ax: Axes) -> None:
+    rings(ax, np.array([[0, 0], [0, 1], [1, 0]]))
+    star(ax, np.ones(2))
+    ax.set(xlim=(-0.1, 1.1), ylim=(-0.1, 1.1), xlabel="blue", ylabel="small", aspect="equal")
+    ax.set_title("what small blue looks like", fontsize=9)

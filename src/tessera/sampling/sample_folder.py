@@ -1,0 +1,126 @@
+"""A folder of samples: the images, grids of them, and samples.json, the record of their prompts."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tessera.console import progress
+from tessera.errors import UserError
+from tessera.files import make_folder, read_json, resolve_inside, write_json
+from tessera.models.contract import Denoiser
+from tessera.models.model_folder import Model
+from tessera.plots.sample_grid import sample_grid
+from tessera.render.image_io import load_png, save_png, to_float
+from tessera.sampling.prompts import Prompt
+from tessera.sampling.sample import sample
+from tessera.sampling.schedule import noise_levels
+
+SHEET_COLUMNS = 8
+SAMPLES_FILE = "samples.json"
+OTHERS = ("scenes.json", "config.json")  # of renders, runs and models, which samples must not be mixed with
+
+
+def save_samples(
+    out: Path, facts: dict[str, Any], prompts: list[Prompt], draw: Callable[[list[Prompt]], Iterator[Tensor]]
+) -> tuple[dict[str, Any], Tensor]:
+    """What `asks` are for, as files: what samples.json says, and the images, of which only missing ones are drawn."""
+    names = _file_names(prompts)
+    record = {**facts, "images": [{"file": name, **prompt.record} for name, prompt in zip(names, prompts)]}
+    prepare_sample_folder(out, record)
+    files = [resolve_inside(out, name) for name in names]
+    missing = [(file, prompt) for file, prompt in zip(files, prompts) if not file.exists()]
+    made = (image for images in draw([prompt for _, prompt in missing]) for image in images)
+    for (file, _), image in zip(missing, made):
+        save_png(file, image)
+    images = torch.stack([to_float(load_png(file)) for file in files])
+    _save_image_grids(out, prompts, images)
+    return record, images
+
+
+def prepare_sample_folder(out: Path, record: dict[str, Any]) -> None:
+    """Makes the folder and its samples.json: images of the very same command stay, those of another one go."""
+    asked = resolve_inside(out, SAMPLES_FILE)
+    if not asked.is_file() and any((out / name).exists() for name in OTHERS):
+        raise UserError(f"{out} holds something else than samples; choose another folder (--out).")
+    before = read_json(asked) if asked.is_file() else {}
+    earlier = _listed_images(out, before)
+    if _without_provenance(before) != json.loads(json.dumps(_without_provenance(record))):
+        for image in earlier:
+            image.unlink(missing_ok=True)
+        for sheet in out.glob("sheet*.png"):
+            sheet.unlink()
+        write_json(make_folder(out) / SAMPLES_FILE, record)
+    for image in _listed_images(out, record):
+        image.parent.mkdir(exist_ok=True)
+
+
+def _listed_images(out: Path, record: dict[str, Any]) -> list[Path]:
+    """The images an samples.json names; all names are checked before any image is touched."""
+    try:
+        return [resolve_inside(out, entry["file"]) for entry in record.get("images", [])]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{out / SAMPLES_FILE} is not what `tessera sample` writes: {error!r}.") from error
+
+
+def _without_provenance(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name != "provenance"}
+
+
+def _file_names(prompts: list[Prompt]) -> list[str]:
+    """A PNG for each, in a folder per K."""
+    numbers: Counter[str] = Counter()
+    names = []
+    for prompt in prompts:
+        names.append(f"{prompt.name}/{numbers[prompt.name]:04d}.png")
+        numbers[prompt.name] += 1
+    return names
+
+
+def sample_prompts(
+    model: Model,
+    prompts: list[Prompt],
+    steps: int,
+    batch: int,
+    device,
+    denoise: Denoiser | None = None,
+    s_churn: float = 0.0,
+) -> Iterator[Tensor]:
+    """Images (B, 3, H, W) on the CPU, batch by batch; `denoise` may stand in for the model's network."""
+    sigmas = noise_levels(steps)
+    with progress("sampling", len(prompts)) as advance:
+        for start in range(0, len(prompts), batch):
+            some = prompts[start : start + batch]
+            yield sample(
+                denoise or model.denoiser,
+                torch.cat([model.conditioner.at(prompt.wanted) for prompt in some]),
+                model.size,
+                [prompt.seed for prompt in some],
+                batch=batch,
+                sigmas=sigmas,
+                s_churn=s_churn,
+                device=device,
+            ).cpu()
+            advance(len(some))
+
+
+def _save_image_grids(out: Path, prompts: list[Prompt], images: Tensor) -> None:
+    """A sheet per K, and one with the first few images of every K, a row each."""
+    rows: dict[str, list[int]] = {}
+    for n, prompt in enumerate(prompts):
+        rows.setdefault(prompt.name, []).append(n)
+    for name, numbers in rows.items():
+        save_png(resolve_inside(out, f"sheet-{name}.png"), _image_grid(prompts, images, numbers))
+    first = [n for numbers in rows.values() for n in numbers[:SHEET_COLUMNS]]
+    columns = min(SHEET_COLUMNS, max(len(numbers) for numbers in rows.values()))
+    save_png(resolve_inside(out, "sheet.png"), _image_grid(prompts, images, first, columns))
+
+
+def _image_grid(
+    prompts: list[Prompt], images: Tensor, numbers: list[int], columns: int = SHEET_COLUMNS
+) -> Tensor:
+    return sample_grid(images[numbers], [prompts[n].wanted for n in numbers], min(columns, len(numbers)))

@@ -1,0 +1,60 @@
+"""The progress of a run: a bar on stderr, and TensorBoard."""
+
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from tessera.config import Settings
+from tessera.console import progress, say
+from tessera.errors import UserError
+from tessera.training.distributed import ProcessGroup
+
+
+class ProgressBar:
+    """Shows the progress of a run on stderr and writes it to TensorBoard; only the leading process does."""
+
+    def __init__(self, settings: Settings, folder: Path, group: ProcessGroup, tensorboard: str):
+        self.settings, self.group, self.folder = settings, group, folder
+        self.stack = ExitStack()
+        self.open_writer = _board_opener(tensorboard) if group.leads else None
+        self.board: Any = None
+        self.shown = 0
+
+    def __enter__(self) -> "ProgressBar":
+        name = self.settings.run_name
+        self.advance = self.stack.enter_context(progress(name, self.settings.training.total))
+        return self
+
+    def __exit__(self, *problem) -> None:
+        self.stack.close()
+        if self.board is not None:
+            self.board.close()
+
+    def step(self, images_seen: int) -> None:
+        if self.group.leads:
+            self.advance(images_seen - self.shown)
+            self.shown = images_seen
+
+    def record(self, record: dict[str, Any]) -> None:
+        self.advance(0, note=f"{record['images_per_second']:,.0f} images/s, loss {record['loss']:.4f}")
+        if self.board is None and self.open_writer:  # not before there is a run to write about
+            self.board = self.open_writer(self.folder / "tensorboard")
+        if self.board is not None:
+            for name in ("loss", "lr", "images_per_second"):
+                self.board.add_scalar(name, record[name], record["images_seen"])
+
+    def say(self, message: str) -> None:
+        if self.group.leads:
+            say(message)
+
+
+def _board_opener(wanted: str) -> Any:
+    """What opens a TensorBoard writer into a folder, or None."""
+    if wanted == "off" or (wanted == "auto" and find_spec("tensorboard") is None):
+        return None
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError("TensorBoard is not installed: pip install 'tessera-diffusion[track]'.") from None
+    return SummaryWriter
