@@ -12,7 +12,6 @@ from tessera.analysis import locality as study
 from tessera.analysis import locality_tables as tables
 from tessera.analysis.locality import (
     LocalityConfig,
-    Trajectory,
     conditional_locality_alone,
     default_probes,
     generated,
@@ -30,7 +29,7 @@ from tessera.conditioning import ColorCounts, LocationGrid, Nothing
 from tessera.conditioning.labels import locations_of
 from tessera.errors import UserError
 from tessera.plots.figures import distinct_colors
-from tessera.sampling import heun, noise_levels, seeded_noise
+from tessera.sampling import Trajectory, heun, noise_levels, seeded_noise
 from tessera.scenes.vocabulary import LOCATIONS
 
 
@@ -55,9 +54,8 @@ def test_a_generated_trajectory_is_the_one_the_sampler_takes():
     denoise = local_painter()
     cond = CONDITIONER.at(LOCATIONS[:2]).expand(2, -1)
     way = generated(denoise, cond, 16, [3, 4], steps=10, levels=4)
-    seen = []
     x = seeded_noise([3, 4], (3, 16, 16)) * 80
-    heun(lambda x, s: denoise(x, s, cond), x, noise_levels(10), on_step=lambda step: seen.append(step.x))
+    seen = [step.x for step in heun(lambda x, s: denoise(x, s, cond), x, noise_levels(10))]
     assert picked(10, 4) == [0, 3, 6, 9]
     torch.testing.assert_close(way.x, torch.stack([seen[n] for n in (0, 3, 6, 9)]))
     torch.testing.assert_close(way.sigmas, noise_levels(10)[[0, 3, 6, 9]])

@@ -13,12 +13,12 @@ from tessera.models.build import build_denoiser, conditioner_for
 from tessera.models.edm2 import EDM2
 from tessera.models.model_folder import load_model, save_model
 from tessera.render.image_io import load_png, to_uint8
-from tessera.sampling import euler, noise_levels, sample, seeded_noise
+from tessera.sampling import euler, noise_levels, sample, sample_batches, seeded_noise
 from tessera.sampling import sample_folder as verbs
 from tessera.sampling.compose import compose_by_name
 from tessera.sampling.prompts import parse_ks, study_prompts
 from tessera.sampling.sample import home
-from tessera.sampling.schedule import seeded_churn
+from tessera.sampling.schedule import churn_noise
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +59,12 @@ def test_one_condition_serves_all_seeds(net):
     assert torch.equal(one, each)
 
 
-def test_solver_and_observer_can_be_chosen(net):
-    seen = []
-    out = sample(net, None, 8, [1, 2, 3], batch=2, sigmas=noise_levels(3), solver=euler, on_step=seen.append)
-    assert len(seen) == 6  # three steps for each of two batches
-    assert out.shape == (3, 3, 8, 8)
+def test_batches_are_solved_one_after_another(net):
+    options = {"batch": 2, "sigmas": noise_levels(3), "solver": euler}
+    batches = [list(steps) for steps in sample_batches(net, None, 8, [1, 2, 3], **options)]
+    assert [len(steps) for steps in batches] == [4, 4]
+    out = sample(net, None, 8, [1, 2, 3], **options)
+    assert torch.equal(out, torch.cat([steps[-1].x for steps in batches]))
 
 
 def test_any_denoiser_will_do():
@@ -269,7 +270,7 @@ def test_fresh_noise_belongs_to_the_image_and_not_to_its_batch():
 
 def test_every_step_has_fresh_noise_of_its_own():
     x = torch.zeros(1, 3, 16, 16)
-    first, second, again = (seeded_churn(20, [5]).draw(step, x) for step in (0, 1, 0))
+    first, second, again = (churn_noise([5])(step, x) for step in (0, 1, 0))
     assert torch.equal(first, again)
     assert abs(torch.corrcoef(torch.stack([first.flatten(), second.flatten()]))[0, 1]) < 0.2
 

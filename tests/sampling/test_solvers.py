@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from tessera.errors import UserError
 from tessera.models.edm2 import EDM2
-from tessera.sampling import Stochasticity, euler, guided, heun, noise_levels
+from tessera.sampling import collect, euler, guided, heun, last_x, noise_levels
 from tessera.sampling.guidance import unconditional
 
 
@@ -61,22 +61,21 @@ def test_trajectories_match_the_reference(nets, recorded, settings, name):
     if case["gnet"]:
         denoise = guided(denoise, nets[case["gnet"]], case["guidance"])
     cond = recorded[case["labels"]] if case["labels"] else None
-    s_churn = None
+    stochastic = {}
     if case["S_churn"]:
         draws = iter(t["churn_noise"])  # in order of use: a step outside the band takes none
-        band = case["S_min"], float(case["S_max"])
-        s_churn = Stochasticity(case["S_churn"], *band, case["S_noise"], draw=lambda step, x: next(draws))
-    steps, calls = [], []
+        stochastic = {name.lower(): float(case[name]) for name in ("S_churn", "S_min", "S_max", "S_noise")}
+        stochastic["noise"] = lambda index, x: next(draws)
+    calls = []
 
     def watched(x, sigma):
         calls.append((x, sigma, denoise(x, sigma, cond)))
         return calls[-1][2]
 
-    out = heun(watched, recorded["noise"] * sigmas[0], sigmas, on_step=steps.append, s_churn=s_churn)
-    assert relative(out, t["out"]) < 1e-4
+    steps = list(heun(watched, recorded["noise"] * sigmas[0], sigmas, **stochastic))
+    assert relative(steps[-1].x, t["out"]) < 1e-4
     if "x_steps" in t:
-        walked = [step.x for step in steps] + [out]
-        for mine, reference in zip(walked, t["x_steps"], strict=True):
+        for mine, reference in zip([step.x for step in steps], t["x_steps"], strict=True):
             assert relative(mine, reference) < 1e-4
     for column, key in enumerate(("call_x", "call_sigma", "call_D")):
         for mine, reference in zip([call[column] for call in calls], t.get(key, []), strict=key in t):
@@ -108,13 +107,13 @@ def error(solver, steps):
     sigmas = noise_levels(steps, sigma_min=0.5, sigma_max=10)[:-1].double()
     x = torch.linspace(-20, 20, 9, dtype=torch.float64).view(1, 1, 3, 3)
     exact = 0.3 + (x - 0.3) * math.hypot(0.5, sigmas[-1].item()) / math.hypot(0.5, sigmas[0].item())
-    return (solver(gaussian, x, sigmas) - exact).abs().max().item()
+    return (last_x(solver(gaussian, x, sigmas)) - exact).abs().max().item()
 
 
 def test_heun_recovers_a_gaussian():
     sigmas = noise_levels(256).double()
     x = torch.linspace(-160, 160, 9, dtype=torch.float64).view(1, 1, 3, 3)
-    torch.testing.assert_close(heun(gaussian, x, sigmas), solution(x, 80.0), rtol=0, atol=5e-4)
+    torch.testing.assert_close(last_x(heun(gaussian, x, sigmas)), solution(x, 80.0), rtol=0, atol=5e-4)
 
 
 @pytest.mark.parametrize(("solver", "order"), [(heun, 2), (euler, 1)])
@@ -128,8 +127,8 @@ def test_churn_keeps_the_distribution():
     generator = torch.Generator().manual_seed(0)
     sigmas = noise_levels(64, sigma_max=10)
     x = torch.randn(4, 1, 64, 64, generator=generator) * sigmas[0]
-    s_churn = Stochasticity(20, draw=lambda step, x: torch.randn(x.shape, generator=generator))
-    out = heun(gaussian, x, sigmas, s_churn=s_churn)
+    noise = partial(torch.randn, generator=generator)
+    out = last_x(heun(gaussian, x, sigmas, s_churn=20, noise=lambda index, x: noise(x.shape)))
     assert out.mean().item() == pytest.approx(0.3, abs=0.03)
     assert out.std().item() == pytest.approx(0.5, abs=0.03)
 
@@ -139,27 +138,76 @@ def test_one_step_goes_straight_to_the_clean_image():
     sigmas = noise_levels(1)
     assert sigmas.tolist() == [80.0, 0.0]
     for solver in (heun, euler):
-        torch.testing.assert_close(solver(gaussian, x, sigmas), gaussian(x, sigmas[0]), rtol=0, atol=1e-4)
+        torch.testing.assert_close(
+            last_x(solver(gaussian, x, sigmas)), gaussian(x, sigmas[0]), rtol=0, atol=1e-4
+        )
 
 
-def test_heun_asks_twice_per_step_but_once_in_the_last():
+def test_heun_calls_the_denoiser_twice_per_step_but_once_in_the_last():
     calls = []
 
     def counting(x, sigma):
         calls.append(sigma)
         return gaussian(x, sigma)
 
-    heun(counting, torch.zeros(1, 1, 2, 2), noise_levels(32))
+    last_x(heun(counting, torch.zeros(1, 1, 2, 2), noise_levels(32)))
     assert len(calls) == 63
 
 
-def test_watching_changes_nothing_and_sees_falling_levels():
-    seen, x, sigmas = [], torch.randn(2, 3, 4, 4) * 80, noise_levels(6)
-    assert torch.equal(heun(gaussian, x, sigmas), heun(gaussian, x, sigmas, on_step=seen.append))
-    assert [step.number for step in seen] == list(range(6))
-    assert torch.equal(seen[0].x, x)
-    assert [step.sigma for step in seen] == pytest.approx(sigmas[:-1].tolist())
-    torch.testing.assert_close(seen[3].clean, gaussian(seen[3].x, seen[3].sigma))
+@pytest.mark.parametrize("solver", [heun, euler])
+def test_a_solver_yields_its_state_at_every_level(solver):
+    x, sigmas = torch.randn(2, 3, 4, 4) * 80, noise_levels(6)
+    steps = list(solver(gaussian, x, sigmas))
+    assert [step.index for step in steps] == list(range(7))
+    assert torch.equal(steps[0].x, x)
+    assert [step.sigma for step in steps] == sigmas.tolist()
+    torch.testing.assert_close(steps[3].denoised, gaussian(steps[3].x, steps[3].sigma))
+    assert torch.equal(steps[-1].x, steps[-1].denoised)
+
+
+def test_stochastic_steps_are_at_the_raised_noise_level():
+    """sigma_hat = (1 + gamma) sigma, gamma = S_churn / N inside [S_min, S_max] (Karras et al. 2022, Algorithm 2)."""
+    sigmas = noise_levels(6)
+    steps = list(heun(gaussian, torch.zeros(1, 1, 2, 2), sigmas, s_churn=1.2, s_min=0.05, s_max=50))
+    raised = [level * 1.2 if 0.05 <= level <= 50 else level for level in sigmas.tolist()]
+    assert [step.sigma for step in steps] == pytest.approx(raised)
+
+
+def test_a_step_is_computed_only_when_it_is_asked_for():
+    calls = []
+
+    def counting(x, sigma):
+        calls.append(float(sigma))
+        return gaussian(x, sigma)
+
+    steps = heun(counting, torch.zeros(1, 1, 2, 2), noise_levels(8))
+    assert not calls
+    next(steps)
+    assert len(calls) == 1
+    next(steps)
+    assert len(calls) == 3  # Heun's correction of the first step, and the second
+
+
+def test_steps_leave_no_graph_and_gradients_stay_on_for_the_caller():
+    weight = torch.ones((), requires_grad=True)
+    for step in heun(lambda x, sigma: weight * x, torch.ones(1, 1, 2, 2), noise_levels(3)):
+        assert not step.x.requires_grad and not step.denoised.requires_grad
+        assert torch.is_grad_enabled()
+
+
+def test_a_trajectory_has_the_kept_steps_of_all_batches():
+    sigmas, x = noise_levels(5), torch.randn(3, 1, 4, 4) * 80
+    whole = list(heun(gaussian, x, sigmas))
+    kept = collect([heun(gaussian, x[:2], sigmas), heun(gaussian, x[2:], sigmas)], [4, 1, 5], True)
+    assert kept.steps == (1, 4, 5) and kept.sigmas.tolist() == [
+        step.sigma for step in whole if step.index in (1, 4, 5)
+    ]
+    for row, step in enumerate(kept.steps):
+        torch.testing.assert_close(kept.x[row], whole[step].x)
+        torch.testing.assert_close(kept.denoised[row], whole[step].denoised)
+    assert torch.equal(kept.at([4]).x[0], kept.x[1]) and torch.equal(kept.last, kept.x[2])
+    with pytest.raises(UserError, match="ends before step 6"):
+        collect([heun(gaussian, x, sigmas)], [6])
 
 
 def test_guidance_moves_away_from_the_weaker_one():

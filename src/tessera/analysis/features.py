@@ -32,8 +32,8 @@ from tessera.models.contract import Denoiser
 from tessera.models.model_folder import Model
 from tessera.render.render import render
 from tessera.sampling.prompts import check_number, image_seed
-from tessera.sampling.sample import sample
 from tessera.sampling.schedule import noise_levels
+from tessera.sampling.trajectory import sample_trajectory
 from tessera.scenes.sampling import Scenes
 from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
 from tessera.stats import RESAMPLES
@@ -156,62 +156,41 @@ def shown(model: Model, plan: FeatureConfig, device=None) -> list[FeatureBatch]:
     prompts = plan.prompts
     cond = torch.cat([model.conditioner.at(prompt, device=device) for prompt in prompts])
     whole = len(plan.concepts) + 2  # nothing, each alone, and all k: the prompts with images of their own
-    way = WAYS[plan.source](model, plan, prompts[:whole], cond[:whole], device)  # level: (whole, S, C, H, W)
+    noisy = _noisy_images(model, plan, prompts[:whole], cond[:whole], device)  # (levels, whole, S, C, H, W)
     source = [*range(whole), *[whole - 1] * plan.k]
-    sigmas = noise_levels(plan.steps)
-    return [FeatureBatch(way[step][source], cond, float(sigmas[step])) for step in chosen_steps(plan)]
-
-
-Way = dict[int, Tensor]
+    sigmas = noise_levels(plan.steps)[chosen_steps(plan)].tolist()
+    return [FeatureBatch(x[source], cond, sigma) for x, sigma in zip(noisy, sigmas, strict=True)]
 
 
 def image_seeds(plan: FeatureConfig) -> list[int]:
     return [image_seed(plan.seed, 0, n) for n in range(plan.seeds)]
 
 
-def walk(model: Model, plan: FeatureConfig, prompts: Sequence[tuple[Any, ...]], cond: Tensor, device) -> Way:
-    """Every prompt from the same seeds, as the model's own sampling meets it."""
-    steps = chosen_steps(plan)
-    kept: dict[int, list[Tensor]] = {step: [] for step in steps}
+def _noisy_images(
+    model: Model, plan: FeatureConfig, prompts: Sequence[tuple[Any, ...]], cond: Tensor, device
+) -> Tensor:
+    """Images (levels, V, S, C, H, W) of V prompts from the same S seeds.
 
-    def watch(step) -> None:
-        if step.number in kept:
-            kept[step.number].append(step.x)
-
-    sample(
+    "generated": states of the model's own sampler. "shared": those of the empty prompt for all, so that only the
+    condition differs. "truth": rendered scenes that show the prompt, under the same noise for every prompt.
+    """
+    keep, seeds = chosen_steps(plan), image_seeds(plan)
+    if plan.source == "truth":
+        sigmas = noise_levels(plan.steps)[keep]
+        images = [truth(prompt, model.size, plan.seeds, plan.seed, device) for prompt in prompts]
+        return torch.stack([noised(some, seeds, sigmas).x for some in images], dim=1)
+    sampled = cond[:1] if plan.source == "shared" else cond
+    x = sample_trajectory(
         model.denoiser,
-        cond.repeat_interleave(plan.seeds, 0),
+        sampled.repeat_interleave(plan.seeds, 0),
         model.size,
-        image_seeds(plan) * len(cond),
+        seeds * len(sampled),
+        keep,
         batch=plan.rows,
-        sigmas=noise_levels(plan.steps)[: steps[-1] + 2],  # no further than the last look
-        on_step=watch,
+        steps=plan.steps,
         device=device,
-    )
-    return {step: torch.cat(parts).unflatten(0, (len(cond), plan.seeds)) for step, parts in kept.items()}
-
-
-def shared_walk(
-    model: Model, plan: FeatureConfig, prompts: Sequence[tuple[Any, ...]], cond: Tensor, device
-) -> Way:
-    """The walk of the empty prompt for all of them: only what the network is told differs."""
-    way = walk(model, plan, prompts[:1], cond[:1], device)
-    return {step: x.expand(len(prompts), *x.shape[1:]) for step, x in way.items()}
-
-
-def noised_truth(
-    model: Model, plan: FeatureConfig, prompts: Sequence[tuple[Any, ...]], cond: Tensor, device
-) -> Way:
-    """Rendered scenes that show the prompt, under the same noise for every prompt."""
-    steps, sigmas = chosen_steps(plan), noise_levels(plan.steps)
-    ways = []
-    for prompt in prompts:
-        images = truth(prompt, model.size, plan.seeds, plan.seed, device)
-        ways.append(noised(images, image_seeds(plan), sigmas[steps]).x)  # (levels, S, C, H, W)
-    return dict(zip(steps, torch.stack(ways, dim=1), strict=True))
-
-
-WAYS: dict[str, Callable[..., Way]] = {"generated": walk, "shared": shared_walk, "truth": noised_truth}
+    ).x.unflatten(1, (len(sampled), plan.seeds))
+    return x.expand(-1, len(prompts), -1, -1, -1, -1)
 
 
 def truth(prompt: Sequence[Any], size: int, count: int, seed: int, device=None) -> Tensor:

@@ -28,8 +28,8 @@ from tessera.models.contract import Denoiser
 from tessera.render.render import render
 from tessera.rng import generator
 from tessera.sampling.prompts import check_number, image_seed
-from tessera.sampling.sample import sample
 from tessera.sampling.schedule import noise_levels, seeded_noise
+from tessera.sampling.trajectory import Trajectory, sample_trajectory
 from tessera.scenes.placement import LocationWarning, scenes_at
 from tessera.scenes.sampling import Scenes
 from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
@@ -47,23 +47,6 @@ class Probe(NamedTuple):
 
     name: str
     at: Pixel
-
-
-@dataclass(frozen=True)
-class Trajectory:
-    """Images at falling noise levels."""
-
-    sigmas: Tensor  # (S,)
-    x: Tensor  # (S, B, C, H, W) noisy
-
-    @property
-    def flat(self) -> Tensor:
-        """All images of all levels, level by level: (S B, C, H, W)."""
-        return self.x.flatten(0, 1)
-
-    @property
-    def flat_sigmas(self) -> Tensor:
-        return self.sigmas.to(self.x).repeat_interleave(self.x.shape[1])
 
 
 # -- trajectories --------------------------------------------------------------------------------------------
@@ -87,26 +70,11 @@ def generated(
     channels: int = 3,
     device=None,
 ) -> Trajectory:
-    """What the sampler shows the network on its way to images of its own."""
-    numbers, sigmas = picked(steps, levels), noise_levels(steps)
-    seen: dict[int, Tensor] = {}
-
-    def watch(step) -> None:
-        if step.number in numbers:
-            seen[step.number] = step.x
-
-    sample(
-        denoise,
-        cond,
-        size,
-        seeds,
-        batch=len(seeds),
-        channels=channels,
-        sigmas=sigmas,
-        on_step=watch,
-        device=device,
+    """The model's own samples at `levels` of its sampling steps."""
+    keep = picked(steps, levels)
+    return sample_trajectory(
+        denoise, cond, size, seeds, keep, batch=len(seeds), channels=channels, steps=steps, device=device
     )
-    return Trajectory(sigmas[numbers], torch.stack([seen[number] for number in numbers]))
 
 
 def noised(

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from tessera.analysis.condition_influence import check_finite
-from tessera.analysis.locality import Trajectory
 from tessera.analysis.pixel_influence import bare, slices
 from tessera.conditioning import Conditioner, SpatialConditioner
 from tessera.conditioning.cells import every_cell, window
@@ -25,6 +24,7 @@ from tessera.models.contract import Denoiser
 from tessera.models.precondition import like_image
 from tessera.rng import generator
 from tessera.sampling.schedule import seeded_noise
+from tessera.sampling.trajectory import Trajectory
 from tessera.stats import mean_record
 
 Fill = Literal["noise", "other"]

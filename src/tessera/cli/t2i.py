@@ -26,6 +26,7 @@ from tessera.plots.figures import save_figure
 from tessera.provenance import provenance
 from tessera.render.image_io import parse_size, save_png, width_height
 from tessera.sampling.prompts import parse_ks
+from tessera.sampling.trajectory import Trajectory
 from tessera.studies.text_to_image.build import DEEP, TINY, tiny_sdxl
 from tessera.studies.text_to_image.cost import (
     GIB,
@@ -62,12 +63,10 @@ from tessera.studies.text_to_image.hooks import SITES, Site
 from tessera.studies.text_to_image.influence import (
     Of,
     PixelInfluence,
-    TextTrajectory,
     Unit,
     WordInfluence,
     check_inside,
     pixel_study,
-    walk_prompt,
     word_paths,
     word_study,
 )
@@ -287,15 +286,15 @@ class OnPrompt(OnModel):
         check_inside(found, latent)
         return found
 
-    def way(self, sdxl: Sdxl, at: Sequence[int], advance) -> TextTrajectory:
-        return walk_prompt(
-            sdxl,
-            self.prompt,
+    def trajectory(self, sdxl: Sdxl, at: Sequence[int], advance) -> Trajectory:
+        """The prompt's latents at these steps, and at the end."""
+        return sdxl.trajectory(
+            sdxl.conditioner(self.prompt),
             steps=self.steps,
-            at=at,
             seeds=self.all_seeds,
             guidance=self.guidance,
             nothing=self.away_from,
+            keep=[*at, self.steps],
             batch=self.batch,
             advance=advance,
         )
@@ -340,13 +339,26 @@ class SdxlLocality(OnPrompt):
         probes = self.probes(sdxl.latent)
         out = None if self.out is None else make_folder(self.out)
         with progress("locating", self.walks + len(at) + len(shown_levels)) as advance:
-            way = self.way(sdxl, shown_levels, advance)
+            trajectory = self.trajectory(sdxl, shown_levels, advance)
             how = GradientConfig(method="loop", memory=memory, checkpoint=self.checkpoint)
             pixel = pixel_study(
-                sdxl, way.only(at), probes, of=self.of, pairs=self.channels, how=how, advance=advance
+                sdxl,
+                self.prompt,
+                trajectory.at(at),
+                probes,
+                of=self.of,
+                pairs=self.channels,
+                how=how,
+                advance=advance,
             )
             found = word_study(
-                sdxl, way.only(shown_levels), probes, words=words, rows=self.batch, advance=advance
+                sdxl,
+                self.prompt,
+                trajectory.at(shown_levels),
+                probes,
+                words=words,
+                rows=self.batch,
+                advance=advance,
             )
         header = self.prompt_header(sdxl, probes) | {"of": self.of, "channels": self.channels}
         record = header | {
@@ -355,21 +367,21 @@ class SdxlLocality(OnPrompt):
             "provenance": provenance(sdxl.device),
         }
         if out:
-            self.draw(out, sdxl, way, pixel, found, header)
+            self.draw(out, sdxl, trajectory.last, pixel, found, header)
         publish(record, self.json, out and out / "locality.json", pixel_table(pixel), word_table(found))
 
     def draw(
         self,
         out: Path,
         sdxl: Sdxl,
-        way: TextTrajectory,
+        latents: Tensor,
         pixel: PixelInfluence,
         words: WordInfluence,
         header: dict[str, Any],
     ) -> None:
-        image = sdxl.decode(way.end[:1])[0].cpu()
+        image = sdxl.decode(latents[:1])[0].cpu()
         save_png(out / "image.png", image)
-        title = f"{header['model']}: {len(way.seeds)} seeds, guidance {self.guidance:g}"
+        title = f"{header['model']}: {len(latents)} seeds, guidance {self.guidance:g}"
         save_figure(figure_locality(image, pixel, words, self.unit, title), out / "locality.png")
         save_figure(figure_words(words, f"{header['model']}: where words act"), out / "word-maps.png")
         header = header | {
@@ -384,7 +396,7 @@ class SdxlLocality(OnPrompt):
             pixel_sides=pixel.sides_each,
             word_maps=words.maps,
             word_influence=words.each,
-            latents=way.end,
+            latents=latents,
         )
         say(f"Figures, locality.npz and locality.json are in {out}.")
 
@@ -422,27 +434,30 @@ class SdxlWords(OnPrompt):
         probes = self.probes(sdxl.latent)
         out = None if self.out is None else make_folder(self.out)
         with progress("taking words away", self.walks + len(WAYS) * len(shown_levels)) as advance:
-            way = self.way(sdxl, shown_levels, advance)
-            paths = word_paths(sdxl, way, probes, words=words, rows=self.batch, advance=advance)
-        header = self.prompt_header(sdxl, probes) | {"sigmas": list(way.sigmas), "words": words}
+            trajectory = self.trajectory(sdxl, shown_levels, advance)
+            levels = trajectory.at(shown_levels)
+            paths = word_paths(
+                sdxl, self.prompt, levels, probes, words=words, rows=self.batch, advance=advance
+            )
+        header = self.prompt_header(sdxl, probes) | {"sigmas": levels.sigmas.tolist(), "words": words}
         record = header | {
             "ways": {how: WAYS[how] for how in paths},
             "paths": {how: found.record(self.seed) for how, found in paths.items()},
             "provenance": provenance(sdxl.device),
         }
         if out:
-            self.draw(out, sdxl, way, paths, header)
+            self.draw(out, sdxl, trajectory.last, paths, header)
         publish(record, self.json, out and out / "words.json", word_table(paths["remove"]), path_table(paths))
 
     def draw(
         self,
         out: Path,
         sdxl: Sdxl,
-        way: TextTrajectory,
+        latents: Tensor,
         paths: dict[str, WordInfluence],
         header: dict[str, Any],
     ) -> None:
-        image, name = sdxl.decode(way.end[:1])[0].cpu(), header["model"]
+        image, name = sdxl.decode(latents[:1])[0].cpu(), header["model"]
         save_png(out / "image.png", image)
         save_figure(
             figure_locality(image, None, paths["remove"], self.unit, f"{name}: words"), out / "words.png"

@@ -1,6 +1,6 @@
-"""The whole way from seeds and conditions to images."""
+"""From seeds and conditions to images."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from tessera.errors import UserError
 from tessera.models.contract import Denoiser
-from tessera.sampling.schedule import noise_levels, seeded_churn, seeded_noise
-from tessera.sampling.solvers import OnStep, heun
+from tessera.sampling.schedule import churn_noise, noise_levels, seeded_noise
+from tessera.sampling.solvers import SamplingStep, Solver, heun, last_x
 
 
 def sample(
@@ -21,28 +21,56 @@ def sample(
     batch: int = 64,
     channels: int = 3,
     sigmas: Tensor | None = None,
-    solver: Callable[..., Tensor] = heun,
-    on_step: OnStep | None = None,
+    solver: Solver = heun,
     s_churn: float = 0.0,
     device=None,
 ) -> Tensor:
     """One image per seed, (len(seeds), channels, size, size); image i depends on seed i and cond i alone.
 
-    `cond` is (len(seeds), ...) or (1, ...), or None. `on_step` is called for every batch in turn. `churn` is the
-    amount of fresh noise on the way (S_churn of Karras et al. 2022), 0 for none.
+    `cond` is (len(seeds), ...) or (1, ...), or None. `s_churn` is the strength of stochastic sampling (S_churn,
+    Karras et al. 2022), 0 for none.
     """
+    device = device or home(denoise, cond)
+    batches = sample_batches(
+        denoise,
+        cond,
+        size,
+        seeds,
+        batch=batch,
+        channels=channels,
+        sigmas=sigmas,
+        solver=solver,
+        s_churn=s_churn,
+        device=device,
+    )
+    images = [last_x(steps) for steps in batches]
+    return torch.cat(images) if images else torch.empty(0, channels, size, size, device=device)
+
+
+def sample_batches(
+    denoise: Denoiser,
+    cond: Tensor | None,
+    size: int,
+    seeds: Sequence[int] | Tensor,
+    *,
+    batch: int = 64,
+    channels: int = 3,
+    sigmas: Tensor | None = None,
+    solver: Solver = heun,
+    s_churn: float = 0.0,
+    device=None,
+) -> Iterator[Iterator[SamplingStep]]:
+    """The solver's steps of every batch of `sample` in turn."""
     seeds = [int(seed) for seed in seeds]
     cond = matched(cond, len(seeds))
     device = device or home(denoise, cond)
     sigmas = noise_levels() if sigmas is None else sigmas
-    images = []
     for start in range(0, len(seeds), batch):
         rows = slice(start, start + batch)
         given = None if cond is None else cond[rows].to(device)
         x = seeded_noise(seeds[rows], (channels, size, size), device) * sigmas[0].item()
-        stirring = {"s_churn": seeded_churn(s_churn, seeds[rows])} if s_churn else {}
-        images.append(solver(partial(denoise, cond=given), x, sigmas, on_step=on_step, **stirring))
-    return torch.cat(images) if images else torch.empty(0, channels, size, size, device=device)
+        stochastic = {"s_churn": s_churn, "noise": churn_noise(seeds[rows])} if s_churn else {}
+        yield solver(partial(denoise, cond=given), x, sigmas, **stochastic)
 
 
 def matched(cond: Tensor | None, count: int) -> Tensor | None:
@@ -55,7 +83,7 @@ def matched(cond: Tensor | None, count: int) -> Tensor | None:
 
 
 def home(denoise: Denoiser, cond: Tensor | None) -> torch.device:
-    """Where the network lives, else where the condition does."""
+    """The device of the network, else of the condition."""
     network = getattr(denoise, "denoiser", denoise)  # a loaded model holds its network
     if isinstance(network, nn.Module):
         for parameter in network.parameters():

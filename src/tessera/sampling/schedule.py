@@ -1,4 +1,4 @@
-"""Where sampling starts, and the noise levels it passes."""
+"""Noise levels of a sampler, and noise that belongs to a seed."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tessera.errors import UserError
-from tessera.sampling.solvers import Stochasticity
+from tessera.sampling.solvers import DrawNoise
 from tessera.scenes.random import normal, seeded_generator
 
 
@@ -30,18 +30,16 @@ def seeded_noise(seeds: Sequence[int] | Tensor, shape: Sequence[int], device=Non
     return torch.stack(rows).to(device) if rows else torch.empty(0, *shape, device=device)
 
 
-def folded(seed: int) -> int:
-    """Any whole number as one that an index can hold, with its highest bits not forgotten."""
-    return (seed ^ seed >> 63) & 2**63 - 1
-
-
-def seeded_churn(amount: float, seeds: Sequence[int]) -> Stochasticity:
-    """Fresh noise for sampling, a row per seed: the same on every device and in every batch."""
-    if amount < 0:
-        raise UserError(f"The amount of fresh noise cannot be negative, as {amount} is.")
-    index = torch.tensor([folded(int(seed)) for seed in seeds])
+def churn_noise(seeds: Sequence[int]) -> DrawNoise:
+    """Noise of stochastic sampling, a row per seed: the same on every device and in every batch."""
+    index = torch.tensor([_as_int64(int(seed)) for seed in seeds])
 
     def draw(step: int, x: Tensor) -> Tensor:
         return normal(0, index.to(x.device), "churn", x[0].numel(), step).reshape(x.shape).to(x)
 
-    return Stochasticity(amount, draw=draw)
+    return draw
+
+
+def _as_int64(seed: int) -> int:
+    """Any whole number as one that a tensor can hold; the sign is folded in, so that -1 and 2^63 - 1 differ from 1."""
+    return (seed ^ seed >> 63) & 2**63 - 1

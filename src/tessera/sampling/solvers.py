@@ -1,39 +1,39 @@
-"""From noise to image along the probability flow. A solver is a function; bind conditions beforehand."""
+"""Solvers of the probability flow as generators: `for step in heun(denoise, x, sigmas): step.x, step.sigma, step.denoised`."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from tessera.errors import UserError
+
 Denoise = Callable[[Tensor, Tensor], Tensor]
+DrawNoise = Callable[[int, Tensor], Tensor]
+"""Unit noise like x (B, C, H, W) for the step of this index."""
 
 
-class SamplingStep(NamedTuple):
-    """What `on_step` sees in each step."""
+@dataclass(frozen=True)
+class SamplingStep:
+    """The state of a sampler at one noise level.
 
-    x: Tensor  # noisy, (B, C, H, W)
-    clean: Tensor  # what the denoiser makes of it
-    sigma: float
-    number: int  # 0 is the noisiest
-
-
-OnStep = Callable[[SamplingStep], None]
-
-
-class Stochasticity(NamedTuple):
-    """Fresh noise during sampling (Karras et al. 2022, Algorithm 2), spread over all steps.
-
-    `draw(step, x)` gives unit noise like x; own it to keep samples independent of the batch.
+    A schedule of N + 1 levels has N + 1 of them. At the last level the denoiser is not called: `denoised` is `x`,
+    and where that level is 0 both are the samples.
     """
 
-    amount: float
-    low: float = 0.0
-    high: float = math.inf
-    scale: float = 1.0
-    draw: Callable[[int, Tensor], Tensor] = lambda step, x: torch.randn_like(x)
+    x: Tensor  # (B, C, H, W) noisy
+    sigma: float  # of x; `sigma_hat` where noise was added
+    denoised: Tensor  # (B, C, H, W) D(x; sigma)
+    index: int  # 0 at the highest level
+
+
+Solver = Callable[..., Iterator[SamplingStep]]
+
+
+def unit_noise(index: int, x: Tensor) -> Tensor:
+    return torch.randn_like(x)
 
 
 @torch.no_grad()
@@ -42,21 +42,28 @@ def heun(
     x: Tensor,
     sigmas: Tensor,
     *,
-    on_step: OnStep | None = None,
-    s_churn: Stochasticity | None = None,
-) -> Tensor:
-    """Second order, 2 N - 1 calls (Karras et al. 2022, Algorithm 1). x (B, C, H, W) is at level sigmas[0]."""
-    for index, (now, nxt) in enumerate(pairwise(sigmas.tolist())):
-        x, now = add_noise(x, now, index, len(sigmas) - 1, s_churn)
-        clean = denoise(x, level(now, x))
-        if on_step:
-            on_step(SamplingStep(x, clean, now, index))
-        slope = (x - clean) / now
-        if nxt > 0:  # correct the slope at the far end
-            ahead = x + (nxt - now) * slope
-            slope = (slope + (ahead - denoise(ahead, level(nxt, x))) / nxt) / 2
-        x = x + (nxt - now) * slope
-    return x
+    s_churn: float = 0.0,
+    s_min: float = 0.0,
+    s_max: float = math.inf,
+    s_noise: float = 1.0,
+    noise: DrawNoise = unit_noise,
+) -> Iterator[SamplingStep]:
+    """Second order, 2 N - 1 calls of the denoiser: Karras et al. 2022, Algorithm 2, or 1 where `s_churn` is 0.
+
+    x (B, C, H, W) is at level sigmas[0]. A step is yielded as soon as it is denoised, before Heun's correction.
+    """
+    levels = sigmas.tolist()
+    for index, (sigma, sigma_next) in enumerate(pairwise(levels)):
+        gamma = _gamma(sigma, len(levels) - 1, s_churn, s_min, s_max)
+        x_hat, sigma_hat = _add_noise(x, sigma, gamma, s_noise, noise, index)
+        denoised = denoise(x_hat, level(sigma_hat, x))
+        yield SamplingStep(x_hat, sigma_hat, denoised, index)
+        slope = (x_hat - denoised) / sigma_hat
+        if sigma_next > 0:
+            euler_x = x_hat + (sigma_next - sigma_hat) * slope
+            slope = (slope + (euler_x - denoise(euler_x, level(sigma_next, x))) / sigma_next) / 2
+        x = x_hat + (sigma_next - sigma_hat) * slope
+    yield SamplingStep(x, levels[-1], x, len(levels) - 1)
 
 
 @torch.no_grad()
@@ -65,28 +72,45 @@ def euler(
     x: Tensor,
     sigmas: Tensor,
     *,
-    on_step: OnStep | None = None,
-    s_churn: Stochasticity | None = None,
-) -> Tensor:
-    """First order, N calls (DDIM). x (B, C, H, W) is at level sigmas[0]."""
-    for index, (now, nxt) in enumerate(pairwise(sigmas.tolist())):
-        x, now = add_noise(x, now, index, len(sigmas) - 1, s_churn)
-        clean = denoise(x, level(now, x))
-        if on_step:
-            on_step(SamplingStep(x, clean, now, index))
-        x = x + (nxt - now) * (x - clean) / now
+    s_churn: float = 0.0,
+    s_min: float = 0.0,
+    s_max: float = math.inf,
+    s_noise: float = 1.0,
+    noise: DrawNoise = unit_noise,
+) -> Iterator[SamplingStep]:
+    """First order, N calls of the denoiser (DDIM). x (B, C, H, W) is at level sigmas[0]."""
+    levels = sigmas.tolist()
+    for index, (sigma, sigma_next) in enumerate(pairwise(levels)):
+        gamma = _gamma(sigma, len(levels) - 1, s_churn, s_min, s_max)
+        x_hat, sigma_hat = _add_noise(x, sigma, gamma, s_noise, noise, index)
+        denoised = denoise(x_hat, level(sigma_hat, x))
+        yield SamplingStep(x_hat, sigma_hat, denoised, index)
+        x = x_hat + (sigma_next - sigma_hat) * (x_hat - denoised) / sigma_hat
+    yield SamplingStep(x, levels[-1], x, len(levels) - 1)
+
+
+def last_x(steps: Iterator[SamplingStep]) -> Tensor:
+    """The samples (B, C, H, W) at the end of a solver's steps."""
+    for step in steps:
+        x = step.x
     return x
 
 
-def add_noise(
-    x: Tensor, sigma: float, index: int, steps: int, s_churn: Stochasticity | None
+def _gamma(sigma: float, steps: int, s_churn: float, s_min: float, s_max: float) -> float:
+    """By how much the noise level is raised: sigma_hat = (1 + gamma) sigma."""
+    if s_churn < 0:
+        raise UserError(f"S_churn cannot be negative, as {s_churn} is.")
+    return min(s_churn / steps, math.sqrt(2) - 1) if s_min <= sigma <= s_max else 0.0
+
+
+def _add_noise(
+    x: Tensor, sigma: float, gamma: float, s_noise: float, noise: DrawNoise, index: int
 ) -> tuple[Tensor, float]:
-    """x with fresh noise added, and the higher level it is at now."""
-    if s_churn is None or not s_churn.low <= sigma <= s_churn.high:
+    """`x_hat` at level `sigma_hat` (Algorithm 2, lines 5 and 6)."""
+    if gamma == 0:
         return x, sigma
-    higher = sigma * (1 + min(s_churn.amount / steps, math.sqrt(2) - 1))
-    added = math.sqrt(higher**2 - sigma**2) * s_churn.scale
-    return x + added * s_churn.draw(index, x), higher
+    sigma_hat = sigma * (1 + gamma)
+    return x + math.sqrt(sigma_hat**2 - sigma**2) * s_noise * noise(index, x), sigma_hat
 
 
 def level(sigma: float, x: Tensor) -> Tensor:

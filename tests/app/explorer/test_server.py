@@ -59,13 +59,13 @@ def test_what_is_remembered_needs_no_waiting(running):
 def test_what_is_remembered_is_made_ready_beside_the_loop(running, monkeypatch):
     """Encoding takes a while, and the loop has other pages to serve."""
     list(events(running.post("api/draw", SAMPLES_FILE)))
-    made, watched = [], running.session.watched
+    made, watched = [], running.session.watch_cached
 
     def seen(request, ways):
         made.append(threading.current_thread())
         return watched(request, ways)
 
-    monkeypatch.setattr(running.session, "watched", seen)
+    monkeypatch.setattr(running.session, "watch_cached", seen)
     assert [event["event"] for event in events(running.post("api/watch", SAMPLES_FILE))] == [
         "way",
         "way",

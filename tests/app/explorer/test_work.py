@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from tessera.analysis.pixel_influence import pixel_influence
 from tessera.app.explorer.models import NO_MODELS, SessionModel, distinct, open_models
 from tessera.app.explorer.requests import Drawing, Probing, Watching
-from tessera.app.explorer.trajectories import Memory, SampledTrajectory
+from tessera.app.explorer.trajectories import SampleCache, Sampled
 from tessera.cli.explore import extra_needed
 from tessera.cli.main import main
 from tessera.errors import UserError
@@ -27,6 +27,8 @@ from tessera.evaluation.kmax import TrainingRange
 from tessera.models.model_folder import Model
 from tessera.render.image_io import to_uint8
 from tessera.sampling.sample import sample
+from tessera.sampling.schedule import noise_levels
+from tessera.sampling.trajectory import Trajectory
 
 LOCATIONS = ((0.65, 0.65), (0.25, 0.40625))
 SAMPLES_FILE = {"locations": LOCATIONS, "seed": 5, "each": 2, "steps": 4}
@@ -87,12 +89,10 @@ def test_every_step_is_shown_and_the_last_image_is_the_samplers(session):
     told = list(session.draw(Drawing(models=("exp1C",), **SAMPLES_FILE)))
     assert [event["step"] for event in told[:-1]] == [0, 1, 2, 3]
     model = session.models["exp1C"].model
-    way = session.memory.get(Drawing(models=("exp1C",), **SAMPLES_FILE).key("exp1C"))
-    seeds = [prompt.seed for prompt in way.prompts]
-    from tessera.sampling.schedule import noise_levels
-
+    sampled = session.cache.get(Drawing(models=("exp1C",), **SAMPLES_FILE).key("exp1C"))
+    seeds = [prompt.seed for prompt in sampled.prompts]
     true = sample(model.denoiser, model.conditioner.at(LOCATIONS), 32, seeds, sigmas=noise_levels(4))
-    assert torch.equal(to_uint8(true), to_uint8(way.images))
+    assert torch.equal(to_uint8(true), to_uint8(sampled.trajectory.last))
 
 
 def test_the_cost_of_a_repair_is_told(session):
@@ -136,28 +136,28 @@ def test_colors_lie_nowhere_and_cannot_be_localized(session):
     assert "told colors" in told[0]["sentence"]
 
 
-def test_what_was_drawn_is_remembered_not_drawn_again(session):
+def test_what_was_sampled_is_cached(session):
     request = Watching(models=("exp1C",), **SAMPLES_FILE, image=1)
-    assert session.remembered(request) is None
+    assert session.cached(request) is None
     list(session.draw(Drawing(models=("exp1C",), **SAMPLES_FILE)))
     told = list(session.watch(request))
     assert [event["event"] for event in told] == ["way"]
-    assert session.watched(request, session.remembered(request)) == told
+    assert session.watch_cached(request, session.cached(request)) == told
     assert pixels(told[0]["clean"]).shape == pixels(told[0]["noisy"]).shape == (4 * 32, 32, 3)
 
 
-def test_ways_at_hand_are_shown_even_if_memory_forgets_them_meanwhile(session, monkeypatch):
+def test_trajectories_at_hand_are_shown_even_if_the_cache_drops_them_meanwhile(session, monkeypatch):
     request = Watching(models=("exp1C",), **SAMPLES_FILE)
     list(session.watch(request))
-    ways = session.remembered(request)
-    session.memory.ways.clear()
-    monkeypatch.setattr(session, "gone", None)  # no network may be asked
-    assert [event["event"] for event in session.watched(request, ways)] == ["way"]
+    found = session.cached(request)
+    session.cache.kept.clear()
+    monkeypatch.setattr(session, "sampled", None)  # no network may run
+    assert [event["event"] for event in session.watch_cached(request, found)] == ["way"]
     beyond = Watching(models=("exp1C",), **SAMPLES_FILE, image=6)
-    assert "only 2 were made" in session.watched(beyond, ways)[0]["sentence"]
+    assert "only 2 were made" in session.watch_cached(beyond, found)[0]["sentence"]
 
 
-def test_a_forgotten_way_is_gone_again(session):
+def test_a_trajectory_that_is_not_cached_is_sampled_again(session):
     told = list(session.watch(Watching(models=("exp1C",), **SAMPLES_FILE)))
     assert [event["event"] for event in told] == ["step"] * 4 + ["way"]
 
@@ -174,8 +174,8 @@ def test_the_denoised_column_ends_at_the_image(session):
 def test_a_probe_is_eq_9_of_the_image_at_that_level(session):
     request = Probing(models=("exp1",), **SAMPLES_FILE, image=1, step=2, at=(0.5, 0.3))
     shown = last(session.probe(request), "probed")
-    way, model = session.memory.get(request.key("exp1")), session.models["exp1"].model
-    x, sigma = way.x[2, 1][None], way.sigmas[2]
+    sampled, model = session.cache.get(request.key("exp1")), session.models["exp1"].model
+    x, sigma = sampled.trajectory.x[2, 1][None], sampled.sigmas[2]
     true = pixel_influence(model.denoiser, x, sigma, model.conditioner.at(LOCATIONS), at=[(9, 16)])[0, 0]
     influence = np.frombuffer(base64.b64decode(shown["influence"]), np.float32).reshape(32, 32)
     np.testing.assert_allclose(influence, true.numpy(), rtol=1e-5, atol=1e-9)
@@ -204,17 +204,17 @@ def test_a_probe_beyond_the_images_made_is_refused(session):
     assert "only 2 were made" in last(told, "refused")["sentence"]
 
 
-def test_memory_keeps_the_last_and_forgets_the_oldest():
-    def way(n):
-        return SampledTrajectory([], [], torch.zeros(n), torch.zeros(0), torch.zeros(0))
+def test_the_cache_keeps_the_last_and_drops_the_oldest():
+    def sampled(n):
+        return Sampled([], Trajectory(torch.zeros(0), torch.zeros(n)))
 
-    memory = Memory(limit=100)
-    for key, size in (("a", 10), ("b", 10), ("c", 10)):  # 40 bytes each
-        memory.get("a")
-        memory.put(key, way(size))
-    assert memory.get("a") and memory.get("b") is None and memory.get("c")
-    memory.put("huge", way(1000))
-    assert memory.get("huge") and memory.get("a") is None
+    cache = SampleCache(limit=200)
+    for key, size in (("a", 10), ("b", 10), ("c", 10)):  # 80 bytes each
+        cache.get("a")
+        cache.put(key, sampled(size))
+    assert cache.get("a") and cache.get("b") is None and cache.get("c")
+    cache.put("huge", sampled(1000))
+    assert cache.get("huge") and cache.get("a") is None
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def test_outputs_are_latents_and_images_at_the_end_of_the_way(sdxl):
     assert len(calls) == stages(sdxl, SOME, plan)
     assert found.images.shape == (5, 3, 128, 128)
     ends = [
-        sdxl.walk(sdxl.conditioner(prompt), steps=2, seeds=(0, 1)).end
+        sdxl.trajectory(sdxl.conditioner(prompt), steps=2, seeds=(0, 1)).last
         for prompt in ("", *(c.prompts[0] for c in SOME))
     ]
     direct = disentanglement(torch.stack(ends[1:]), ends[0], [c.category for c in SOME], resamples=5)

@@ -130,9 +130,9 @@ def test_a_block_is_its_feed_forward_term_upon_what_came_before(sdxl, prompt):
 def test_noise_levels_choose_the_passes_of_a_whole_way(sdxl):
     levels = sdxl.sigmas(4)
     with listen(sdxl, "block", "mid*", sigmas=[float(levels[1])], keep="rows") as one:
-        walk = sdxl.walk(sdxl.conditioner("a cat"), steps=4, guidance=1.0, keep=(1,))
+        kept = sdxl.trajectory(sdxl.conditioner("a cat"), steps=4, guidance=1.0, keep=(1, 4))
     with listen(sdxl, "block", "mid*", keep="rows") as direct, torch.no_grad():
-        sdxl.plain(walk.kept[1], levels[1], sdxl.conditioner("a cat"))
+        sdxl.plain(kept.x[0], levels[1], sdxl.conditioner("a cat"))
     assert all(torch.equal(one[name], direct[name]) for name in direct)
 
 

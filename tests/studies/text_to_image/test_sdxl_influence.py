@@ -12,7 +12,6 @@ from tessera.studies.text_to_image.influence import (
     pixel_study,
     predicted_noise,
     sameness,
-    walk_prompt,
     word_paths,
     word_study,
 )
@@ -32,8 +31,8 @@ def double():
 
 
 @pytest.fixture(scope="module")
-def way(sdxl):
-    return walk_prompt(sdxl, PROMPT, steps=4, at=(0, 3), seeds=(0, 1), guidance=3.0)
+def trajectory(sdxl):
+    return sdxl.trajectory(sdxl.conditioner(PROMPT), steps=4, keep=(0, 3), seeds=(0, 1), guidance=3.0)
 
 
 def test_the_jacobian_is_that_of_finite_differences(double):
@@ -72,15 +71,15 @@ def test_recomputing_blocks_changes_no_gradient(double):
     assert (plain - sparing).abs().max() < 1e-12 and not double.net.checkpointing
 
 
-def test_a_study_averages_seeds_and_finds_squares(sdxl, way):
+def test_a_study_averages_seeds_and_finds_squares(sdxl, trajectory):
     probes = [(8, 8), (4, 12)]
-    found = pixel_study(sdxl, way, probes, of="eps")
+    found = pixel_study(sdxl, PROMPT, trajectory, probes, of="eps")
     assert found.maps.shape == (2, 2, 16, 16) and found.sides_each.shape == (2, 2, 2)
-    x = way.x[1]
+    x = trajectory.x[1]
     each = pixel_influence(
         predicted_noise(sdxl.plain),
         x,
-        way.sigmas[1],
+        trajectory.sigmas[1],
         sdxl.conditioner(PROMPT).expand(2, -1),
         at=probes,
         how=LOOP,
@@ -90,21 +89,21 @@ def test_a_study_averages_seeds_and_finds_squares(sdxl, way):
     assert len(rows) == 4 and rows[0]["side90"] % 2 == 1 and 0 < rows[0]["share_at_probe"] <= 1
 
 
-def test_a_words_influence_is_the_change_it_makes(sdxl, way):
-    found = word_study(sdxl, way, [(8, 8), (0, 15)])
+def test_a_words_influence_is_the_change_it_makes(sdxl, trajectory):
+    found = word_study(sdxl, PROMPT, trajectory, [(8, 8), (0, 15)])
     assert found.words == ("photograph", "horse", "dog") and found.maps.shape == (2, 3, 16, 16)
-    x, sigma = way.x[0], way.sigmas[0]
+    x, sigma = trajectory.x[0], trajectory.sigmas[0]
     with torch.no_grad():
-        with_horse = sdxl.plain(x, torch.tensor(sigma), sdxl.conditioner([PROMPT] * 2))
-        less = sdxl.plain(x, torch.tensor(sigma), sdxl.conditioner(["a photograph of a and a dog"] * 2))
+        with_horse = sdxl.plain(x, sigma, sdxl.conditioner([PROMPT] * 2))
+        less = sdxl.plain(x, sigma, sdxl.conditioner(["a photograph of a and a dog"] * 2))
     change = (with_horse - less).norm(dim=1)  # (B, H, W)
     assert torch.allclose(found.maps[0, 1], change.mean(0), rtol=1e-3, atol=1e-5)
     assert torch.allclose(found.each[:, 0, :, 1], change[:, [8, 0], [8, 15]], rtol=1e-3, atol=1e-5)
 
 
-def test_guidance_multiplies_a_words_influence_exactly(sdxl, way):
+def test_guidance_multiplies_a_words_influence_exactly(sdxl, trajectory):
     """I_k under guidance w is w times the raw one when only the told prompt is changed."""
-    x, sigma = way.x[0], torch.tensor(way.sigmas[0])
+    x, sigma = trajectory.x[0], trajectory.sigmas[0]
     told, less = sdxl.conditioner([PROMPT] * 2), sdxl.conditioner(["a photograph of a and a dog"] * 2)
     with torch.no_grad():
         raw, guided = (
@@ -114,8 +113,8 @@ def test_guidance_multiplies_a_words_influence_exactly(sdxl, way):
     assert float((guided / raw).mean()) == pytest.approx(5.0, abs=1e-3)
 
 
-def test_paths_of_a_word_are_all_measured(sdxl, way):
-    found = word_paths(sdxl, way.only([0]), [(8, 8), (2, 2)], words=["horse"])
+def test_paths_of_a_word_are_all_measured(sdxl, trajectory):
+    found = word_paths(sdxl, PROMPT, trajectory.at([0]), [(8, 8), (2, 2)], words=["horse"])
     strength = {how: float(words.maps.mean()) for how, words in found.items()}
     assert strength.keys() == {"remove", "sequence", "pooled", "mask"}
     assert all(value > 0 for value in strength.values()) and strength["mask"] < strength["remove"]
@@ -162,6 +161,6 @@ def test_units_differ_by_powers_of_sigma():
     assert found.at("score", guidance=5.0).flatten().tolist() == [1.25, 2.5]
 
 
-def test_probes_outside_the_latent_are_refused(sdxl, way):
+def test_probes_outside_the_latent_are_refused(sdxl, trajectory):
     with pytest.raises(UserError, match=r"The probe \(16, 0\) lies outside a latent of 16 x 16 cells"):
-        word_study(sdxl, way, [(16, 0)])
+        word_study(sdxl, PROMPT, trajectory, [(16, 0)])

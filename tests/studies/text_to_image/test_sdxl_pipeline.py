@@ -64,11 +64,12 @@ def test_a_walk_ends_where_the_pipeline_ends(sdxl):
         generator=generators,
         output_type="latent",
     ).images
-    walk = sdxl.walk(sdxl.conditioner(IMAGE), steps=steps, seeds=seeds, guidance=5.0, keep=(0, 7))
-    assert (walk.end - theirs).abs().max() < 1e-4
-    assert walk.kept.keys() == {0, 7} and torch.equal(walk.kept[0], sdxl.start(seeds, steps))
-    short = sdxl.walk(sdxl.conditioner(IMAGE), steps=steps, seeds=seeds, keep=(7,), stop=7)
-    assert torch.equal(short.kept[7], walk.kept[7])
+    cond = sdxl.conditioner(IMAGE)
+    whole = sdxl.trajectory(cond, steps=steps, seeds=seeds, guidance=5.0, keep=(0, 7, steps))
+    assert (whole.last - theirs).abs().max() < 1e-4
+    assert whole.steps == (0, 7, steps) and torch.equal(whole.x[0], sdxl.start(seeds, steps))
+    short = sdxl.trajectory(cond, steps=steps, seeds=seeds, keep=(7,))
+    assert torch.equal(short.x[0], whole.x[1])
 
 
 def test_so_does_one_of_70_blocks(deep):
@@ -81,23 +82,25 @@ def test_so_does_one_of_70_blocks(deep):
         generator=torch.Generator().manual_seed(2),
         output_type="latent",
     ).images
-    assert (deep.walk(deep.conditioner("a big cat"), steps=3, seeds=[2]).end - theirs).abs().max() < 1e-4
+    assert (
+        deep.trajectory(deep.conditioner("a big cat"), steps=3, seeds=[2]).last - theirs
+    ).abs().max() < 1e-4
 
 
 def test_half_precision_stays_inside_the_network(folder, sdxl):
     half = load_sdxl(folder, dtype=torch.bfloat16)
     cond = half.conditioner("a cat")
-    walk = half.walk(cond, steps=2, seeds=[0])
-    assert cond.dtype == walk.end.dtype == half.decode(walk.end).dtype == torch.float32
+    latents = half.trajectory(cond, steps=2, seeds=[0]).last
+    assert cond.dtype == latents.dtype == half.decode(latents).dtype == torch.float32
     assert next(half.unet.parameters()).dtype == torch.bfloat16
-    whole = sdxl.walk(sdxl.conditioner("a cat"), steps=2, seeds=[0]).end
-    assert 0 < (walk.end - whole).norm() / whole.norm() < 0.05
+    whole = sdxl.trajectory(sdxl.conditioner("a cat"), steps=2, seeds=[0]).last
+    assert 0 < (latents - whole).norm() / whole.norm() < 0.05
 
 
 def test_a_seed_gives_its_latent_whatever_the_batch(sdxl):
     cond = sdxl.conditioner("a cat")
-    both = sdxl.walk(cond, steps=3, seeds=[8, 9]).end
-    alone = sdxl.walk(cond, steps=3, seeds=[9]).end
+    both = sdxl.trajectory(cond, steps=3, seeds=[8, 9]).last
+    alone = sdxl.trajectory(cond, steps=3, seeds=[9]).last
     assert (both[1] - alone[0]).abs().max() < 1e-4
 
 
@@ -145,7 +148,7 @@ def test_images_need_not_be_square(folder):
     assert wide.latent == (4, 8, 16) and wide.parts(wide.conditioner("a cat")).sizes.tolist() == [
         [64, 128, 0, 0, 64, 128]
     ]
-    end = wide.walk(wide.conditioner("a cat"), steps=2).end
+    end = wide.trajectory(wide.conditioner("a cat"), steps=2).last
     assert end.shape == (1, 4, 8, 16) and wide.decode(end).shape == (1, 3, 64, 128)
     with pytest.raises(UserError, match="multiples of 32 pixels, not 100 x 128"):
         load_sdxl(folder, size=(100, 128))
@@ -184,8 +187,8 @@ def test_a_pipeline_without_a_pooled_vector_works_too():
         theirs = old.pipe.encode_prompt("a cat", "cpu", 1, do_classifier_free_guidance=False)[0]
     told = old.parts(old.conditioner("a cat"))
     assert torch.equal(told.sequence, theirs) and told.pooled is None and old.default_nothing == "empty"
-    walk = old.walk(old.conditioner("a cat"), steps=3, seeds=[0])
-    assert walk.end.isfinite().all() and float(walk.sigmas[-1]) == 0
+    trajectory = old.trajectory(old.conditioner("a cat"), steps=3, seeds=[0])
+    assert trajectory.last.isfinite().all() and trajectory.sigmas.tolist() == [0]
 
 
 def test_v_prediction_is_understood_and_others_are_refused(sdxl):
@@ -238,9 +241,9 @@ def test_a_prompt_of_more_than_77_tokens_is_refused(sdxl):
         sdxl.conditioner("cat " * 76)
 
 
-def test_steps_beyond_the_way_are_refused(sdxl):
-    with pytest.raises(UserError, match="A way of 3 steps has none numbered 4"):
-        sdxl.walk(sdxl.conditioner(""), steps=3, keep=(3,))
+def test_steps_beyond_the_samplers_are_refused(sdxl):
+    with pytest.raises(UserError, match="ends before step 4"):
+        sdxl.trajectory(sdxl.conditioner(""), steps=3, keep=(4,))
 
 
 def test_a_full_folder_is_not_overwritten(folder):

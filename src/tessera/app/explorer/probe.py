@@ -9,7 +9,8 @@ from torch import Tensor
 from tessera.analysis.condition_influence import condition_influence
 from tessera.analysis.pixel_influence import Pixel, pixel_influence, pixel_of, smallest_square, total_energy
 from tessera.app.explorer.models import SessionModel
-from tessera.app.explorer.trajectories import SampledTrajectory
+from tessera.app.explorer.requests import Probing
+from tessera.app.explorer.trajectories import Sampled
 from tessera.errors import UserError
 from tessera.models.contract import Denoiser
 
@@ -37,24 +38,24 @@ class Probed:
         }
 
 
-def probe(
-    entry: SessionModel, way: SampledTrajectory, denoise: Denoiser, image: int, step: int, location
-) -> Probed:
-    """The image as it was at that step, in float32."""
-    steps, images = way.x.shape[:2]
-    if image >= images or step >= steps:
-        raise UserError(f"There is no image {image} at step {step}: {images} were made in {steps} steps.")
-    x = way.x[step, image][None].to(entry.device)  # (1, C, H, W)
-    at = pixel_of(location, *x.shape[-2:])
-    wanted = way.prompts[image].wanted
+def probe(entry: SessionModel, sampled: Sampled, request: Probing) -> Probed:
+    """The noisy image of the step asked for, in float32, with the denoiser that sampled it."""
+    image, step = request.image, request.step
+    if image >= len(sampled.prompts) or step >= request.steps:
+        raise UserError(
+            f"There is no image {image} at step {step}: {len(sampled.prompts)} were made in {request.steps} steps."
+        )
+    denoise = entry.denoiser(request.how, request.radius)
+    x = sampled.trajectory.x[step, image][None].to(entry.device)  # (1, C, H, W)
+    sigma = float(sampled.trajectory.sigmas[step])
+    at = pixel_of(request.at, *x.shape[-2:])
+    wanted = sampled.prompts[image].wanted
     cond = entry.model.conditioner.at(wanted, device=entry.device)
     with entry.exactly():
-        influence = pixel_influence(denoise, x, way.sigmas[step], cond, at=[at]).cpu()  # (1, 1, H, W)
-        influence_of_conditions = condition_influence_at(
-            entry, denoise, x, way.sigmas[step], cond, wanted, at
-        )
+        influence = pixel_influence(denoise, x, sigma, cond, at=[at]).cpu()  # (1, 1, H, W)
+        influence_of_conditions = condition_influence_at(entry, denoise, x, sigma, cond, wanted, at)
     side, energy = int(smallest_square(influence, [at])), float(total_energy(influence))
-    return Probed(at, way.sigmas[step], wanted, influence[0, 0], side, energy, influence_of_conditions)
+    return Probed(at, sigma, wanted, influence[0, 0], side, energy, influence_of_conditions)
 
 
 def condition_influence_at(

@@ -12,7 +12,7 @@ from torch import Tensor
 from tessera.app.explorer.models import SessionModel
 from tessera.app.explorer.probe import Probed, probe
 from tessera.app.explorer.requests import Probing, first_complaint
-from tessera.app.explorer.trajectories import TrajectoryStepper
+from tessera.app.explorer.trajectories import finish, sampling
 from tessera.errors import UserError
 from tessera.models.loading import open_model, set_precision
 from tessera.plots.figures import GAMMA, HEAT
@@ -61,15 +61,10 @@ def remade(options: ProbeOptions, device: torch.device) -> tuple[dict[str, Any],
     set_precision(model, "auto", device)
     entry = SessionModel(Path(options.model).name, options.model, model, device)
     request = request_of(options, entry)
-    stepper = TrajectoryStepper(entry, request)
-    for _ in stepper:
-        pass
-    way = stepper.way
-    assert way is not None
-    found = probe(entry, way, stepper.denoise, request.image, request.step, request.at)
-    return record_of(entry, request, found), ProbeImages(
-        way.clean[request.step, request.image], found.influence
-    )
+    sampled = finish(sampling(entry, request, lambda step: None))
+    found = probe(entry, sampled, request)
+    denoised = sampled.denoised(request.image)[request.step]
+    return record_of(entry, request, found), ProbeImages(denoised, found.influence)
 
 
 def request_of(options: ProbeOptions, entry: SessionModel) -> Probing:

@@ -187,8 +187,8 @@ def add_routes(app: FastAPI, explorer: Explorer) -> None:
 
     @app.post("/api/watch")
     async def watch(request: Watching, x_page: str = Header("")) -> StreamingResponse:
-        if ways := session.remembered(request):  # no work, so no waiting
-            return stream(at_once(partial(session.watched, request, ways)))
+        if found := session.cached(request):  # no work, so no waiting
+            return stream(at_once(partial(session.watch_cached, request, found)))
         return explorer.events(x_page, session.watch(request))
 
     @app.post("/api/probe")

@@ -1,10 +1,10 @@
-"""Images on their way out of the noise, one step at a time, and a memory of the ways already gone."""
+"""Sampling one step at a time, and a cache of the trajectories made last."""
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Generator, Hashable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,89 +13,93 @@ from tessera.app.explorer.models import SessionModel
 from tessera.app.explorer.requests import Drawing
 from tessera.sampling.compose import Composed
 from tessera.sampling.prompts import Prompt
-from tessera.sampling.schedule import noise_levels, seeded_noise
-from tessera.sampling.solvers import Denoise, SamplingStep, heun, level
+from tessera.sampling.sample import sample_batches
+from tessera.sampling.schedule import noise_levels
+from tessera.sampling.solvers import SamplingStep
+from tessera.sampling.trajectory import Trajectory, collect
 
-MEMORY = 256 * 2**20  # bytes of ways that are kept
+CACHE_BYTES = 256 * 2**20
+Shown = TypeVar("Shown")
 
 
 @dataclass(frozen=True)
-class SampledTrajectory:
-    """What the network saw and answered at every level, on the CPU; S steps, N images."""
+class Sampled:
+    """All steps of one model's images, on the CPU; the last step of the trajectory is the images."""
 
     prompts: list[Prompt]
-    sigmas: list[float]  # S
-    x: Tensor  # (S, N, C, H, W) noisy
-    clean: Tensor  # (S, N, C, H, W)
-    images: Tensor  # (N, C, H, W)
-    cost: float = 1.0  # passes through the network for each that a plain sampler makes
+    trajectory: Trajectory
+    cost: float = 1.0  # images through the network, for each that sampling without composition needs
+
+    @property
+    def sigmas(self) -> list[float]:
+        """Noise levels of the steps, without the 0 of the images."""
+        return self.trajectory.sigmas[:-1].tolist()
 
     @property
     def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in (self.x, self.clean, self.images))
+        return 2 * self.trajectory.x.nbytes  # x and denoised
+
+    def denoised(self, image: int) -> Tensor:
+        """One image's (steps, C, H, W)."""
+        assert self.trajectory.denoised is not None
+        return self.trajectory.denoised[:-1, image]
 
 
-class TrajectoryStepper:
-    """A way being gone. Iterating makes one step each; afterwards `way` is there."""
+def sampling(
+    entry: SessionModel, request: Drawing, show: Callable[[SamplingStep], Shown]
+) -> Generator[Shown, None, Sampled]:
+    """The same images as `tessera sample` makes. Yields `show` of every step and returns all of them.
 
-    def __init__(self, entry: SessionModel, request: Drawing):
-        self.entry, self.request = entry, request
-        self.prompts = entry.prompts(request.locations, request.colors, request.each, request.seed)
-        self.denoise = entry.denoiser(request.how, request.radius)
-        self.way: SampledTrajectory | None = None
-
-    def __iter__(self) -> Iterator[SamplingStep]:
-        """The same numbers as `tessera sample` makes: Heun's method, one pair of levels at a time.
-
-        A step is shown as soon as the network's first answer is there, before the slope is corrected.
-        """
-        model, device = self.entry.model, self.entry.device
-        sigmas = noise_levels(self.request.steps)
-        cond = torch.cat([model.conditioner.at(prompt.wanted) for prompt in self.prompts]).to(device)
-        denoise = partial(self.denoise, cond=cond)
-        seeds = [prompt.seed for prompt in self.prompts]
-        x = seeded_noise(seeds, (3, model.size, model.size), device) * sigmas[0].item()
-        seen: list[SamplingStep] = []
-        for number, sigma in enumerate(sigmas[:-1].tolist()):
-            with torch.no_grad():
-                clean = denoise(x, level(sigma, x))
-            seen.append(SamplingStep(x.cpu(), clean.cpu(), sigma, number))
-            yield seen[-1]
-            x = heun(with_known_first_step(clean, denoise), x, sigmas[number : number + 2])
-        xs, cleans = (torch.stack([getattr(step, name) for step in seen]) for name in ("x", "clean"))
-        self.way = SampledTrajectory(
-            self.prompts, [step.sigma for step in seen], xs, cleans, x.cpu(), self.cost()
-        )
-
-    def cost(self) -> float:
-        """Heun asks twice in every step but the last; a composed denoiser counts how often it asks in turn."""
-        plain = (2 * self.request.steps - 1) * len(self.prompts)
-        return self.denoise.passes / plain if isinstance(self.denoise, Composed) else 1.0
+    A step is shown once the network has denoised it, before Heun's correction.
+    """
+    model, denoise = entry.model, entry.denoiser(request.how, request.radius)
+    prompts = entry.prompts(request.locations, request.colors, request.each, request.seed)
+    (steps,) = sample_batches(
+        denoise,
+        torch.cat([model.conditioner.at(prompt.wanted) for prompt in prompts]),
+        model.size,
+        [prompt.seed for prompt in prompts],
+        batch=len(prompts),
+        sigmas=noise_levels(request.steps),
+        device=entry.device,
+    )
+    kept = []
+    for step in steps:
+        kept.append(replace(step, x=step.x.cpu(), denoised=step.denoised.cpu()))
+        if step.index < request.steps:
+            yield show(kept[-1])
+    trajectory = collect([kept], range(request.steps + 1), keep_denoised=True)
+    passes = (2 * request.steps - 1) * len(prompts)  # Heun's method without composition
+    cost = denoise.passes / passes if isinstance(denoise, Composed) else 1.0
+    return Sampled(prompts, trajectory, cost)
 
 
-def with_known_first_step(clean: Tensor, denoise: Denoise) -> Denoise:
-    """`denoise`, whose answer to the first question is known."""
-    known = [clean]
-    return lambda x, sigma: known.pop() if known else denoise(x, sigma)
+def finish(steps: Generator[Any, None, Sampled]) -> Sampled:
+    """What a generator returns, without what it yields."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return stop.value
 
 
-class Memory:
-    """The ways gone last, as many as fit."""
+class SampleCache:
+    """What was sampled last, as much as fits."""
 
-    def __init__(self, limit: int = MEMORY):
+    def __init__(self, limit: int = CACHE_BYTES):
         self.limit = limit
-        self.ways: OrderedDict[Hashable, SampledTrajectory] = OrderedDict()
+        self.kept: OrderedDict[Hashable, Sampled] = OrderedDict()
         self.lock = threading.Lock()
 
-    def get(self, key: Hashable) -> SampledTrajectory | None:
+    def get(self, key: Hashable) -> Sampled | None:
         with self.lock:
-            if key in self.ways:
-                self.ways.move_to_end(key)
-            return self.ways.get(key)
+            if key in self.kept:
+                self.kept.move_to_end(key)
+            return self.kept.get(key)
 
-    def put(self, key: Hashable, way: SampledTrajectory) -> None:
+    def put(self, key: Hashable, sampled: Sampled) -> None:
         with self.lock:
-            self.ways[key] = way
-            self.ways.move_to_end(key)
-            while len(self.ways) > 1 and sum(kept.nbytes for kept in self.ways.values()) > self.limit:
-                self.ways.popitem(last=False)
+            self.kept[key] = sampled
+            self.kept.move_to_end(key)
+            while len(self.kept) > 1 and sum(sampled.nbytes for sampled in self.kept.values()) > self.limit:
+                self.kept.popitem(last=False)

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from tessera.app.explorer.models import ModelList, SessionModel
 from tessera.app.explorer.probe import Probed, probe
 from tessera.app.explorer.requests import Drawing, Probing, Watching
 from tessera.app.explorer.scores import evaluated
-from tessera.app.explorer.trajectories import Memory, SampledTrajectory, TrajectoryStepper
+from tessera.app.explorer.trajectories import SampleCache, Sampled, sampling
 from tessera.errors import UserError
 from tessera.evaluation.detection import ObjectDetector
 from tessera.render.image_io import png_bytes
@@ -28,11 +29,11 @@ Event = dict[str, Any]  # {"event": what happened, ...}
 
 @dataclass
 class Session:
-    """Models, a detector, and the memory of what was drawn."""
+    """Models, a detector, and a cache of what was sampled."""
 
     models: ModelList
     detector: ObjectDetector
-    memory: Memory = field(default_factory=Memory)
+    cache: SampleCache = field(default_factory=SampleCache)
 
     # -- the three jobs ------------------------------------------------------------------------------------
 
@@ -56,17 +57,17 @@ class Session:
         for entry in self.entries(request):
             yield from refusals(entry, self.probing(entry, request))
 
-    def remembered(self, request: Watching) -> dict[str, SampledTrajectory] | None:
-        """The ways that `watch` shows, by model, if all of them are in memory."""
-        ways = {name: way for name in request.models if (way := self.memory.get(request.key(name)))}
-        return ways if ways.keys() == set(request.models) else None
+    def cached(self, request: Watching) -> dict[str, Sampled] | None:
+        """What `watch` shows, by model, if the cache has all of it."""
+        found = {name: sampled for name in request.models if (sampled := self.cache.get(request.key(name)))}
+        return found if found.keys() == set(request.models) else None
 
-    def watched(self, request: Watching, ways: Mapping[str, SampledTrajectory]) -> list[Event]:
-        """What `watch` tells, from ways at hand: no network is asked, whatever the memory forgets meanwhile."""
-        told = (
-            refusals(entry, way_events(entry, request, ways[entry.name])) for entry in self.entries(request)
-        )
-        return [event for events in told for event in events]
+    def watch_cached(self, request: Watching, found: Mapping[str, Sampled]) -> list[Event]:
+        """The events of `watch` from what `cached` returned: no network runs, whatever the cache drops meanwhile."""
+        events: list[Event] = []
+        for entry in self.entries(request):
+            events += refusals(entry, trajectory_events(entry, request, found[entry.name]))
+        return events
 
     # -- one model of a job --------------------------------------------------------------------------------
 
@@ -75,41 +76,36 @@ class Session:
 
     def drawing(self, entry: SessionModel, request: Drawing) -> Iterator[Event]:
         begun = time.perf_counter()
-        way = yield from self.gone(entry, request)
+        sampled = yield from self.sampled(entry, request)
+        images = sampled.trajectory.last
         yield {
             "event": "done",
             "model": entry.name,
-            "images": [png_url(image) for image in way.images],
-            "seeds": [prompt.seed for prompt in way.prompts],
-            "sigmas": way.sigmas,
-            "verdicts": evaluated(self.detector, entry, way.prompts, way.images),
+            "images": [png_url(image) for image in images],
+            "seeds": [prompt.seed for prompt in sampled.prompts],
+            "sigmas": sampled.sigmas,
+            "verdicts": evaluated(self.detector, entry, sampled.prompts, images),
             "seconds": time.perf_counter() - begun,
-            "cost": way.cost,
+            "cost": sampled.cost,
             "command": sample_command(entry, request),
         }
 
-    def gone(self, entry: SessionModel, request: Drawing) -> Generator[Event, None, SampledTrajectory]:
-        """The way of all images asked of a model: remembered, or gone now and told step by step."""
+    def sampled(self, entry: SessionModel, request: Drawing) -> Generator[Event, None, Sampled]:
+        """All images of a model, from the cache or sampled now with an event per step."""
         key = request.key(entry.name)
-        way = self.memory.get(key)
-        if way is None:
-            stepper = TrajectoryStepper(entry, request)
-            for step in stepper:
-                yield step_event(entry, step, request.steps)
-            way = stepper.way
-            assert way is not None
-            self.memory.put(key, way)
-        return way
+        sampled = self.cache.get(key)
+        if sampled is None:
+            sampled = yield from sampling(entry, request, partial(step_event, entry, request.steps))
+            self.cache.put(key, sampled)
+        return sampled
 
     def watching(self, entry: SessionModel, request: Watching) -> Iterator[Event]:
-        way = yield from self.gone(entry, request)
-        yield from way_events(entry, request, way)
+        sampled = yield from self.sampled(entry, request)
+        yield from trajectory_events(entry, request, sampled)
 
     def probing(self, entry: SessionModel, request: Probing) -> Iterator[Event]:
-        way = yield from self.gone(entry, request)
-        denoise = entry.denoiser(request.how, request.radius)
-        found = probe(entry, way, denoise, request.image, request.step, request.at)
-        yield probe_event(entry, request, found)
+        sampled = yield from self.sampled(entry, request)
+        yield probe_event(entry, request, probe(entry, sampled, request))
 
 
 # -- failing in one model does not stop the others -----------------------------------------------------------
@@ -138,36 +134,32 @@ def refusal(entry: SessionModel, error: UserError) -> Event:
     return {"event": "refused", "model": entry.name, "sentence": str(error)}
 
 
-def check_image(way: SampledTrajectory, image: int) -> None:
-    if image >= len(way.prompts):
-        raise UserError(f"There is no image {image}: only {len(way.prompts)} were made.")
-
-
 # -- events ----------------------------------------------------------------------------------------------------
 
 
-def step_event(entry: SessionModel, step: SamplingStep, steps: int) -> Event:
+def step_event(entry: SessionModel, steps: int, step: SamplingStep) -> Event:
     return {
         "event": "step",
         "model": entry.name,
-        "step": step.number,
+        "step": step.index,
         "steps": steps,
         "sigma": step.sigma,
-        "clean": [png_url(image) for image in step.clean],
+        "clean": [png_url(image) for image in step.denoised],
     }
 
 
-def way_events(entry: SessionModel, request: Watching, way: SampledTrajectory) -> Iterator[Event]:
+def trajectory_events(entry: SessionModel, request: Watching, sampled: Sampled) -> Iterator[Event]:
     """One event, or a refusal of an image that was not made."""
-    check_image(way, request.image)
-    x, clean = way.x[:, request.image], way.clean[:, request.image]  # (S, C, H, W)
+    if request.image >= len(sampled.prompts):
+        raise UserError(f"There is no image {request.image}: only {len(sampled.prompts)} were made.")
+    x = sampled.trajectory.x[:-1, request.image]  # (S, C, H, W); the last step has no noise
     yield {
         "event": "way",
         "model": entry.name,
         "image": request.image,
-        "sigmas": way.sigmas,
-        "noisy": png_url(column(contrasted(x, way.sigmas))),
-        "clean": png_url(column(clean)),
+        "sigmas": sampled.sigmas,
+        "noisy": png_url(column(contrasted(x, sampled.sigmas))),
+        "clean": png_url(column(sampled.denoised(request.image))),
     }
 
 

@@ -22,7 +22,7 @@ from tessera.models.model_folder import Model
 from tessera.models.views import SeesPatches, trained_network
 from tessera.render.image_io import to_float, to_uint8
 from tessera.sampling.prompts import Prompt, study_prompts
-from tessera.sampling.sample import sample
+from tessera.sampling.sample import sample_batches
 from tessera.sampling.schedule import noise_levels
 from tessera.stats import share_record
 from tessera.studies.clevr.entries import IMAGES
@@ -133,19 +133,24 @@ def made(
     padded = [*prompts, *[prompts[-1]] * missing]
     cond = torch.cat([model.conditioner.at(prompt.wanted) for prompt in padded])
     seeds = [prompt.seed for prompt in padded]
-    with progress("sampling", steps * (len(padded) // batch)) as advance:
-        images = sample(
-            model.denoiser,
-            cond,
-            model.size,
-            seeds,
-            batch=batch,
-            sigmas=noise_levels(steps),
-            on_step=lambda step: advance(),
-            s_churn=s_churn,
-            device=device,
-        )
-    return images[: len(prompts)]
+    batches = sample_batches(
+        model.denoiser,
+        cond,
+        model.size,
+        seeds,
+        batch=batch,
+        sigmas=noise_levels(steps),
+        s_churn=s_churn,
+        device=device,
+    )
+    images = []
+    with progress("sampling", (steps + 1) * (len(padded) // batch)) as advance:
+        for sampling in batches:
+            for step in sampling:
+                advance()
+                samples = step.x
+            images.append(samples)
+    return torch.cat(images)[: len(prompts)]
 
 
 def even_batch(count: int, most: int) -> int:

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tessera.files import make_folder, read_json, write_json
 from tessera.models.edm2 import EDM2
 from tessera.provenance import provenance
 from tessera.sampling.schedule import noise_levels, seeded_noise
-from tessera.sampling.solvers import heun
+from tessera.sampling.solvers import heun, last_x
 from tessera.stats import p_value, quantile_range
 from tessera.studies.swingby import analysis
 from tessera.studies.swingby.circles import CODES, COMPOSITION, TRAINING_CORNERS, CirclesTask
@@ -136,7 +137,7 @@ def look(trainer: Trainer, task: CirclesTask, plan: SwingbyConfig) -> Tensor:
     )
     noise = seeded_noise(range(count), (3, task.size, task.size), trainer.device).repeat(len(CODES), 1, 1, 1)
     sigmas = noise_levels(plan.levels)
-    images = heun(lambda x, sigma: network(x, sigma, cond), sigmas[0].item() * noise, sigmas)
+    images = last_x(heun(partial(network, cond=cond), sigmas[0].item() * noise, sigmas))
     trainer.denoiser.train()
     return coordinates(measure(images, task.blur), task).cpu().unflatten(0, (len(CODES), count))
 

@@ -5,7 +5,7 @@ themselves are kept only as long as a group of layers that fits the memory is wo
 products, from which every statistic follows.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ from tessera.errors import UserError
 from tessera.stats import RESAMPLES
 from tessera.studies.text_to_image.build import untrained
 from tessera.studies.text_to_image.hooks import Site, chosen_blocks, recording
-from tessera.studies.text_to_image.pipeline import LatentWalk, Nothing, Sdxl
+from tessera.studies.text_to_image.pipeline import Nothing, Sdxl
 from tessera.studies.text_to_image.prompts import COMPOSITES, Composite, Concept
 from tessera.studies.text_to_image.words import token_position
 
@@ -316,12 +316,12 @@ def study(
     """Every chosen block at every chosen level, the outputs, and the band of untrained networks."""
     composites = fitting_composites(concepts) if composites is None else composites
     rows = rows_for(concepts, composites, plan.site)
-    ways = walked(sdxl, rows, plan, advance)
+    sampled = _sample_rows(sdxl, rows, plan, advance)
     sigmas = sdxl.sigmas(plan.steps)
     describe = partial(space_of, concepts=concepts, composites=composites, resamples=plan.resamples)
     levels = []
-    for step in plan.at:
-        x = [way[step] for way in ways.kept]
+    for step, latents in zip(plan.at, sampled.x, strict=True):
+        x = list(latents[sampled.row])
         level = float(sigmas[step])
         products = layer_products(sdxl, rows, x, level, plan, advance)
         spaces = [describe(name, found, site=plan.site) for name, found in products.items()]
@@ -330,8 +330,8 @@ def study(
             for n in range(plan.null)
         ]
         levels.append(Level(step, level, [banded(space, nulls, concepts) for space in spaces]))
-    outputs = [describe(name, found, site=plan.site) for name, found in ways.products.items()]
-    return DisentangleResult(tuple(concepts), levels, outputs, ways.images)
+    outputs = [describe(name, found, site=plan.site) for name, found in sampled.products.items()]
+    return DisentangleResult(tuple(concepts), levels, outputs, sampled.images)
 
 
 def stages(sdxl: Sdxl, concepts: Sequence[Concept], plan: DisentangleConfig) -> int:
@@ -370,57 +370,44 @@ def banded(space: Space, nulls: Sequence[Mapping[str, Tensor]], concepts: Sequen
     return replace(space, null=null_bands(found))
 
 
-# -- the way to each latent --------------------------------------------------------------------------------
+# -- the trajectory of each row ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class TrajectoryCache:
-    """For every row the latents that entered the chosen steps, and products of what came out."""
+class _Sampled:
+    """What the rows' sampling leaves."""
 
-    kept: list[dict[int, Tensor]]  # step: (S, C, H, W)
-    products: dict[str, Tensor]  # latent and pixel: (R, S, R, S)
+    x: Tensor  # (levels, distinct prompts, S, C, H, W)
+    row: list[int]  # of each row, which of the distinct prompts is its own
+    products: dict[str, Tensor]  # of the samples, latent and pixel: (R, S, R, S)
     images: Tensor | None
 
 
-def walked(sdxl: Sdxl, rows: Sequence[Row], plan: DisentangleConfig, advance: Advance) -> TrajectoryCache:
-    """All rows from the same noise; a row that differs from another only in its token is walked once."""
+def _sample_rows(sdxl: Sdxl, rows: Sequence[Row], plan: DisentangleConfig, advance: Advance) -> _Sampled:
+    """All rows from the same noise; rows that differ only in their token share one trajectory."""
     if not plan.walks:
-        start = sdxl.start(plan.seeds, plan.steps)
-        return TrajectoryCache([{0: start}] * len(rows), {}, None)
+        return _Sampled(sdxl.start(plan.seeds, plan.steps)[None, None], [0] * len(rows), {}, None)
     distinct = list(dict.fromkeys(row.prompts for row in rows))
-    kept: dict[tuple[str, ...], dict[int, Tensor]] = {}
-    held, shown = DifferenceSums(len(distinct), len(plan.seeds)), []
+    row = [distinct.index(row.prompts) for row in rows]
+    kept, images = [], []
+    sums = DifferenceSums(len(distinct), len(plan.seeds))
     for number, prompts in enumerate(distinct):
-        parts = []
-        for some, way in walks_of(sdxl, Row(prompts, ""), plan):
-            parts.append(way.kept)
-            if plan.outputs:
-                images = sdxl.decode(way.end)
-                held.put(number, some, "latent", way.end)
-                held.put(number, some, "pixel", images)
-                shown += [images[0].cpu()] if some.start == 0 else []
-            advance()
-        kept[prompts] = {step: torch.cat([part[step] for part in parts]) for step in plan.at}
-    order = torch.tensor([distinct.index(row.prompts) for row in rows])
-    raw = {name: held.products(name, sdxl.device) for name in list(held.features)}
-    products = {name: found[order][:, :, order] for name, found in raw.items()}
-    return TrajectoryCache(
-        [kept[row.prompts] for row in rows], products, torch.stack(shown) if shown else None
-    )
-
-
-def walks_of(sdxl: Sdxl, row: Row, plan: DisentangleConfig) -> Iterator[tuple[slice, LatentWalk]]:
-    """Batches of seeds, each with its way."""
-    cond = sdxl.conditioner(row.for_seeds(len(plan.seeds)))
-    stop = None if plan.outputs else max(plan.at)
-    for some in slices(len(plan.seeds), plan.batch):
-        way = sdxl.walk(
-            cond[some],
+        trajectory = sdxl.trajectory(
+            sdxl.conditioner(Row(prompts, "").for_seeds(len(plan.seeds))),
             steps=plan.steps,
-            seeds=plan.seeds[some],
+            seeds=plan.seeds,
             guidance=plan.guidance,
             nothing=plan.nothing,
-            keep=plan.at,
-            stop=stop,
+            keep=[*plan.at, plan.steps] if plan.outputs else plan.at,
+            batch=plan.batch,
+            advance=advance,
         )
-        yield some, way
+        kept.append(trajectory.at(plan.at).x)
+        if plan.outputs:
+            decoded = sdxl.decode(trajectory.last)
+            sums.put(number, slice(None), "latent", trajectory.last)
+            sums.put(number, slice(None), "pixel", decoded)
+            images.append(decoded[0].cpu())
+    order = torch.tensor(row)
+    products = {name: sums.products(name, sdxl.device)[order][:, :, order] for name in list(sums.features)}
+    return _Sampled(torch.stack(kept, dim=1), row, products, torch.stack(images) if images else None)

@@ -19,7 +19,6 @@ from tessera.analysis.pixel_influence import (
     Pairs,
     Pixel,
     pixel_influence,
-    slices,
     smallest_square,
     total_energy,
 )
@@ -27,8 +26,9 @@ from tessera.errors import UserError
 from tessera.models.contract import Denoiser
 from tessera.models.precondition import like_image, per_image
 from tessera.rng import generator
+from tessera.sampling.trajectory import Trajectory
 from tessera.stats import RESAMPLES, mean_record, resample_counts, spread_around
-from tessera.studies.text_to_image.pipeline import Nothing, Sdxl
+from tessera.studies.text_to_image.pipeline import Sdxl
 from tessera.studies.text_to_image.words import PromptWords, Way, Word
 
 Of = Literal["clean", "eps"]
@@ -40,58 +40,6 @@ UNITS = {
 }
 DOMINANT = 2.0  # how many times the next word's influence the weakest dominant word must have
 ONE_BY_ONE = GradientConfig(method="loop")  # attention kernels that save memory cannot batch their gradients
-
-
-# -- the way -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class TextTrajectory:
-    """Latents of one prompt at some steps of their way, and what became of them."""
-
-    prompt: str
-    steps: tuple[int, ...]  # counted from 0
-    sigmas: tuple[float, ...]  # their noise levels
-    x: Tensor  # (S, B, C, H, W)
-    end: Tensor  # (B, C, H, W)
-    seeds: tuple[int, ...]
-
-    def only(self, steps: Sequence[int]) -> "TextTrajectory":
-        """Some of its steps."""
-        rows = [self.steps.index(step) for step in steps]
-        sigmas = tuple(self.sigmas[row] for row in rows)
-        return TextTrajectory(self.prompt, tuple(steps), sigmas, self.x[rows], self.end, self.seeds)
-
-
-def walk_prompt(
-    sdxl: Sdxl,
-    prompt: str,
-    *,
-    steps: int = 50,
-    at: Sequence[int] = (0, 24, 49),
-    seeds: Sequence[int] = range(10),
-    guidance: float = 5.0,
-    nothing: Nothing | None = None,
-    batch: int = 8,
-    advance: Callable[[], Any] = lambda: None,
-) -> TextTrajectory:
-    """All seeds of one prompt, `batch` at a time."""
-    if not len(seeds):
-        raise UserError("At least one seed must be looked at.")
-    cond, at = sdxl.conditioner(prompt), sorted(set(at))
-    kept: dict[int, list[Tensor]] = {step: [] for step in at}
-    ends = []
-    for some in slices(len(seeds), batch):
-        walk = sdxl.walk(
-            cond, steps=steps, seeds=list(seeds)[some], guidance=guidance, nothing=nothing, keep=at
-        )
-        ends.append(walk.end)
-        for step in at:
-            kept[step].append(walk.kept[step])
-        advance()
-    sigmas = tuple(float(sdxl.sigmas(steps)[step]) for step in at)
-    x = torch.stack([torch.cat(kept[step]) for step in at])
-    return TextTrajectory(prompt, tuple(at), sigmas, x, torch.cat(ends), tuple(seeds))
 
 
 # -- Eq. 9 -------------------------------------------------------------------------------------------------
@@ -142,7 +90,8 @@ class PixelInfluence:
 
 def pixel_study(
     sdxl: Sdxl,
-    way: TextTrajectory,
+    prompt: str,
+    trajectory: Trajectory,
     probes: Sequence[tuple[int, int]],
     *,
     of: Of = "clean",
@@ -154,16 +103,16 @@ def pixel_study(
     """Every probe at every kept level of every seed; a backward pass per probe and channel."""
     denoise = sdxl.denoiser(guidance)
     measured = denoise if of == "clean" else predicted_noise(denoise)
-    cond = sdxl.conditioner(way.prompt)
+    cond = sdxl.conditioner(prompt)
     levels = []
-    for sigma, x in zip(way.sigmas, way.x):
+    for sigma, x in zip(trajectory.sigmas.tolist(), trajectory.x):
         each = pixel_influence(measured, x, sigma, cond.expand(len(x), -1), at=probes, pairs=pairs, how=how)
         levels.append(each.cpu())  # (B, P, H, W)
         advance()
     found = torch.stack(levels)  # (S, B, P, H, W)
     maps = found.mean(1)
     return PixelInfluence(
-        sigmas=way.sigmas,
+        sigmas=tuple(trajectory.sigmas.tolist()),
         probes=tuple(Pixel(*probe) for probe in probes),
         maps=maps,
         sides=smallest_square(maps, probes),
@@ -288,7 +237,8 @@ def ranged(value: Tensor, spread: Tensor, seeds: int) -> dict[str, float | None]
 
 def word_study(
     sdxl: Sdxl,
-    way: TextTrajectory,
+    prompt: str,
+    trajectory: Trajectory,
     probes: Sequence[tuple[int, int]],
     *,
     words: Sequence[str | Word] | None = None,
@@ -297,10 +247,10 @@ def word_study(
     advance: Callable[[], Any] = lambda: None,
 ) -> WordInfluence:
     """Every word taken away in turn, at every kept level of every seed; `rows` latents are denoised together."""
-    words_at = PromptWords(sdxl, way.prompt, words, how)
+    words_at = PromptWords(sdxl, prompt, words, how)
     check_inside(probes, sdxl.latent)
     levels = []
-    for sigma, x in zip(way.sigmas, way.x):
+    for sigma, x in zip(trajectory.sigmas.tolist(), trajectory.x):
         cond = words_at.cond.expand(len(x), -1)
         levels.append(
             condition_influence(sdxl.plain, x, sigma, cond, words_at, words_at.names, rows=rows).cpu()  # type: ignore[arg-type]
@@ -309,10 +259,10 @@ def word_study(
     found = torch.stack(levels, dim=1)  # (B, S, K, H, W)
     at = torch.tensor([tuple(probe) for probe in probes]).reshape(-1, 2)
     return WordInfluence(
-        prompt=way.prompt,
+        prompt=prompt,
         words=tuple(words_at.names),
         how=how,
-        sigmas=way.sigmas,
+        sigmas=tuple(trajectory.sigmas.tolist()),
         probes=tuple(Pixel(*probe) for probe in probes),
         maps=found.mean(0),
         each=found[..., at[:, 0], at[:, 1]].transpose(2, 3),
@@ -328,9 +278,9 @@ def check_inside(probes: Sequence[tuple[int, int]], latent: tuple[int, int, int]
 
 
 def word_paths(
-    sdxl: Sdxl, way: TextTrajectory, probes: Sequence[tuple[int, int]], **options: Any
+    sdxl: Sdxl, prompt: str, trajectory: Trajectory, probes: Sequence[tuple[int, int]], **options: Any
 ) -> dict[str, WordInfluence]:
     """The same by every way a word can be taken: whole, by its sequence, by its pooled vector, by its own tokens."""
     ways: tuple[Way, ...] = ("remove", "sequence", "pooled", "mask")
     usable = [how for how in ways if sdxl.has_pooled or how != "pooled"]
-    return {how: word_study(sdxl, way, probes, how=how, **options) for how in usable}
+    return {how: word_study(sdxl, prompt, trajectory, probes, how=how, **options) for how in usable}

@@ -6,15 +6,15 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from tessera.analysis.pixel_influence import slices
 from tessera.errors import UserError
 from tessera.models.contract import Denoiser
 from tessera.models.model_folder import HUB_ID
@@ -23,23 +23,12 @@ from tessera.sampling.guidance import guided
 from tessera.sampling.sample import matched
 from tessera.sampling.schedule import seeded_noise
 from tessera.sampling.solvers import SamplingStep, euler
+from tessera.sampling.trajectory import Trajectory, collect
 
 Nothing = Literal["empty", "zeros"]
 Background = Literal["prompt", "empty", "zeros"]
 INSTALL = "SDXL needs some more packages: pip install 'tessera-diffusion[t2i]'."
 INDEX = "model_index.json"
-
-
-@dataclass(frozen=True)
-class LatentWalk:
-    """Latents on their way from noise to an image."""
-
-    sigmas: Tensor  # (N + 1,) of the whole way, the last one 0
-    kept: dict[int, Tensor]  # step, counted from 0: what entered it, (B, C, H, W)
-    end: Tensor  # (B, C, H, W), without noise
-
-    def sigma(self, step: int) -> float:
-        return float(self.sigmas[step])
 
 
 class Sdxl:
@@ -202,8 +191,7 @@ class Sdxl:
         noise = seeded_noise(seeds, self.latent, self.device).to(self.exact)
         return noise * float(self.schedule(steps).init_noise_sigma)
 
-    @torch.no_grad()
-    def walk(
+    def trajectory(
         self,
         cond: Tensor,
         *,
@@ -211,27 +199,27 @@ class Sdxl:
         seeds: Sequence[int] = range(1),
         guidance: float = 5.0,
         nothing: Nothing | None = None,
-        keep: Sequence[int] = (),
-        stop: int | None = None,
-    ) -> LatentWalk:
-        """Euler's method from noise to latents; keeps what entered the steps `keep`, counted from 0.
+        keep: Sequence[int] | None = None,
+        batch: int | None = None,
+        advance: Callable[[], Any] = lambda: None,
+    ) -> Trajectory:
+        """Latents of Euler's method at the steps `keep`, counted from 0; by default at step `steps`, the samples.
 
-        `cond` is (len(seeds), dim) or (1, dim). `stop` leaves before that step, where the end does not matter.
+        `cond` is (len(seeds), dim) or (1, dim). Nothing after the last step kept is computed.
         """
-        check_steps(keep, steps)
-        sigmas, kept = self.sigmas(steps), {}
-        way = sigmas if stop is None else sigmas[: stop + 1]
-        given = matched(cond, len(seeds))
-        denoise = self.denoiser(guidance, nothing)
+        if not len(seeds):
+            raise UserError("At least one seed is needed.")
+        keep = (steps,) if keep is None else keep
+        sigmas = self.sigmas(steps)[: max(keep) + 1]
+        given, denoise = matched(cond, len(seeds)), self.denoiser(guidance, nothing)
 
-        def watch(step: SamplingStep) -> None:
-            if step.number in keep:
-                kept[step.number] = step.x
+        def batches() -> Iterator[Iterator[SamplingStep]]:
+            for rows in slices(len(seeds), batch or len(seeds)):
+                bound = partial(denoise, cond=None if given is None else given[rows])
+                yield euler(bound, self.start(seeds[rows], steps), sigmas)
+                advance()
 
-        end = euler(lambda x, sigma: denoise(x, sigma, given), self.start(seeds, steps), way, on_step=watch)
-        if stop is not None and stop in keep:
-            kept[stop] = end
-        return LatentWalk(sigmas, kept, end)
+        return collect(batches(), keep)
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
@@ -360,7 +348,7 @@ def checked_size(size: tuple[int, int], factor: int, least: int) -> tuple[int, i
 def check_steps(keep: Sequence[int], steps: int) -> None:
     for step in keep:
         if not 0 <= step < steps:
-            raise UserError(f"A way of {steps} steps has none numbered {step + 1}.")
+            raise UserError(f"A sampler of {steps} steps has none numbered {step + 1}.")
 
 
 @contextlib.contextmanager
