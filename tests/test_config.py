@@ -64,7 +64,12 @@ def test_the_paper_preset_is_the_papers():
     settings = settings_for("exp1", "paper")
     assert weights(build_denoiser(settings)) == 124_330_021
     training = settings.training
-    assert (training.batch, training.total, training.lr, training.decay) == (2048, 128 * Mi, 0.012, 35_000)
+    assert (training.batch, training.total, training.lr, training.lr_decay_start) == (
+        2048,
+        128 * Mi,
+        0.012,
+        35_000,
+    )
     assert settings.data.size == 128 and not settings.denoiser.coords
 
 
@@ -232,3 +237,21 @@ def test_the_width_of_the_embedding_and_of_the_local_network_reach_the_network()
 def test_settings_that_could_not_be_trained_are_refused(change, why):
     with pytest.raises(UserError, match=why):
         settings_for("exp1", "tiny", change)
+
+
+def test_a_config_of_an_earlier_version_reads_as_today():
+    then = {
+        "experiment": "exp2",
+        "preset": "tiny",
+        "tell": {"kind": "grid", "label": "one"},
+        "denoiser": {"hears": 3},
+        "training": {"micro": 16, "rampup": 99, "decay": 0, "stockpile": 64, "compile": "off"},
+    }
+    settings = settings_from(then)
+    assert (settings.conditioner.label, settings.denoiser.cond_radius) == ("one", 3)
+    training = settings.training
+    assert (training.micro_batch, training.lr_warmup, training.lr_decay_start) == (16, 99, 0)
+    assert (training.render_batch, training.strategy) == (64, "eager")
+    strategies = {"auto": "auto", "on": "compiled", "tuned": "compiled"}
+    for old, new in strategies.items():
+        assert settings_from({"training": {"compile": old}}).training.strategy == new

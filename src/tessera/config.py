@@ -16,6 +16,7 @@ COUNT = "count"  # marks settings that may be written 4Mi or 500k
 
 ConditionerKind = Literal["grid", "list", "color", "nothing"]
 Label = Literal["all", "one", "random", "all-but-one", "drop"]
+Strategy = Literal["eager", "compiled", "graph"]
 DenoiserKind = Literal["edm2", "patchwise", "localconv"]
 
 
@@ -89,7 +90,9 @@ class TrainingConfig:
     ] = 16
     micro_batch: Annotated[int, "images per forward pass and process; 0 takes the whole batch at once"] = 0
     lr: Annotated[float, "largest learning rate"] = 0.01
-    decay: Annotated[float, "steps after which the rate falls as one over the square root; 0 keeps it"] = 2000
+    lr_decay_start: Annotated[
+        float, "steps after which the rate falls as one over the square root; 0: it does not"
+    ] = 2000
     lr_warmup: Annotated[int, "images over which the rate rises from 0", COUNT] = 100_000
     cooldown: Annotated[int, "images at the end over which the rate falls to 0", COUNT] = 0
     beta1: Annotated[float, "Adam's memory of the gradient"] = 0.9
@@ -107,9 +110,10 @@ class TrainingConfig:
         Literal["auto", "float32", "bfloat16", "float16"],
         "of activations; auto is bfloat16 on CUDA, else float32",
     ] = "auto"
-    compile: Annotated[
-        Literal["auto", "on", "tuned", "off"],
-        "torch.compile; auto compiles on CUDA only, tuned takes longer to start and then runs faster",
+    strategy: Annotated[
+        Literal["auto", Strategy],
+        "how a step is executed: plain PyTorch, torch.compile, or compiled and replayed as a CUDA graph; "
+        "auto is graph on CUDA where possible, else compiled; eager elsewhere",
     ] = "auto"
     weight_norm: Annotated[
         Literal["after-update", "in-forward", "projected"], "who keeps the filters at unit size"
@@ -219,7 +223,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "total": 12 * Ki,
             "batch": 16,
             "lr": 0.02,
-            "decay": 500,
+            "lr_decay_start": 500,
             "lr_warmup": 512,
             "snapshot": 4 * Ki,
             "checkpoint": 2 * Ki,
@@ -243,7 +247,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "batch": 256,
             "patches": 8,
             "lr": 0.02,
-            "decay": 0,
+            "lr_decay_start": 0,
             "lr_warmup": 50_000,
             "p_mean": 0.4,
             "ema": (0.10, 0.20),  # instead of a falling rate
@@ -268,7 +272,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "batch": 2048,
             "micro_batch": 256,
             "lr": 0.012,
-            "decay": 35_000,
+            "lr_decay_start": 35_000,
             "lr_warmup": 10_000_000,
             "snapshot": 8 * Mi,
             "checkpoint": 4 * Mi,
@@ -303,9 +307,33 @@ def settings_for(
     return checked(settings)
 
 
+OLD_KEYS = {  # names of groups and settings in files of earlier versions, and what they are called today
+    "tell": "conditioner",
+    "hears": "cond_radius",
+    "micro": "micro_batch",
+    "rampup": "lr_warmup",
+    "decay": "lr_decay_start",
+    "stockpile": "render_batch",
+    "compile": "strategy",
+}
+OLD_VALUES = {"strategy": {"off": "eager", "on": "compiled", "tuned": "compiled"}}
+
+
+def current_names(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json, or a group of it, of any version under the names and values of this one."""
+    found = {}
+    for key, value in config.items():
+        name = OLD_KEYS.get(key, key)
+        if isinstance(value, Mapping):
+            found[name] = current_names(value)
+        else:
+            found[name] = OLD_VALUES[name].get(value, value) if name in OLD_VALUES else value
+    return found
+
+
 def settings_from(config: Mapping[str, Any]) -> Settings:
     """Settings as read back from config.json."""
-    known = {"experiment", "preset"}
+    config, known = current_names(config), {"experiment", "preset"}
     named = {name: config[name] for name in known & config.keys()}
     groups = {name: values for name, values in config.items() if name not in known}
     return checked(changed(Settings(**named), groups))
@@ -325,7 +353,7 @@ def changed(settings: Settings, changes: Mapping[str, Mapping[str, Any]]) -> Set
 
 NOT_BELOW = [  # group, setting, the least that makes sense
     ("training", "micro_batch", 0),
-    ("training", "decay", 0),
+    ("training", "lr_decay_start", 0),
     ("training", "lr_warmup", 0),
     ("training", "cooldown", 0),
     ("training", "render_batch", 1),

@@ -20,6 +20,8 @@ KEYS: dict[str, str] = {
     "centred_off_diagonal": "centered_off_diagonal",
     "centred_off_rms": "centered_off_rms",
     "churn": "s_churn",
+    "compile": "strategy",
+    "decay": "lr_decay_start",
     "dials": "config",
     "exam": "evaluation",
     "false_things": "false_objects",

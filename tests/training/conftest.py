@@ -13,7 +13,7 @@ MINUTE = {
         "batch": 4,
         "lr": 0.01,
         "lr_warmup": 8,
-        "decay": 20,
+        "lr_decay_start": 20,
         "snapshot": 32,
         "checkpoint": 8,
         "render_batch": 64,

@@ -111,7 +111,7 @@ def test_a_trainer_loaded_from_its_tensors_carries_on_bit_for_bit(minute, experi
 
 
 def test_the_rate_cools_down_toward_the_total(minute):
-    trainer = trainer_for(minute(), total=16, lr_warmup=0, decay=0, lr=0.01, cooldown=8)
+    trainer = trainer_for(minute(), total=16, lr_warmup=0, lr_decay_start=0, lr=0.01, cooldown=8)
     rates = [step.lr for step in train(trainer, stream_for(minute()))]
     assert rates == pytest.approx([0.01, 0.01, 0.01, 0.005])
 
@@ -182,7 +182,7 @@ def test_a_batch_that_cannot_be_shared_is_refused(minute):
 @pytest.mark.slow
 def test_compiled_training_computes_what_plain_training_does(minute):
     settings = minute()
-    plain, compiled = trainer_for(settings, total=16), trainer_for(settings, total=16, compile="on")
+    plain, compiled = trainer_for(settings, total=16), trainer_for(settings, total=16, strategy="compiled")
     losses = [torch.stack([s.loss for s in train(one, stream_for(settings))]) for one in (plain, compiled)]
     assert torch.allclose(*losses, atol=1e-3)
 
@@ -256,7 +256,7 @@ def test_a_projected_step_moves_the_weights_as_one_normalized_in_the_forward_doe
     batch = next(stream_for(settings).steps(0, 4))
     moved = []
     for how in ("projected", "after-update"):
-        trainer = trainer_for(settings, weight_norm=how, lr_warmup=0, decay=0, lr=rate)
+        trainer = trainer_for(settings, weight_norm=how, lr_warmup=0, lr_decay_start=0, lr=rate)
         for name, parameter in trainer.denoiser.named_parameters():
             if name.endswith("gain"):  # they begin at 0, and most weights would not count
                 torch.nn.init.constant_(parameter, 0.5)

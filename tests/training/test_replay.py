@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from tessera.config import TrainingConfig, settings_for
+from tessera.errors import UserError
 from tessera.models.build import build_denoiser
-from tessera.training.distributed import ALONE, ProcessGroup
+from tessera.training.distributed import ProcessGroup
 from tessera.training.run_folder import stream_for
-from tessera.training.trainer import Trainer, can_be_recorded
+from tessera.training.trainer import Trainer, chosen_strategy
 
 CUDA = torch.device("cuda")
 STEPS = 4
@@ -19,17 +20,20 @@ on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="recordings n
 
 def test_only_a_step_of_one_pass_in_one_process_on_a_gpu_is_recorded():
     settings = TrainingConfig()
-    assert can_be_recorded(settings, CUDA, ALONE)
-    assert not can_be_recorded(settings, torch.device("cpu"), ALONE)
-    assert not can_be_recorded(replace(settings, micro_batch=64), CUDA, ALONE)
-    assert not can_be_recorded(replace(settings, compile="off"), CUDA, ALONE)
-    assert not can_be_recorded(settings, CUDA, ProcessGroup(rank=0, world=2))
+    assert chosen_strategy(settings, CUDA) == "graph"
+    assert chosen_strategy(settings, torch.device("cpu")) == "eager"
+    assert chosen_strategy(replace(settings, micro_batch=64), CUDA) == "compiled"
+    assert chosen_strategy(settings, CUDA, drops=True) == "compiled"
+    assert chosen_strategy(replace(settings, strategy="eager"), CUDA) == "eager"
+    assert chosen_strategy(settings, CUDA, ProcessGroup(rank=0, world=2)) == "compiled"
+    with pytest.raises(UserError, match="one process on a CUDA device"):
+        chosen_strategy(replace(settings, strategy="graph"), torch.device("cpu"))
 
 
 @on_cuda
 @pytest.mark.parametrize("experiment", ["exp1", "exp2L"])
 def test_a_recording_trains_as_the_step_itself(experiment):
-    changes = {"training": {"batch": 64, "render_batch": 64, "lr_warmup": 0, "compile": "on"}}
+    changes = {"training": {"batch": 64, "render_batch": 64, "lr_warmup": 0, "strategy": "graph"}}
     settings = settings_for(experiment, "tiny", changes)
     recorded, plain = (Trainer(build_denoiser(settings), settings.training, CUDA) for _ in range(2))
     plain.gradients_of = plain._gradients_of

@@ -224,7 +224,7 @@ def test_a_trainer_updates_part_by_part_only_what_the_kernel_does_not_take(minut
     assert bool(trainer.optimizer.state) is not taken  # Adam begins its state with its first step
 
 
-PLAIN = {"precision": "float32", "compile": "off", "total": 80}
+PLAIN = {"precision": "float32", "strategy": "eager", "total": 80}
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tessera.models.views import SeesPatches, innermost, trained_network
 from tessera.provenance import provenance
 from tessera.stats import student
 from tessera.training.run_folder import stream_for
-from tessera.training.trainer import Trainer, chosen_compile, chosen_precision
+from tessera.training.trainer import Trainer, chosen_precision, chosen_strategy
 
 # Dense bfloat16 rates by the vendors' data sheets, operations per second; others count as unknown.
 PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12}
@@ -90,7 +90,7 @@ def measure_training(
         "settings": settings.plain(),
         "weights": sum(p.numel() for p in trainer.denoiser.parameters()),
         "precision": chosen_precision(settings.training, device),
-        "compiled": chosen_compile(settings.training, device),
+        "strategy": trainer.strategy,
         "images_per_second": included,
         "images_per_second_without_rendering": excluded,
         "utilization": utilization(trainer, excluded["mean"]),
@@ -237,7 +237,7 @@ class BenchDenoise:
     denoiser: DenoiserFlags = field(default_factory=DenoiserFlags)  # type: ignore[valid-type]
     """The networks, such as their width; each keeps its own kind and radius if none is given."""
     training: TrainingFlags = field(default_factory=TrainingFlags)  # type: ignore[valid-type]
-    """Only --training.precision and --training.compile matter here."""
+    """Only --training.precision and --training.strategy matter here."""
     json: bool = False
     """Print one JSON object on stdout."""
 
@@ -266,7 +266,7 @@ def measure_denoising(
         "batch": batch,
         "repeats": repeats,
         "precision": chosen_precision(settings.training, device),
-        "compiled": chosen_compile(settings.training, device),
+        "strategy": chosen_strategy(settings.training, device),
         "networks": found,
         "provenance": provenance(device),
     }
@@ -276,7 +276,7 @@ def time_one(settings: Settings, device: torch.device, batch: int, repeats: int)
     """Weights and seconds of one call."""
     denoiser = build_denoiser(settings).to(device).eval().requires_grad_(False)
     denoiser.precision = chosen_precision(settings.training, device)  # type: ignore[assignment]
-    if chosen_compile(settings.training, device):
+    if chosen_strategy(settings.training, device) != "eager":
         trained_network(denoiser).compile(dynamic=False)
     size = settings.data.size
     x = torch.randn(batch, 3, size, size, generator=torch.Generator().manual_seed(0)).to(device)

@@ -37,7 +37,7 @@ STATES_KEPT = 2  # the newest, and one to fall back on
 LOG_STEPS = 20  # steps between two lines of the log, and between two looks for NaN
 FREE = {  # settings that may change when a run is carried on: they leave what is computed as it is
     f"training.{name}"
-    for name in ("total", "snapshot", "checkpoint", "compile", "render_batch", "micro_batch")
+    for name in ("total", "snapshot", "checkpoint", "strategy", "render_batch", "micro_batch")
 }
 TOTAL = "training.total"  # not free where the rate falls to 0 toward it
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tessera.config import TrainingConfig
+from tessera.config import Strategy, TrainingConfig
 from tessera.devices import precision_on
 from tessera.errors import UserError
 from tessera.models.ema import Averages
@@ -26,9 +26,6 @@ from tessera.training.distributed import ALONE, ProcessGroup
 from tessera.training.loss import NoiseLevels, loss_at, objective
 from tessera.training.schedule import learning_rate
 from tessera.training.stream import Batch, Stream
-
-# Try several shapes of every fused kernel and keep the fastest: minutes at the start of a long run.
-TUNED: dict[str, Any] = {"coordinate_descent_tuning": True, "max_autotune_pointwise": True}
 
 
 class TrainingStep(NamedTuple):
@@ -50,7 +47,8 @@ class Trainer:
         self.denoiser = denoiser.to(self.device).train()
         self.denoiser.precision = chosen_precision(settings, self.device)  # type: ignore[assignment]
         self.network = trained_network(denoiser)
-        self.drops = any(getattr(module, "dropout", 0) for module in denoiser.modules())  # of any block
+        self.drops = drops_activations(denoiser)
+        self.strategy = chosen_strategy(settings, self.device, group, self.drops)
         self.sigma_data: float = getattr(self.network, "sigma_data", 0.5)
         set_weight_norm(denoiser, settings.weight_norm)
         normalize_weights(denoiser)
@@ -68,12 +66,11 @@ class Trainer:
         )
         self.loss_of: Callable[..., Tensor] = self._loss_of
         self.normal: Callable[..., Tensor] = normal
-        if chosen_compile(settings, self.device):
-            tuned = TUNED if settings.compile == "tuned" else None
-            self.loss_of = torch.compile(self._loss_of, dynamic=False, options=tuned)
+        if self.strategy != "eager":
+            self.loss_of = torch.compile(self._loss_of, dynamic=False)
             self.normal = CompiledNormal()
         self.gradients_of: Callable[[Batch], Tensor] = self._gradients_of
-        if can_be_recorded(settings, self.device, group) and not self.drops:
+        if self.strategy == "graph":
             from tessera.training.cuda_graph import Replay
 
             self.gradients_of = Replay(self._gradients_of)
@@ -150,7 +147,7 @@ class Trainer:
             self.images_seen,
             batch=settings.batch,
             reference=settings.lr,
-            decay_batches=settings.decay,
+            decay_batches=settings.lr_decay_start,
             rampup_images=settings.lr_warmup,
             cooldown_images=settings.cooldown,
             total_images=settings.total,
@@ -286,19 +283,28 @@ def forget_compiled() -> None:
     torch.compiler.reset()
 
 
-def can_be_recorded(settings: TrainingConfig, device: torch.device, group: ProcessGroup) -> bool:
-    """Where a step is one pass of one process, the same kernels run in every step."""
-    return (
-        device.type == "cuda"
-        and chosen_compile(settings, device)
-        and group.world == 1
-        and not settings.micro_batch
-    )
+def chosen_strategy(
+    settings: TrainingConfig, device: torch.device, group: ProcessGroup = ALONE, drops: bool = False
+) -> Strategy:
+    """What `auto` stands for here: the fastest way of executing a step that computes the same."""
+    # A CUDA graph repeats the same kernels, so a step must be one pass of one process, without random masks.
+    replayable = device.type == "cuda" and group.world == 1 and not settings.micro_batch and not drops
+    if settings.strategy == "graph" and not replayable:
+        raise UserError(
+            "--training.strategy graph needs one process on a CUDA device, no micro-batches and no dropout; "
+            "use compiled."
+        )
+    if settings.strategy != "auto":
+        return settings.strategy
+    if device.type != "cuda":
+        return "eager"
+    return "graph" if replayable else "compiled"
+
+
+def drops_activations(denoiser: nn.Module) -> bool:
+    """Whether any block has dropout."""
+    return any(getattr(module, "dropout", 0) for module in denoiser.modules())
 
 
 def chosen_precision(settings: TrainingConfig, device: torch.device) -> str:
     return precision_on(device, settings.precision)
-
-
-def chosen_compile(settings: TrainingConfig, device: torch.device) -> bool:
-    return settings.compile in ("on", "tuned") or (settings.compile == "auto" and device.type == "cuda")

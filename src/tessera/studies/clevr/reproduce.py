@@ -32,7 +32,7 @@ from tessera.studies.clevr.runs import FORMAT, StudyPaths, StudyRun, evenly
 from tessera.training.distributed import ALONE
 from tessera.training.progress_bar import ProgressBar
 from tessera.training.run_folder import Outcome, RunFolder, train_run
-from tessera.training.trainer import Trainer, chosen_compile, chosen_precision, forget_compiled
+from tessera.training.trainer import Trainer, chosen_precision, chosen_strategy, forget_compiled
 
 Keep = Literal["everything", "averages", "last"]
 LOCALITY = LocalityConfig(k=4, images=8, scenes=4, source="truth")  # how locality is measured along training
@@ -277,7 +277,7 @@ def training_record(job: StudyRun, run: RunFolder, model: Model, device: torch.d
         "loss": last.get("loss"),
         "weights": sum(p.numel() for p in model.denoiser.parameters()),
         "precision": chosen_precision(job.settings.training, device),
-        "compiled": chosen_compile(job.settings.training, device),
+        "compiled": chosen_strategy(job.settings.training, device) != "eager",
         "peak_memory_bytes": taken_memory(device),
     }
 

@@ -15,7 +15,7 @@ BENCHES = "bench-train*.json"
 # Settings that leave what is computed as it is, so that a record made with others of them still counts.
 NO_CHURN = {"s_churn": 0.0}  # of evaluations recorded before they could have any
 HARMLESS = {
-    f"training.{name}" for name in ("snapshot", "checkpoint", "compile", "render_batch", "micro_batch")
+    f"training.{name}" for name in ("snapshot", "checkpoint", "strategy", "render_batch", "micro_batch")
 }
 
 

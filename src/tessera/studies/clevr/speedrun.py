@@ -32,7 +32,7 @@ from tessera.provenance import provenance
 from tessera.sampling.prompts import parse_ks
 from tessera.studies.clevr.evaluate import EvaluationConfig, Evaluator
 from tessera.training.run_folder import stream_for
-from tessera.training.trainer import Trainer, chosen_compile, chosen_precision, train
+from tessera.training.trainer import Trainer, chosen_precision, chosen_strategy, train
 
 DataFlags, DenoiserFlags, TrainingFlags = flags_for("data"), flags_for("denoiser"), flags_for("training")
 GROUPS = ("data", "denoiser", "training")
@@ -121,7 +121,7 @@ class Speedrun:
             "cold_compiler": not self.warm,
             "weights": sum(p.numel() for p in race.trainer.denoiser.parameters()),
             "precision": chosen_precision(settings.training, device),
-            "compiled": chosen_compile(settings.training, device),
+            "compiled": chosen_strategy(settings.training, device) != "eager",
             "peak_memory_bytes": taken_memory(device),
             "evaluation": race.evaluation.plain(),
             "evaluations": race.evaluations,
