@@ -73,7 +73,8 @@ def stranger(tmp_path_factory):
     """Everything that docs/your-own.md defines, after following it to the end in an empty folder."""
     text = (ROOT / "docs" / "your-own.md").read_text()
     program = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
-    known = dict(registry.KINDS), dict(build.KINDS)
+    tables = registry.CONDITIONERS.parts, build.NETWORKS.parts
+    known = [dict(table) for table in tables]
     folder, before = tmp_path_factory.mktemp("stranger"), os.getcwd()
     os.chdir(folder)
     names = {"__name__": "stranger"}
@@ -82,7 +83,7 @@ def stranger(tmp_path_factory):
     finally:
         os.chdir(before)
     yield names, folder
-    for table, kept in zip((registry.KINDS, build.KINDS), known):
+    for table, kept in zip(tables, known):
         table.clear()
         table.update(kept)
 

@@ -34,7 +34,8 @@ from tessera.evaluation.calibrate import load_calibration
 from tessera.evaluation.detector import load_detector
 from tessera.files import make_folder, read_json, rounded, write_json
 from tessera.models.build import build_denoiser, conditioner_for
-from tessera.models.model_folder import Model, denoiser_config, load_model
+from tessera.models.model import Model
+from tessera.models.model_folder import denoiser_config, load_model
 from tessera.provenance import provenance
 from tessera.stats import binomial_curves, quantile_range
 from tessera.studies.clevr.entries import IMAGES, StudyEntry
@@ -217,7 +218,7 @@ class Scorer:
             denoiser = trainer.averaged(std)
             settings = self.cell.settings
             config = {"denoiser": denoiser_config(denoiser), "settings": settings.plain()}
-            self.model = self.examiner.ready(Model(denoiser, conditioner_for(settings), config))
+            self.model = self.examiner.ready(Model(denoiser, conditioner_for(settings), config=config))
         else:
             self.model.denoiser.load_state_dict(trainer.averages.state(std))
         return self.model

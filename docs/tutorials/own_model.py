@@ -19,8 +19,8 @@ from tessera.app.report.verdict import verdict
 from tessera.app.report.write import report_on
 from tessera.conditioning import LocationGrid
 from tessera.devices import pick_device
-from tessera.models.contract import FromVelocity
-from tessera.models.model_folder import Model
+from tessera.models.adapters import FromVelocity
+from tessera.models.model import Model
 from tessera.scenes import Scenes
 from tessera.training.stream import Stream
 
@@ -97,7 +97,7 @@ def main(
         },
         "images_seen": images,
     }
-    model = Model(denoiser.eval().requires_grad_(False), conditioner, facts)
+    model = Model(denoiser.eval().requires_grad_(False), conditioner, config=facts)
     found = report_on(
         {"mine": model},
         out / "report.html",

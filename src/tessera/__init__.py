@@ -1,19 +1,53 @@
-"""Tessera tells whether a conditional diffusion model composes, shows why, and makes it compose."""
+"""Tessera measures, explains and repairs compositional (length) generalization in conditional diffusion models."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from tessera.version import __version__
 
 if TYPE_CHECKING:
-    from tessera.models.model_folder import load_model as load
+    from tessera.models.diffusers_unet import from_diffusers
+    from tessera.models.loading import load
+    from tessera.models.model import Model
+    from tessera.render.render import render
+    from tessera.sampling.compose import compose_by_name as compose
+    from tessera.sampling.sample import sample
+    from tessera.scenes import Scene, SceneObject, Scenes
 
-__all__ = ["__version__", "load"]
+# Public name -> where it is defined. Imported at first use: `import tessera` loads neither torch nor NumPy.
+_PUBLIC = {
+    "Model": "tessera.models.model:Model",
+    "Scene": "tessera.scenes:Scene",
+    "SceneObject": "tessera.scenes:SceneObject",
+    "Scenes": "tessera.scenes:Scenes",
+    "compose": "tessera.sampling.compose:compose_by_name",
+    "from_diffusers": "tessera.models.diffusers_unet:from_diffusers",
+    "load": "tessera.models.loading:load",
+    "render": "tessera.render:",  # a package that can be called
+    "sample": "tessera.sampling.sample:sample",
+}
+
+__all__ = [
+    "Model",
+    "Scene",
+    "SceneObject",
+    "Scenes",
+    "__version__",
+    "compose",
+    "from_diffusers",
+    "load",
+    "render",
+    "sample",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """`tessera.load("exp1")`: a shipped model, a model folder or a hub id; torch is imported only then."""
-    if name == "load":
-        from tessera.models.model_folder import load_model
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = _PUBLIC[name].partition(":")
+    found = importlib.import_module(module)
+    return getattr(found, attribute) if attribute else found
 
-        return load_model
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -22,11 +22,11 @@ from tessera.analysis.features import (
 )
 from tessera.analysis.recording import record
 from tessera.conditioning import ColorCounts, LocationGrid
-from tessera.conditioning.unconditional import Nothing
+from tessera.conditioning.unconditional import Unconditional
 from tessera.config import settings_for
 from tessera.errors import UserError
 from tessera.models.build import build_denoiser
-from tessera.models.model_folder import Model
+from tessera.models.model import Model
 from tessera.sampling.schedule import noise_levels
 from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
 
@@ -48,7 +48,7 @@ class Planted(nn.Module):
 
 
 def planted(directions: torch.Tensor, **options) -> Model:
-    return Model(Planted(directions, **options), ColorCounts(), {"denoiser": {"size": 8}})
+    return Model(Planted(directions, **options), ColorCounts(), config={"denoiser": {"size": 8}})
 
 
 def orthogonal(features: int = 64) -> torch.Tensor:
@@ -91,7 +91,7 @@ def test_untrained_networks_lie_in_the_null_band_and_are_orthogonal_too():
     for seed in range(6):
         changes = {"denoiser": {"width": 8}, "training": {"seed": seed}}
         network = awake(build_denoiser(settings_for("color", "tiny", changes)))
-        model = Model(network, ColorCounts(), {"denoiser": {"size": 32}})
+        model = Model(network, ColorCounts(), config={"denoiser": {"size": 32}})
         options = QUICK | {"nulls": 10, "seeds": 2, "steps": 1, "seed": seed}
         study = feature_study(model, FeatureConfig(COLOR_NAMES, source="shared", **options), resamples=2)
         own, *nulls = (
@@ -121,7 +121,7 @@ def test_a_deaf_network_is_told_apart_from_an_orthogonal_one():
 
 
 def test_memory_changes_the_number_of_passes_but_no_number(color_network):
-    model = Model(color_network, ColorCounts(), {"denoiser": {"size": 32}})
+    model = Model(color_network, ColorCounts(), config={"denoiser": {"size": 32}})
     plan = FeatureConfig(COLOR_NAMES[:3], k=2, **QUICK | {"seeds": 2})
     inputs = shown(model, plan)[0]
     calls = []
@@ -149,7 +149,7 @@ def test_batches_of_any_size_show_the_same(color_network):
 
 
 def test_a_image_less_one_condition_is_that_of_the_full_prompt(color_network):
-    model = Model(color_network, ColorCounts(), {"denoiser": {"size": 32}})
+    model = Model(color_network, ColorCounts(), config={"denoiser": {"size": 32}})
     plan = FeatureConfig(COLOR_NAMES[:3], k=2, **QUICK | {"seeds": 2, "steps": 6, "sigmas": (10.0, 1.0)})
     assert plan.prompts == [
         (), ("blue",), ("brown",), ("cyan",), ("blue", "brown"), ("brown",), ("blue",)
@@ -192,7 +192,7 @@ def test_every_study_has_untrained_networks_of_its_own():
 
 
 def test_nothing_stays_hooked_after_a_study(color_network):
-    model = Model(color_network, ColorCounts(), {"denoiser": {"size": 32}})
+    model = Model(color_network, ColorCounts(), config={"denoiser": {"size": 32}})
     feature_study(model, FeatureConfig(COLOR_NAMES[:2], k=1, **QUICK | {"seeds": 2}), resamples=10)
     assert not any(len(module._forward_hooks) for module in color_network.modules())
     with record(color_network, "output") as seen:
@@ -210,7 +210,7 @@ def test_conditions_to_compare_follow_what_the_model_is_told():
     with pytest.raises(UserError, match="not told colors"):
         concepts_for(LocationGrid(), ["red"])
     with pytest.raises(UserError, match="told nothing"):
-        concepts_for(Nothing())
+        concepts_for(Unconditional())
     with pytest.raises(UserError, match="did you mean red"):
         concepts_for(ColorCounts(), ["redd"])
 

@@ -9,7 +9,7 @@ from waking import awake
 from tessera.analysis.feature_tables import words
 from tessera.cli.main import main
 from tessera.conditioning import LocationGrid
-from tessera.conditioning.unconditional import Nothing
+from tessera.conditioning.unconditional import Unconditional
 from tessera.config import settings_for
 from tessera.models.build import build_denoiser
 from tessera.models.model_folder import save_model
@@ -109,6 +109,6 @@ def test_colors_need_a_model_that_is_told_colors(capsys, hook_model, tmp_path):
     code, _, said = run(capsys, "features", hook_model, "--colors", "red,blue")
     assert code == 2 and "not told colors" in said
     network = awake(build_denoiser(settings_for("exp1", "tiny", {"conditioner": {"kind": "nothing"}})))
-    deaf = save_model(tmp_path / "deaf", network, Nothing(), {})
+    deaf = save_model(tmp_path / "deaf", network, Unconditional(), {})
     code, _, said = run(capsys, "features", deaf)
     assert code == 2 and "told nothing" in said

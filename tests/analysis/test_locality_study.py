@@ -25,7 +25,7 @@ from tessera.analysis.locality import (
 from tessera.analysis.locality_figures import figure_scatter
 from tessera.analysis.residual import Residuals, definition_residual, replacement
 from tessera.analysis.scatter import Point, correlation, point_from, scatter_record
-from tessera.conditioning import ColorCounts, LocationGrid, Nothing
+from tessera.conditioning import ColorCounts, LocationGrid, Unconditional
 from tessera.conditioning.labels import locations_of
 from tessera.errors import UserError
 from tessera.plots.figures import distinct_colors
@@ -122,7 +122,7 @@ def test_conditions_without_a_location_and_models_without_conditions_are_studied
     colors = measure_locality(paint, ColorCounts(), 16, LocalityConfig(k=3, images=2, levels=3, steps=6))
     assert study_record(colors)["conditional_locality"] is None
     assert colors[0].condition_influence.shape == (2, 3, 1, 3)
-    nothing = measure_locality(paint, Nothing(), 16, LocalityConfig(k=0, images=2, levels=3, steps=6))
+    nothing = measure_locality(paint, Unconditional(), 16, LocalityConfig(k=0, images=2, levels=3, steps=6))
     assert nothing[0].condition_influence.shape[-1] == 0 and nothing[0].influence.shape == (3, 1, 16, 16)
 
 

@@ -23,7 +23,7 @@ from tessera.analysis.pixel_influence import (
 )
 from tessera.devices import double_home, in_double
 from tessera.errors import UserError
-from tessera.models.contract import FromNoise, FromPathEnd, linear_alphas
+from tessera.models.adapters import FromNoise, FromPathEnd, linear_alphas
 from tessera.sampling import noise_levels, sample
 
 

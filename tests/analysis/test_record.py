@@ -14,7 +14,7 @@ from tessera.conditioning import LocationGrid
 from tessera.errors import UserError
 from tessera.models.local_conv import LocalConv, resized
 from tessera.models.magnitude import mp_silu
-from tessera.models.model_folder import Model
+from tessera.models.model import Model
 from tessera.models.patchwise import Patchwise
 from tessera.models.tiled import Tiled
 
@@ -253,7 +253,7 @@ def test_asking_for_what_was_not_seen_is_told_in_one_sentence(edm2):
 
 
 def test_a_loaded_model_can_be_recorded(edm2):
-    model = Model(edm2, LocationGrid(cells=2), {})
+    model = Model(edm2, LocationGrid(cells=2))
     with record(model, "encoder.*") as seen:
         model(X, 1.0)
     assert len(seen) == 4

@@ -6,7 +6,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera.conditioning import ColorCounts, LocationGrid, LocationList, Nothing, conditioner_from, labeled
+from tessera.conditioning import (
+    ColorCounts,
+    LocationGrid,
+    LocationList,
+    Unconditional,
+    conditioner_from,
+    labeled,
+)
 from tessera.conditioning.cells import every_cell
 from tessera.conditioning.labels import locations_of
 from tessera.errors import UserError
@@ -251,7 +258,7 @@ def test_without_takes_a_name_as_well_as_a_number():
     assert torch.equal(colors.without(colors.at(["red", "red", "blue"]), "red"), colors.at(["red", "blue"]))
 
 
-@pytest.mark.parametrize("conditioner", [*SPATIAL, ColorCounts("drop"), Nothing()], ids=str)
+@pytest.mark.parametrize("conditioner", [*SPATIAL, ColorCounts("drop"), Unconditional()], ids=str)
 def test_a_config_builds_the_same_conditioner_again(conditioner):
     assert conditioner_from(conditioner.config) == conditioner
 
@@ -269,7 +276,7 @@ def test_a_config_builds_the_same_conditioner_again(conditioner):
         lambda: LocationGrid().without(LocationGrid().at([(0.5, 0.5)]), -1),
         lambda: LocationList().without(LocationList().at([(0.5, 0.5)]), (0.1, 0.1)),
         lambda: ColorCounts().at(["rde"]),
-        lambda: Nothing().at([(0.5, 0.5)]),
+        lambda: Unconditional().at([(0.5, 0.5)]),
         lambda: conditioner_from({"kind": "gird"}),
         lambda: conditioner_from({"kind": "grid", "cellz": 3}),
     ],

@@ -9,15 +9,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from tessera.errors import UserError
-from tessera.models.contract import (
-    Denoiser,
-    FromNoise,
-    FromPathEnd,
-    FromV,
-    FromVelocity,
-    cosine_alphas,
-    linear_alphas,
-)
+from tessera.models.adapters import FromNoise, FromPathEnd, FromV, FromVelocity, cosine_alphas, linear_alphas
+from tessera.models.contract import Denoiser
 from tessera.models.precondition import per_image
 from tessera.sampling import noise_levels, sample
 

@@ -29,7 +29,7 @@ from tessera.conditioning.colors import color_number
 from tessera.devices import double_home, in_double
 from tessera.errors import UserError
 from tessera.models.contract import Denoiser
-from tessera.models.model_folder import Model
+from tessera.models.model import Model
 from tessera.render.render import render
 from tessera.sampling.prompts import check_number, image_seed
 from tessera.sampling.schedule import noise_levels

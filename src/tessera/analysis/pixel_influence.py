@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tessera.conditioning.labels import check_location
 from tessera.errors import UserError
 from tessera.models.contract import Denoiser
-from tessera.models.model_folder import Model
+from tessera.models.model import Model
 from tessera.models.patchwise import Patchwise
 from tessera.models.precondition import per_image
 from tessera.models.views import check_input

@@ -204,7 +204,7 @@ def newest_model(settings: Settings, folder: Path, device: torch.device) -> Mode
     denoiser = trainer.averaged(std)
     facts = {"images_seen": trainer.images_seen, "ema": std}
     config = {"denoiser": denoiser_config(denoiser), "settings": settings.plain(), **facts}
-    return Model(denoiser, conditioner_for(settings), config)
+    return Model(denoiser, conditioner_for(settings), config=config)
 
 
 def training_record(settings: Settings, outcome: Outcome) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from tessera.conditioning.grid import LocationGrid
 from tessera.conditioning.labels import LABELS, Label, labeled, locations_of
 from tessera.conditioning.location_list import LocationList
 from tessera.conditioning.registry import conditioner_from
-from tessera.conditioning.unconditional import Nothing
+from tessera.conditioning.unconditional import Unconditional
 
 __all__ = [
     "LABELS",
@@ -15,8 +15,8 @@ __all__ = [
     "Label",
     "LocationGrid",
     "LocationList",
-    "Nothing",
     "SpatialConditioner",
+    "Unconditional",
     "conditioner_from",
     "labeled",
     "locations_of",

@@ -1,4 +1,4 @@
-"""From plain data to a conditioner, for configurations and model folders."""
+"""Conditioners by name, for configurations and model folders."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,19 +7,32 @@ from tessera.conditioning.colors import ColorCounts
 from tessera.conditioning.contract import Conditioner
 from tessera.conditioning.grid import LocationGrid
 from tessera.conditioning.location_list import LocationList
-from tessera.conditioning.unconditional import Nothing
+from tessera.conditioning.unconditional import Unconditional
 from tessera.errors import UserError
+from tessera.registry import Registry, import_object, names_object
 
-KINDS: dict[str, Any] = {"grid": LocationGrid, "list": LocationList, "color": ColorCounts, "nothing": Nothing}
+CONDITIONERS = Registry(
+    "tessera.conditioners",
+    "conditioner",
+    {"grid": LocationGrid, "list": LocationList, "color": ColorCounts, "nothing": Unconditional},
+)
 
 
 def conditioner_from(config: Mapping[str, Any]) -> Conditioner:
     """The conditioner whose `config` this is."""
     options = dict(config)
-    kind = options.pop("kind", None)
-    if kind not in KINDS:
-        raise UserError(f"There is no conditioner `{kind}`; known are {', '.join(KINDS)}.")
+    kind = str(options.pop("kind", None))
+    make = CONDITIONERS[kind]
     try:
-        return KINDS[kind](**options)
+        return make(**options)
     except TypeError as error:
         raise UserError(f"The {kind} conditioner does not take these settings: {error}.") from error
+
+
+def open_conditioner(what: Any) -> Conditioner:
+    """A conditioner, its class, its registered name, or `package.module:name` or `file.py:name` of one of these."""
+    if names_object(what):
+        what = import_object(what)
+    elif isinstance(what, str):
+        what = CONDITIONERS[what]
+    return what() if isinstance(what, type) or not hasattr(what, "at") else what

@@ -12,7 +12,7 @@ from tessera.scenes.batch import SceneBatch
 
 
 @dataclass(frozen=True)
-class Nothing:
+class Unconditional:
     """Vectors of no numbers, (B, 0)."""
 
     dim = 0

@@ -13,13 +13,13 @@ from tessera.models.edm2 import EDM2
 from tessera.models.local_conv import LocalConv
 from tessera.models.patchwise import Patchwise
 from tessera.models.tiled import Tiled
+from tessera.registry import Registry
 
-KINDS: dict[str, Any] = {
-    "edm2": EDM2,
-    "tiled": Tiled,
-    "patchwise": Patchwise,
-    "localconv": LocalConv,
-}
+NETWORKS = Registry(
+    "tessera.models",
+    "network",
+    {"edm2": EDM2, "tiled": Tiled, "patchwise": Patchwise, "localconv": LocalConv},
+)
 
 
 def conditioner_for(settings: Settings) -> Conditioner:
@@ -82,21 +82,23 @@ def spatial(conditioner: Conditioner) -> SpatialConditioner:
 
 def denoiser_config(denoiser: nn.Module) -> dict[str, Any]:
     """Plain data from which `denoiser_from` builds the same network, without its weights."""
-    for kind, cls in KINDS.items():
-        if type(denoiser) is cls:
+    for kind in NETWORKS:
+        if type(denoiser) is NETWORKS[kind]:
             return {"kind": kind, **cast(Mapping, denoiser.config)}
-    raise UserError(f"A {type(denoiser).__name__} cannot be kept in a model folder.")
+    raise UserError(
+        f"A {type(denoiser).__name__} cannot be kept in a model folder: it is no registered network "
+        "(tessera.models.build.NETWORKS, or an entry point of the group tessera.models)."
+    )
 
 
 def denoiser_from(config: Mapping[str, Any]) -> nn.Module:
     """The untrained network whose `denoiser_config` this is."""
     options = dict(config)
-    kind = options.pop("kind", None)
-    if kind not in KINDS:
-        raise UserError(f"There is no network `{kind}`; known are {', '.join(KINDS)}.")
+    kind = str(options.pop("kind", None))
+    make = NETWORKS[kind]
     if "conditioner" in options:
         options["conditioner"] = conditioner_from(options["conditioner"])
     try:
-        return KINDS[kind](**options)
+        return make(**options)
     except TypeError as error:
         raise UserError(f"The {kind} network does not take these settings: {error}.") from error

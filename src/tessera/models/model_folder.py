@@ -3,7 +3,6 @@
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from tessera.errors import UserError
 from tessera.files import atomic, make_folder, read_json, sha256, write_json
 from tessera.models.build import denoiser_config, denoiser_from
 from tessera.models.checkpoint_io import halved, read_sealed, write_sealed
+from tessera.models.model import Model
 from tessera.version import __version__
 
 FORMAT = 1
@@ -23,33 +23,6 @@ ZOO_FOLDERS = (
     Path(__file__).parents[1] / "zoo",
     Path(__file__).parents[3] / "zoo",
 )  # installed, in a checkout
-
-
-@dataclass(frozen=True)
-class Model:
-    """A trained network with its conditioner and the record of how it came to be. Itself a denoiser."""
-
-    denoiser: nn.Module
-    conditioner: Conditioner
-    config: dict[str, Any]
-
-    def __call__(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
-        return self.denoiser(x, sigma, cond)
-
-    @property
-    def size(self) -> int:
-        """Side of its images in pixels."""
-        return self.config["denoiser"]["size"]
-
-    @property
-    def max_train_objects(self) -> int | None:
-        """Most objects in one training scene, where that is recorded."""
-        objects = self.config.get("settings", {}).get("data", {}).get("objects")
-        return objects[1] if objects else None
-
-    def to(self, device) -> "Model":
-        self.denoiser.to(device)
-        return self
 
 
 # -- writing -----------------------------------------------------------------------------------------------
@@ -129,8 +102,8 @@ def load_model(name: str | Path, device=None) -> Model:
         denoiser, conditioner = denoiser_from(record["denoiser"]), conditioner_from(record["conditioner"])
     except KeyError as error:
         raise UserError(f"{folder / CONFIG} lacks the entry {error}.") from error
-    fill_in(denoiser, read_weights(folder, record), folder)
-    return Model(denoiser.to(device).eval().requires_grad_(False), conditioner, record)
+    load_weights_into(denoiser, read_weights(folder, record), folder)
+    return Model(denoiser.to(device).eval().requires_grad_(False), conditioner, config=record)
 
 
 def read_weights(folder: Path, record: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -142,7 +115,7 @@ def read_weights(folder: Path, record: Mapping[str, Any]) -> dict[str, Tensor]:
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 
-def fill_in(denoiser: nn.Module, state: Mapping[str, Tensor], where: Path) -> None:
+def load_weights_into(denoiser: nn.Module, state: Mapping[str, Tensor], where: Path) -> None:
     try:
         denoiser.load_state_dict(state)
     except RuntimeError as error:

@@ -17,7 +17,8 @@ from tessera.files import read_json
 from tessera.models.build import build_denoiser, conditioner_for, denoiser_config
 from tessera.models.checkpoint_io import read_sealed
 from tessera.models.ema import Snapshot, reconstruct
-from tessera.models.model_folder import Model, fill_in
+from tessera.models.model import Model
+from tessera.models.model_folder import load_weights_into
 
 CONFIG, SNAPSHOTS = "config.json", "snapshots"
 AVERAGE_FILE = re.compile(r"ema-(\d+)-([\d.]+(?:e-\d+)?)\.safetensors")
@@ -33,7 +34,7 @@ class _Reader:
         return {name: tensor.float() for name, tensor in read_sealed(self.path)[0].items()}
 
 
-def is_run(path: Path) -> bool:
+def is_run(path: Path | str) -> bool:
     return (Path(path) / CONFIG).is_file() and (Path(path) / SNAPSHOTS).is_dir()
 
 
@@ -51,10 +52,10 @@ def load_run(folder: Path, std: float | None = None, images_seen: int | None = N
     stored = [s for s in snapshots if s.images_seen == end and math.isclose(s.std, std)]
     state = stored[0].load() if stored else reconstruct(snapshots, std, end)
     denoiser = build_denoiser(settings)
-    fill_in(denoiser, dict(state), Path(folder))
+    load_weights_into(denoiser, dict(state), Path(folder))
     denoiser = denoiser.to(device).eval().requires_grad_(False)
     config = {"denoiser": denoiser_config(denoiser), "images_seen": end, "ema": std}
-    return Model(denoiser, conditioner_for(settings), {**config, "settings": settings.plain()})
+    return Model(denoiser, conditioner_for(settings), config={**config, "settings": settings.plain()})
 
 
 def run_settings(folder: Path) -> Settings:

@@ -1,4 +1,4 @@
-"""Latent networks told by text (SDXL, SD 1.5 and their kin) as denoisers.
+"""Text-conditioned latent networks (SDXL, SD 1.5 and others) as denoisers.
 
 A condition is one row of numbers, so that samplers and locality measures take it like any other: the text
 encoders' sequence, then (SDXL only) their pooled vector and the six numbers about the image's size.
@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tessera.errors import UserError
-from tessera.models.contract import Discrete, FromNoise, FromV
+from tessera.models.adapters import DiscreteTime, from_prediction
 
-PREDICTS: dict[str, type[Discrete]] = {"epsilon": FromNoise, "v_prediction": FromV}
 SIZES = 6  # numbers about an image's size: original (h, w), crop (top, left), target (h, w)
 FAST = [
     SDPBackend.FLASH_ATTENTION,
@@ -38,7 +37,7 @@ class TextCondition(NamedTuple):
 
 
 class TextUNet(nn.Module):
-    """A UNet2DConditionModel told one row of numbers per latent; predicts noise or v, as it was taught."""
+    """A UNet2DConditionModel whose condition is one row of numbers per latent; it predicts noise or v."""
 
     def __init__(self, unet: nn.Module, tokens: int):
         super().__init__()
@@ -64,7 +63,7 @@ class TextUNet(nn.Module):
         (unet.enable_gradient_checkpointing if wanted else unet.disable_gradient_checkpointing)()
 
     def parts(self, cond: Tensor) -> TextCondition:
-        """Rows (B, dim) taken apart again."""
+        """Rows (B, dim) split into their parts."""
         width, pooled, sizes = self.widths
         ends = [self.tokens * width, pooled, sizes]
         if cond.ndim != 2 or cond.shape[1] != sum(ends):
@@ -75,19 +74,16 @@ class TextUNet(nn.Module):
 
     def forward(self, x: Tensor, time: Tensor, cond: Tensor) -> Tensor:
         dtype = next(self.unet.parameters()).dtype
-        told = self.parts(cond.to(dtype))
-        added = None if told.pooled is None else {"text_embeds": told.pooled, "time_ids": told.sizes}
+        given = self.parts(cond.to(dtype))
+        added = None if given.pooled is None else {"text_embeds": given.pooled, "time_ids": given.sizes}
         # Measures that batch gradients ask for plain attention, whose memory grows with the fourth power of the
         # image's side; gradients are taken one by one here, so the frugal kernels may stay. Blocks that are
         # recomputed in the backward pass must find there what they had, and hold one attention at a time.
         with nullcontext() if self.checkpointing else sdpa_kernel(FAST):
-            found = self.unet(x.to(dtype), time, told.sequence, added_cond_kwargs=added, return_dict=False)
-        return found[0].to(x.dtype)
+            output = self.unet(x.to(dtype), time, given.sequence, added_cond_kwargs=added, return_dict=False)
+        return output[0].to(x.dtype)
 
 
-def text_denoiser(net: TextUNet, alphas: Tensor, kind: str) -> Discrete:
+def text_denoiser(net: TextUNet, alphas: Tensor, kind: str) -> DiscreteTime:
     """The denoiser of latents x = clean + sigma * noise; `alphas` (T,) are the signal's shares in training."""
-    if kind not in PREDICTS:
-        known = " or ".join(PREDICTS)
-        raise UserError(f"The network predicts `{kind}`; only those that predict {known} are understood.")
-    return PREDICTS[kind](net, alphas)
+    return from_prediction(kind, net, alphas)

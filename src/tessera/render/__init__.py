@@ -1,1 +1,19 @@
-"""Scenes become pixels."""
+"""The renderer: scenes become images, instance masks and depth.
+
+`tessera.render` is this package and the public function `render` at once: calling the package renders.
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class _CallablePackage(ModuleType):
+    # An import of tessera.render.anything sets `tessera.render` to the package, so a function could not keep that name.
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        from tessera.render.render import render
+
+        return render(*arguments, **options)
+
+
+sys.modules[__name__].__class__ = _CallablePackage

@@ -24,7 +24,7 @@ from tessera.cli.explore import extra_needed
 from tessera.cli.main import main
 from tessera.errors import UserError
 from tessera.evaluation.kmax import TrainingRange
-from tessera.models.model_folder import Model
+from tessera.models.model import Model
 from tessera.render.image_io import to_uint8
 from tessera.sampling.sample import sample
 from tessera.sampling.schedule import noise_levels
@@ -257,7 +257,7 @@ def test_a_model_whose_settings_are_null_has_a_card(models, monkeypatch):
     monkeypatch.setattr(Model, "max_train_objects", 3)  # this and the label are read elsewhere
     monkeypatch.setattr(SessionModel, "training", TrainingRange(3, "all"))
     entry = models["exp1"]
-    bare = replace(entry, model=replace(entry.model, config={**entry.model.config, "settings": None}))
+    bare = replace(entry, model=entry.model.copy_with(config={**entry.model.config, "settings": None}))
     assert bare.card()["about"] == ""
 
 

@@ -197,8 +197,8 @@ def test_v_prediction_is_understood_and_others_are_refused(sdxl):
     with torch.no_grad():
         v = one.net(x / 5**0.5, one.plain.time(sigma[None]), one.conditioner("a cat"))
         assert (one.plain(x, sigma, one.conditioner("a cat")) - (x / 5 - 2 / 5**0.5 * v)).abs().max() < 1e-5
-    with pytest.raises(UserError, match="predicts `sample`"):
-        _ = Sdxl(stable_diffusion("sample"), "other").plain
+    with pytest.raises(UserError, match="predicts `flow_prediction`"):
+        _ = Sdxl(stable_diffusion("flow_prediction"), "other").plain
 
 
 def test_no_gradient_is_kept_for_weights(sdxl):

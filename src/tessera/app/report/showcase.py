@@ -16,7 +16,8 @@ from tessera.app.report.write import write_page
 from tessera.console import say
 from tessera.devices import synchronize
 from tessera.evaluation.detection import ObjectDetector
-from tessera.models.model_folder import Model, load_model, shipped
+from tessera.models.model import Model
+from tessera.models.model_folder import load_model, shipped
 from tessera.models.patchwise import Patchwise
 from tessera.provenance import provenance
 from tessera.studies.clevr.tables import k_max_words

@@ -8,7 +8,7 @@ from tessera.app.report.measure import ColumnEvaluator, ReportConfig
 from tessera.app.report.page import page
 from tessera.devices import pick_device
 from tessera.files import atomic, make_folder
-from tessera.models.model_folder import Model
+from tessera.models.model import Model
 
 
 def report_on(

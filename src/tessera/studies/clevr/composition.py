@@ -1,6 +1,6 @@
 """Can a model that fails be made to compose without training it again? K_max of each way to ask it, with its cost."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ class ReproduceComposition:
     ) -> tuple[dict[str, Any], dict[int, list[ShownImages]]]:
         """K_max and shares, and passes of the network per image and look; and some of the images."""
         composed = compose_by_name(model.denoiser, model.conditioner, way, self.radius, self.batch)
-        asked = replace(model, denoiser=composed)
+        asked = model.copy_with(denoiser=composed)
         answers = examiner.run(asked, evaluation)
         scores = examiner.mark(asked, answers)
         kept = [{name: row[name] for name in KEPT} for row in scores["rows"]]

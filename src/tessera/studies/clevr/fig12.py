@@ -32,7 +32,7 @@ from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.files import make_folder, write_json
 from tessera.models.build import build_denoiser
-from tessera.models.model_folder import Model
+from tessera.models.model import Model
 from tessera.models.run_snapshots import load_run
 from tessera.plots.figures import save_figure
 from tessera.provenance import provenance

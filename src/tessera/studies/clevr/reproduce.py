@@ -21,7 +21,7 @@ from tessera.errors import UserError
 from tessera.evaluation.kmax import TrainingRange
 from tessera.files import make_folder, read_json, rounded, write_json
 from tessera.models.build import build_denoiser
-from tessera.models.model_folder import Model
+from tessera.models.model import Model
 from tessera.models.run_snapshots import load_run, stored_averages
 from tessera.provenance import provenance
 from tessera.studies.clevr.entries import IMAGES

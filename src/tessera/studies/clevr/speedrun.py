@@ -27,7 +27,8 @@ from tessera.evaluation.calibrate import load_calibration
 from tessera.evaluation.detector import load_detector
 from tessera.files import make_folder
 from tessera.models.build import build_denoiser, conditioner_for, denoiser_config
-from tessera.models.model_folder import Model, save_model
+from tessera.models.model import Model
+from tessera.models.model_folder import save_model
 from tessera.provenance import provenance
 from tessera.sampling.prompts import parse_ks
 from tessera.studies.clevr.evaluate import EvaluationConfig, Evaluator
@@ -210,7 +211,7 @@ class Race:
         if self.model is None:
             denoiser = self.trainer.averaged()
             config = {"denoiser": denoiser_config(denoiser), "settings": self.settings.plain()}
-            self.model = self.examiner.ready(Model(denoiser, conditioner_for(self.settings), config))
+            self.model = self.examiner.ready(Model(denoiser, conditioner_for(self.settings), config=config))
         else:
             self.model.denoiser.load_state_dict(self.trainer.averages.state(min(self.settings.training.ema)))
         return self.model

@@ -15,12 +15,12 @@ from tessera.console import NARROW, publish, say
 from tessera.devices import DeviceName, PrecisionName, pick_device, precision_on, synchronize
 from tessera.errors import UserError
 from tessera.files import atomic, read_json
+from tessera.models.model import Model
 from tessera.models.model_folder import (
     CARD,
     CONFIG,
     WEIGHTS,
     ZOO_FOLDERS,
-    Model,
     find_model,
     is_model_folder,
     load_model,
