@@ -4,16 +4,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tessera.denoiser.build import build_denoiser
-from tessera.experiments import settings_for
-from tessera.images.render import render
-from tessera.judge import load_judge
-from tessera.sampler import noise_levels, sample
-from tessera.training.loop import Learner
-from tessera.training.run import stream_for
 
 from tessera import load
+from tessera.config import settings_for
+from tessera.evaluation.detector import load_detector
+from tessera.models.build import build_denoiser
+from tessera.render.render import render
+from tessera.sampling import noise_levels, sample
 from tessera.scenes import Scenes
+from tessera.training.run_folder import stream_for
+from tessera.training.trainer import Trainer
 
 Prepared = tuple[Callable[[], Any], float, str]
 CPU = torch.device("cpu")
@@ -21,17 +21,17 @@ CPU = torch.device("cpu")
 
 def training(experiment: str, preset: str, batch: int) -> Prepared:
     """Steps of the plain, uncompiled training, rendering included."""
-    changes = {"batch": batch, "stockpile": 8 * batch, "compile": "off", "precision": "float32"}
+    changes = {"batch": batch, "render_batch": 8 * batch, "compile": "off", "precision": "float32"}
     settings = settings_for(experiment, preset, {"training": changes})
     torch.manual_seed(0)
-    learner = Learner(build_denoiser(settings), settings.training, CPU)
-    batches = stream_for(settings).steps(0, batch, settings.training.stockpile, device=CPU)
-    return lambda: learner.step(next(batches)), 1, "steps"
+    trainer = Trainer(build_denoiser(settings), settings.training, CPU)
+    batches = stream_for(settings).steps(0, batch, settings.training.render_batch, device=CPU)
+    return lambda: trainer.step(next(batches)), 1, "steps"
 
 
 def sampling(name: str, steps: int) -> Prepared:
     model = load(name)
-    cond = model.tell.at([(0.65, 0.65), (0.25, 0.65), (0.65, 0.25)])
+    cond = model.conditioner.at([(0.65, 0.65), (0.25, 0.65), (0.65, 0.25)])
     sigmas = noise_levels(steps)
     return lambda: sample(model.denoiser, cond, model.size, range(1), sigmas=sigmas), 1, "images"
 
@@ -42,9 +42,9 @@ def rendering(quality: str, count: int) -> Prepared:
 
 
 def detecting(count: int) -> Prepared:
-    judge = load_judge(device=CPU)
+    detector = load_detector(device=CPU)
     images = render(Scenes(objects=(1, 6)).draw(count, seed=0), size=64)["rgb"]
-    return lambda: judge.find(images), count, "images"
+    return lambda: detector.find(images), count, "images"
 
 
 def drawing_scenes(count: int) -> Prepared:
