@@ -97,11 +97,11 @@ def test_conditions_and_seeds_must_fit(net):
         sample(net, torch.zeros(2, 3), 8, [1, 2, 3])
 
 
-# -- the verb's repairs ----------------------------------------------------------------------------------------
+# -- the verb ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def told_locations(tmp_path_factory):
+def location_model(tmp_path_factory):
     """A model folder whose network is awake and sees everything."""
     settings = settings_for("exp1", "tiny", {"data": {"size": 16}, "denoiser": {"width": 8}})
     network = build_denoiser(settings).requires_grad_(False)
@@ -116,13 +116,13 @@ LOCATIONS = ((0.1, 0.1), (0.8, 0.7))
 
 
 @pytest.fixture
-def by_verb(told_locations, tmp_path):
+def by_verb(location_model, tmp_path):
     """`by_verb("--s-churn", 20)`: the image that `tessera sample` makes, and its record."""
 
     def run(*words):
         given = ["--locations", "0.1,0.1 0.8,0.7", "--each", "1", "--steps", "2", "--device", "cpu"]
         with pytest.raises(SystemExit) as left:
-            main([str(word) for word in ("sample", told_locations, *given, "--out", tmp_path, *words)])
+            main([str(word) for word in ("sample", location_model, *given, "--out", tmp_path, *words)])
         assert left.value.code == 0
         return load_png(tmp_path / "k02" / "0000.png"), read_json(tmp_path / "samples.json")
 
@@ -130,7 +130,7 @@ def by_verb(told_locations, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../victim.txt", "{tmp}/victim.txt", "linked/victim.txt", "link.txt"])
-def test_a_record_that_names_files_outside_its_folder_deletes_nothing(told_locations, tmp_path, capfd, name):
+def test_a_record_that_names_files_outside_its_folder_deletes_nothing(location_model, tmp_path, capfd, name):
     out, victim = tmp_path / "out", tmp_path / "victim.txt"
     out.mkdir()
     victim.write_text("precious")
@@ -143,7 +143,7 @@ def test_a_record_that_names_files_outside_its_folder_deletes_nothing(told_locat
         main(
             [
                 "sample",
-                str(told_locations),
+                str(location_model),
                 "--locations",
                 "0.1,0.1",
                 "--each",
@@ -172,17 +172,17 @@ def test_a_image_is_not_written_through_a_link_that_leads_away(by_verb, tmp_path
 
 
 @pytest.mark.parametrize("record", [[], {"images": [3]}, {"images": 3}, {"images": [{}]}])
-def test_a_record_that_is_none_is_told_in_one_sentence(record, told_locations, tmp_path, capfd):
+def test_a_broken_record_is_refused_in_one_sentence(record, location_model, tmp_path, capfd):
     write_json(tmp_path / "samples.json", record)
     with pytest.raises(SystemExit) as left:
-        main(["sample", str(told_locations), "--locations", "0.1,0.1", "--out", str(tmp_path)])
+        main(["sample", str(location_model), "--locations", "0.1,0.1", "--out", str(tmp_path)])
     assert left.value.code == 2 and "is not what `tessera sample` writes" in capfd.readouterr().err
 
 
 @pytest.fixture
-def by_hand(told_locations):
+def by_hand(location_model):
     """The same by the library; `denoise` may stand in for the model's network."""
-    model = load_model(told_locations)
+    model = load_model(location_model)
 
     def run(seed, denoise=model.denoiser, **more):
         return to_uint8(
@@ -193,31 +193,31 @@ def by_hand(told_locations):
 
 
 @pytest.mark.parametrize("how", ["sum", "project", "localize"])
-def test_the_verb_repairs_as_the_library_does(told_locations, by_verb, by_hand, how):
-    model = load_model(told_locations)
-    (plain, _), (repaired, record) = by_verb(), by_verb("--compose", how, "--radius", "1")
+def test_the_verb_composes_as_the_library_does(location_model, by_verb, by_hand, how):
+    model = load_model(location_model)
+    (plain, _), (composed, record) = by_verb(), by_verb("--compose", how, "--radius", "1")
     seed = record["images"][0]["seed"]
     assert torch.equal(plain, by_hand(seed))
     assert torch.equal(
-        repaired, by_hand(seed, compose_by_name(model.denoiser, model.conditioner, how, radius=1))
+        composed, by_hand(seed, compose_by_name(model.denoiser, model.conditioner, how, radius=1))
     )
-    assert not torch.equal(plain, repaired) and record["compose"] == how
+    assert not torch.equal(plain, composed) and record["compose"] == how
 
 
-def test_the_verb_stirs_as_the_library_does(by_verb, by_hand):
+def test_the_verb_adds_noise_as_the_library_does(by_verb, by_hand):
     (plain, _), (noisy, record) = by_verb(), by_verb("--s-churn", 20)
     assert torch.equal(noisy, by_hand(record["images"][0]["seed"], s_churn=20))
     assert not torch.equal(plain, noisy) and record["s_churn"] == 20
 
 
-def test_the_record_tells_the_precision_and_the_batch_is_as_large_as_asked(by_verb, monkeypatch):
+def test_the_record_has_the_precision_and_the_batch_its_size(by_verb, monkeypatch):
     sizes = []
     real = verbs.sample
 
     def spy(denoise, cond, size, seeds, **options):
-        def counted(x, *told, **more):
+        def counted(x, *rest, **more):
             sizes.append(len(x))
-            return denoise(x, *told, **more)
+            return denoise(x, *rest, **more)
 
         return real(counted, cond, size, seeds, **options)
 
@@ -229,26 +229,26 @@ def test_the_record_tells_the_precision_and_the_batch_is_as_large_as_asked(by_ve
 @pytest.mark.parametrize(
     ("words", "sentence"), [(["--batch", "0"], "At least one image"), (["--k", "1"], "leave it out")]
 )
-def test_prompts_that_cannot_be_met_are_refused(told_locations, capfd, tmp_path, words, sentence):
+def test_prompts_that_cannot_be_met_are_refused(location_model, capfd, tmp_path, words, sentence):
     with pytest.raises(SystemExit) as left:
-        main(["sample", str(told_locations), "--locations", "0.5,0.5", "--out", str(tmp_path / "o"), *words])
+        main(["sample", str(location_model), "--locations", "0.5,0.5", "--out", str(tmp_path / "o"), *words])
     assert left.value.code == 2 and sentence in " ".join(capfd.readouterr().err.split())
     assert not (tmp_path / "o").exists()
 
 
-def test_the_same_k_is_asked_for_once():
+def test_a_repeated_k_counts_once():
     assert parse_ks("3,1-3,2") == [3, 1, 2]
 
 
-def test_images_are_made_where_a_loaded_model_lives(told_locations):
-    model = load_model(told_locations)
+def test_images_are_made_where_a_loaded_model_lives(location_model):
+    model = load_model(location_model)
     model.denoiser.to("meta")
     assert home(model, model.conditioner.at(LOCATIONS)) == torch.device("meta")
 
 
-def test_a_number_of_threads_is_not_negative(told_locations, capfd, tmp_path):
+def test_a_number_of_threads_is_not_negative(location_model, capfd, tmp_path):
     with pytest.raises(SystemExit) as left:
-        main(["sample", str(told_locations), "--threads", "-1", "--out", str(tmp_path)])
+        main(["sample", str(location_model), "--threads", "-1", "--out", str(tmp_path)])
     assert left.value.code == 2 and "not negative" in capfd.readouterr().err
 
 

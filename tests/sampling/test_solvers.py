@@ -173,7 +173,7 @@ def test_stochastic_steps_are_at_the_raised_noise_level():
     assert [step.sigma for step in steps] == pytest.approx(raised)
 
 
-def test_a_step_is_computed_only_when_it_is_asked_for():
+def test_a_step_is_computed_only_when_it_is_needed():
     calls = []
 
     def counting(x, sigma):
@@ -218,19 +218,19 @@ def test_guidance_moves_away_from_the_weaker_one():
     torch.testing.assert_close(pulled, strong + 1.5 * (strong - weak))
 
 
-def test_guidance_of_weight_one_never_asks_the_weaker_one():
+def test_guidance_of_weight_one_never_calls_the_weaker_one():
     def never(x, sigma, cond=None):
         raise AssertionError
 
     assert guided(gaussian, never, 1) is gaussian
 
 
-def test_the_unconditional_twin_is_told_nothing():
-    told = []
-    unconditional(lambda x, sigma, cond=None: told.append(cond) or x)(
+def test_the_unconditional_network_has_no_condition():
+    conds = []
+    unconditional(lambda x, sigma, cond=None: conds.append(cond) or x)(
         torch.zeros(1), torch.ones(()), torch.ones(1)
     )
-    assert told == [None]
+    assert conds == [None]
 
 
 def test_impossible_schedules_are_refused():

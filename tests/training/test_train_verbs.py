@@ -203,7 +203,7 @@ def test_sampling_carries_on_and_another_command_replaces_what_was_there(run, tm
 def test_samples_are_not_mixed_with_renders(run, tmp_path, capfd):
     (tmp_path / "scenes.json").write_text("{}")
     assert call("sample", run, "--k", "1", "--steps", "2", "--out", tmp_path) == 2
-    assert "something else than samples" in capfd.readouterr().err
+    assert "something other than samples" in capfd.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["scenes.json"]
 
 

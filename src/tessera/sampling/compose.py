@@ -1,9 +1,9 @@
-"""Composition at inference time: one denoiser asked about few conditions at a time, its answers put together.
+"""Composition at inference time: one denoiser called with few conditions at a time, and its outputs combined.
 
-Nothing is trained. Every way is a denoiser again, and counts what it costs.
+Nothing is trained. Each method is again a denoiser, D(x; sigma, c), and counts its cost.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, cast, get_args
 
 import torch
@@ -26,7 +26,7 @@ Regions = Callable[[Sequence[Any], int], Tensor]
 
 
 class Composed(nn.Module):
-    """Shared by all ways: asks the denoiser, in batches, and counts.
+    """The denoiser itself, and the base of all methods: calls it in batches and counts.
 
     `calls` are calls of the denoiser, `passes` the images in them: K + 1 passes per image cost K + 1 times
     as much as the plain denoiser, however they are batched.
@@ -42,54 +42,54 @@ class Composed(nn.Module):
     def forward(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
         """The clean image (B, C, H, W) for noisy x, noise level () or (B,) and condition (B, dim)."""
         sigma = per_image(sigma, x)
-        if cond is None:
-            return self.prompt(x, sigma, None)
-        return self.composed(x, sigma, cond)
+        return self.denoise(x, sigma, None) if cond is None else self.composed(x, sigma, cond)
 
     def composed(self, x: Tensor, sigma: Tensor, cond: Tensor) -> Tensor:
-        return self.prompt(x, sigma, cond)
+        return self.denoise(x, sigma, cond)
 
-    def prompt(self, x: Tensor, sigma: Tensor, cond: Tensor | None) -> Tensor:
-        """The denoiser's answers, `batch` images at a time."""
+    def denoise(self, x: Tensor, sigma: Tensor, cond: Tensor | None) -> Tensor:
+        """The denoiser's output, `batch` images at a time."""
         step = self.batch or max(len(x), 1)
-        answers = []
+        outputs = []
         for start in range(0, len(x), step):
             rows = slice(start, start + step)
-            answers.append(self.denoiser(x[rows], sigma[rows], None if cond is None else cond[rows]))
-            self.calls, self.passes = self.calls + 1, self.passes + len(answers[-1])
-        return torch.cat(answers) if answers else x.clone()
+            outputs.append(self.denoiser(x[rows], sigma[rows], None if cond is None else cond[rows]))
+            self.calls, self.passes = self.calls + 1, self.passes + len(outputs[-1])
+        return torch.cat(outputs) if outputs else x.clone()
 
     def denoise_pairs(self, x: Tensor, sigma: Tensor, image: Tensor, cond: Tensor) -> tuple[Tensor, Tensor]:
-        """Answers about (image, condition) pairs, (V,) and (V, dim), each distinct pair asked only once.
+        """D of V pairs of an image's number (V,) and a condition (V, dim), once for each distinct pair.
 
-        Returns the answers (U, C, H, W) and which of them belongs to each pair (V,).
+        Returns the outputs (U, C, H, W), and which of them belongs to each pair (V,).
         """
         pairs = torch.cat([image[:, None].to(cond.dtype), cond], dim=1)
         distinct, which = pairs.unique(dim=0, return_inverse=True)
-        about = distinct[:, 0].long()
-        return self.prompt(x[about], sigma[about], distinct[:, 1:]), which
+        number = distinct[:, 0].long()
+        return self.denoise(x[number], sigma[number], distinct[:, 1:]), which
 
-    def singles(self, cond: Tensor) -> list[tuple[int, Any]]:
-        """(image, wanted) for every single condition of every image."""
-        return [
-            (row, wanted)
-            for row, all_wanted in enumerate(self.conditioner.conditions(cond))
-            for wanted in all_wanted
-        ]
+    def each_alone(self, x: Tensor, sigma: Tensor, cond: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
+        """D without a condition (B, C, H, W), and D with each single condition of each image (C, H, W)."""
+        wanted_of = self.conditioner.conditions(cond)
+        numbers, conds = [*range(len(cond))], [self._at(cond).expand(len(cond), -1)]
+        for number, wanted in enumerate(wanted_of):
+            numbers += [number] * len(wanted)
+            conds += [self._at(cond, one) for one in wanted]
+        outputs, which = self.denoise_pairs(
+            x, sigma, torch.tensor(numbers, device=cond.device), torch.cat(conds)
+        )
+        single = which[len(cond) :].split([len(wanted) for wanted in wanted_of])
+        return outputs[which[: len(cond)]], [[outputs[row] for row in rows] for rows in single]
 
-    def single_conditions(self, singles: Sequence[tuple[int, Any]], cond: Tensor) -> tuple[Tensor, Tensor]:
-        """Pairs for `denoise_pairs`: every image with no condition, then with each of its own alone."""
-        unconditional = self.conditioner.at((), device=cond.device).to(cond).expand(len(cond), -1)
-        alone = [self.conditioner.at((wanted,), device=cond.device).to(cond) for _, wanted in singles]
-        numbers = [*range(len(cond)), *(row for row, _ in singles)]
-        return torch.tensor(numbers, device=cond.device), torch.cat([unconditional, *alone])
+    def _at(self, cond: Tensor, *wanted: Any) -> Tensor:
+        """The condition (1, dim) of these alone, like `cond`."""
+        return self.conditioner.at(wanted, device=cond.device).to(cond)
 
 
 class Sum(Composed):
-    """none + weight * sum_j (only j - none): scores added up (Du et al. 2023, Liu et al. 2022).
+    """D(none) + weight * sum_j (D(only j) - D(none)): scores added up (Du et al. 2023, Liu et al. 2022).
 
-    For a projective composition this is exact too: away from its region a condition changes nothing. It fails
-    where conditions move pixels that are not theirs, as those changes add up.
+    For a projective composition this is exact too, since a condition changes nothing outside its region. It fails
+    where a condition changes other pixels, as those changes add up.
     """
 
     def __init__(
@@ -99,18 +99,18 @@ class Sum(Composed):
         self.weight = weight
 
     def composed(self, x: Tensor, sigma: Tensor, cond: Tensor) -> Tensor:
-        singles = self.singles(cond)
-        answers, which = self.denoise_pairs(x, sigma, *self.single_conditions(singles, cond))
-        clean = answers[which[: len(x)]]
-        for (row, _), number in zip(singles, which[len(x) :].tolist()):
-            clean[row] = clean[row] + self.weight * (answers[number] - answers[which[row]])
+        unconditional, alone = self.each_alone(x, sigma, cond)
+        clean = unconditional.clone()
+        for number, outputs in enumerate(alone):
+            for output in outputs:
+                clean[number] += self.weight * (output - unconditional[number])
         return clean
 
 
 class Project(Composed):
-    """Lemma 1 as a sampler: each region from a pass told only its own condition, the rest from one told nothing.
+    """Lemma 1 as a sampler: the region of j from D(only j), the other pixels from D(none).
 
-    Patches are told one by one, so that a patch network which hears as far as the regions reach needs a single pass.
+    A patch network whose `cond_radius` is `radius` needs a single pass: each patch gets its own condition.
     """
 
     def __init__(
@@ -125,139 +125,111 @@ class Project(Composed):
         self.in_one_pass = (
             regions is None and isinstance(denoiser, Patchwise) and denoiser.cond_radius == radius
         )
-        if regions is None:
-            regions = nearest_regions(spatial(conditioner).cells, radius)
-        self.regions = regions
+        self.regions = regions or nearest_regions(_spatial(conditioner).cells, radius)
 
     def composed(self, x: Tensor, sigma: Tensor, cond: Tensor) -> Tensor:
         if self.in_one_pass:
             return self.by_patches(x, sigma, cond)
-        singles = self.singles(cond)
-        answers, which = self.denoise_pairs(x, sigma, *self.single_conditions(singles, cond))
-        clean = answers[which[: len(x)]]
-        wanted_of = self.conditioner.conditions(cond)
-        own = which[len(x) :].split([len(wanted) for wanted in wanted_of])
-        for row, wanted in enumerate(wanted_of):
-            masks = self.regions(wanted, x.shape[-1]).to(x.device)  # (K, H, W)
-            for mask, number in zip(masks, own[row].tolist()):
-                clean[row] = torch.where(mask, answers[number], clean[row])
+        clean, alone = self.each_alone(x, sigma, cond)
+        for number, masks in enumerate(self.masks(cond, x.shape[-1])):
+            for mask, output in zip(masks, alone[number]):
+                clean[number] = torch.where(mask, output, clean[number])
         return clean
 
+    def masks(self, cond: Tensor, size: int) -> Iterator[Tensor]:
+        """The regions (K, size, size) of every image."""
+        for wanted in self.conditioner.conditions(cond):
+            yield self.regions(wanted, size).to(cond.device)
+
     def by_patches(self, x: Tensor, sigma: Tensor, cond: Tensor) -> Tensor:
-        """Every patch is told the one condition whose region its cell belongs to, if any."""
+        """Every patch is conditioned on the one object whose region its cell belongs to, if any."""
         network = cast(Patchwise, self.denoiser)
         cells = every_cell(network.cells, x.device)
         patch_cond = []
-        for wanted in self.conditioner.conditions(cond):
-            alone = [
-                self.conditioner.at((), device=x.device),
-                *(self.conditioner.at((one,), device=x.device) for one in wanted),
-            ]
-            owned = self.regions(wanted, network.cells).flatten(1).to(x.device)  # (K, cells^2)
-            owner = (owned * torch.arange(1, len(wanted) + 1, device=x.device)[:, None]).sum(0)  # 0: nobody's
-            patch_cond.append(network.patch_cond(torch.cat(alone).to(cond)[owner], cells))
+        for wanted, masks in zip(self.conditioner.conditions(cond), self.masks(cond, network.cells)):
+            alone = torch.cat([self._at(cond), *(self._at(cond, one) for one in wanted)])  # (1 + K, dim)
+            numbers = torch.arange(1, len(wanted) + 1, device=x.device)
+            owner = (masks.flatten(1) * numbers[:, None]).sum(0)  # (cells^2,), 0: no object's region
+            patch_cond.append(network.patch_cond(alone[owner], cells))
         self.calls, self.passes = self.calls + 1, self.passes + len(x)
         return network.denoised(x, sigma, torch.cat(patch_cond))
 
 
 class Localize(Composed):
-    """Each cell from a pass told only the conditions within `radius` cells of it: a local conditional score in L.
+    """Each cell from D with only the conditions within `radius` cells of it: a local conditional score in L.
 
-    Cells with the same near conditions share a pass. What the denoiser looks at in the image (N) is left as
-    it is.
+    Cells with the same near conditions share a pass. The pixels that the denoiser depends on (N) stay as they are.
     """
 
     def __init__(
-        self, denoiser: Denoiser, conditioner: SpatialConditioner, radius: int = 2, batch: int | None = None
+        self, denoiser: Denoiser, conditioner: Conditioner, radius: int = 2, batch: int | None = None
     ):
         super().__init__(denoiser, conditioner, batch)
-        if radius < 0:
-            raise UserError(f"A radius is not negative, as {radius} is.")
-        self.near, self.radius = spatial(conditioner), radius
+        self.near, self.radius = _spatial(conditioner), _checked_radius(radius)
 
     def composed(self, x: Tensor, sigma: Tensor, cond: Tensor) -> Tensor:
-        cells, side = self.near.cells, x.shape[-1]
-        if side % cells:
-            raise UserError(f"{cells} cells do not divide an image of {side} pixels.")
+        cells, batch = self.near.cells, len(x)
         near = self.near.near_every_cell(cond, self.radius)  # (B, cells^2, dim)
-        image = torch.arange(len(x), device=x.device).repeat_interleave(cells**2)
-        answers, which = self.denoise_pairs(x, sigma, image, near.flatten(0, 1))
-        chosen = which.reshape(len(x), 1, cells, cells).repeat_interleave(side // cells, 2)
-        chosen = chosen.repeat_interleave(
-            side // cells, 3
-        )  # (B, 1, H, W): which answer each pixel comes from
-        pixels = answers.flatten(2).permute(1, 0, 2)  # (C, U, H * W)
-        return (
-            pixels.gather(1, chosen.flatten(2).permute(1, 0, 2).expand(len(pixels), -1, -1))
-            .permute(1, 0, 2)
-            .unflatten(2, (side, side))
-        )
-
-
-def spatial(conditioner: Conditioner) -> SpatialConditioner:
-    if not isinstance(conditioner, SpatialConditioner):
-        raise UserError(
-            "These conditions lie nowhere in the image, so that none is near; name regions instead."
-        )
-    return conditioner
-
-
-def nearest_regions(cells: int, radius: int) -> Regions:
-    """An object's region: the cells within `radius` of its own, each given to the nearest object (the first of equals)."""
-    if radius < 0:
-        raise UserError(f"A radius is not negative, as {radius} is.")
-
-    def regions(wanted: Sequence[Any], size: int) -> Tensor:
-        if size % cells:
-            raise UserError(f"{cells} cells do not divide an image of {size} pixels.")
-        if not len(wanted):
-            return torch.zeros(0, size, size, dtype=torch.bool)
-        own = cell_of(torch.tensor(wanted), cells)  # (K, 2)
-        offset = every_cell(cells)[None] - own[:, None]  # (K, cells^2, 2)
-        inside = offset.abs().amax(-1) <= radius
-        apart = torch.where(inside, offset.square().sum(-1), 2 * cells**2 + 1)
-        owner = F.one_hot(apart.argmin(0), len(wanted)).T.bool() & inside  # (K, cells^2)
-        grid = owner.unflatten(1, (cells, cells))
-        return grid.repeat_interleave(size // cells, 1).repeat_interleave(size // cells, 2)
-
-    return regions
-
-
-def sum(denoiser: Denoiser, conditioner: Conditioner, weight: float = 1.0, batch: int | None = None) -> Sum:
-    """Scores of single conditions added up."""
-    return Sum(denoiser, conditioner, weight, batch)
-
-
-def project(
-    denoiser: Denoiser,
-    conditioner: Conditioner,
-    radius: int = 2,
-    regions: Regions | None = None,
-    batch: int | None = None,
-) -> Project:
-    """Each region from a pass told only its own condition."""
-    return Project(denoiser, conditioner, radius, regions, batch)
-
-
-def localize(
-    denoiser: Denoiser, conditioner: SpatialConditioner, radius: int = 2, batch: int | None = None
-) -> Localize:
-    """Each cell from a pass told only its near conditions."""
-    return Localize(denoiser, conditioner, radius, batch)
+        image = torch.arange(batch, device=x.device).repeat_interleave(cells**2)
+        outputs, which = self.denoise_pairs(x, sigma, image, near.flatten(0, 1))
+        chosen = _enlarge(
+            which.reshape(batch, cells, cells), x.shape[-1]
+        )  # (B, H, W): the output of each pixel
+        # gather takes each pixel from its own output: (C, U, H W) at (C, B, H W)
+        pixels = outputs.flatten(2).transpose(0, 1)
+        clean = pixels.gather(1, chosen.flatten(1).expand(len(pixels), -1, -1))
+        return clean.transpose(0, 1).unflatten(2, x.shape[-2:])
 
 
 def compose_by_name(
     denoiser: Denoiser, conditioner: Conditioner, how: str, radius: int = 2, batch: int | None = None
 ) -> Composed:
-    """The denoiser `how` composes: plain, sum, project or localize."""
-    if how not in COMPOSE_METHODS:
-        raise UserError(f"A denoiser is composed {', '.join(COMPOSE_METHODS)}, not `{how}`.")
-    if how == "plain":
-        return Composed(denoiser, conditioner, batch)
-    if how == "sum":
-        return Sum(denoiser, conditioner, batch=batch)
-    return (
-        project(denoiser, conditioner, radius, batch=batch)
-        if how == "project"
-        else localize(denoiser, spatial(conditioner), radius, batch)
-    )
+    """The denoiser composed by the method `how`: plain, sum, project or localize."""
+    match how:
+        case "plain":
+            return Composed(denoiser, conditioner, batch)
+        case "sum":
+            return Sum(denoiser, conditioner, batch=batch)
+        case "project":
+            return Project(denoiser, conditioner, radius, batch=batch)
+        case "localize":
+            return Localize(denoiser, conditioner, radius, batch)
+    raise UserError(f"A denoiser is composed {', '.join(COMPOSE_METHODS)}, not `{how}`.")
+
+
+def nearest_regions(cells: int, radius: int) -> Regions:
+    """An object's region: the cells within `radius` of its own, each given to the nearest object (the first of equals)."""
+    _checked_radius(radius)
+
+    def regions(wanted: Sequence[Any], size: int) -> Tensor:
+        if not len(wanted):
+            return torch.zeros(0, size, size, dtype=torch.bool)
+        own = cell_of(torch.tensor(wanted), cells)  # (K, 2)
+        offset = every_cell(cells)[None] - own[:, None]  # (K, cells^2, 2)
+        inside = offset.abs().amax(-1) <= radius
+        # beyond the radius: farther than any cell within it
+        distance = torch.where(inside, offset.square().sum(-1), 2 * cells**2 + 1)
+        owner = F.one_hot(distance.argmin(0), len(wanted)).T.bool() & inside  # (K, cells^2)
+        return _enlarge(owner.unflatten(1, (cells, cells)), size)
+
+    return regions
+
+
+def _enlarge(grids: Tensor, size: int) -> Tensor:
+    """Grids (N, cells, cells) as images (N, size, size)."""
+    cells = grids.shape[-1]
+    if size % cells:
+        raise UserError(f"{cells} cells do not divide an image of {size} pixels.")
+    return grids.repeat_interleave(size // cells, 1).repeat_interleave(size // cells, 2)
+
+
+def _checked_radius(radius: int) -> int:
+    if radius < 0:
+        raise UserError(f"A radius is not negative, as {radius} is.")
+    return radius
+
+
+def _spatial(conditioner: Conditioner) -> SpatialConditioner:
+    if not isinstance(conditioner, SpatialConditioner):
+        raise UserError("These conditions have no location in the image; name their regions instead.")
+    return conditioner

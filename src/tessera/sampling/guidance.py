@@ -1,4 +1,4 @@
-"""Guidance is just another denoiser."""
+"""Guidance: two denoisers as one."""
 
 from torch import Tensor
 
@@ -6,23 +6,23 @@ from tessera.models.contract import Denoiser
 
 
 def guided(denoise: Denoiser, weaker: Denoiser, weight: float) -> Denoiser:
-    """Away from `weaker`: weaker + weight * (denoise - weaker); weight 1 never asks the weaker one.
+    """D_w + weight * (D - D_w) for a weaker denoiser D_w, which is not called where the weight is 1.
 
-    An unconditional network gives classifier-free guidance, a less trained one autoguidance. To drop the
-    condition of the same network, pass `unconditional(denoise)`.
+    Classifier-free guidance (Ho and Salimans 2022) with an unconditional network, or `unconditional(denoise)` for
+    the same one; autoguidance (Karras et al. 2024, Eq. 3) with a less trained one.
     """
     if weight == 1:
         return denoise
 
-    def pulled(x: Tensor, sigma: Tensor, cond: Tensor | None = None) -> Tensor:
-        floor = weaker(x, sigma, cond)
-        return floor + weight * (denoise(x, sigma, cond) - floor)
+    def guided_denoise(x: Tensor, sigma: Tensor, cond: Tensor | None = None) -> Tensor:
+        weak = weaker(x, sigma, cond)
+        return weak + weight * (denoise(x, sigma, cond) - weak)
 
-    return pulled
+    return guided_denoise
 
 
 def unconditional(denoise: Denoiser) -> Denoiser:
-    """The same network, told nothing."""
+    """The same network without its condition."""
 
     def unconditional_denoise(x: Tensor, sigma: Tensor, cond: Tensor | None = None) -> Tensor:
         return denoise(x, sigma, None)

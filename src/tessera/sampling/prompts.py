@@ -1,4 +1,4 @@
-"""What to ask of a model: the study's locations and colors for K = 0, 1, 2, ..., or a prompt of one's own."""
+"""Prompts: the study's locations and colors for K = 0, 1, 2, ..., or the user's own."""
 
 import re
 from dataclasses import dataclass
@@ -13,35 +13,27 @@ from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
 
 @dataclass(frozen=True)
 class Prompt:
-    """One image to make: what is wanted, and the seed that makes it this image and no other."""
+    """One image to sample: the objects wanted, and its seed."""
 
     name: str  # the folder it goes to, such as k03
     wanted: tuple[Any, ...]  # locations (x, y), or color names
     seed: int
-    conditioned_on: tuple[Any, ...] | None = None  # what the model hears of it, where that is coarser
+    conditioned_on: tuple[Any, ...] | None = None  # the cell centers, where a grid is coarser than `wanted`
 
     @property
     def targets(self) -> tuple[Any, ...]:
-        """Where objects must appear: a model told a cell of the grid cannot know where in the cell one points."""
+        """Where objects must appear: for a grid the centers of its cells, as the condition says no more."""
         return self.wanted if self.conditioned_on is None else self.conditioned_on
 
     @property
     def record(self) -> dict[str, Any]:
         """As samples.json has it."""
-        colors = [want for want in self.wanted if isinstance(want, str)]
         locations = [list(want) for want in self.wanted if not isinstance(want, str)]
-        conditioned_on = (
-            {}
-            if self.conditioned_on is None
-            else {"conditioned_on": [list(location) for location in self.conditioned_on]}
-        )
-        return {
-            "k": len(self.wanted),
-            "locations": locations,
-            **conditioned_on,
-            "colors": colors,
-            "seed": self.seed,
-        }
+        record: dict[str, Any] = {"k": len(self.wanted), "locations": locations}
+        if self.conditioned_on is not None:
+            record["conditioned_on"] = [list(location) for location in self.conditioned_on]
+        colors = [want for want in self.wanted if isinstance(want, str)]
+        return {**record, "colors": colors, "seed": self.seed}
 
 
 def study_prompts(conditioner: Conditioner, ks: list[int], each: int, seed: int) -> list[Prompt]:
@@ -60,28 +52,28 @@ def own_prompts(conditioner: Conditioner, wanted: tuple[Any, ...], each: int, se
 
 def prompt_for(conditioner: Conditioner, wanted: tuple[Any, ...], seed: int, n: int) -> Prompt:
     """Image n of a prompt."""
-    conditioned_on = (
-        tuple(cell_center(conditioner, location) for location in wanted)
-        if isinstance(conditioner, LocationGrid)
-        else None
-    )
+    conditioned_on = None
+    if isinstance(conditioner, LocationGrid):
+        conditioned_on = tuple(cell_center(conditioner, location) for location in wanted)
     return Prompt(f"k{len(wanted):02d}", wanted, image_seed(seed, len(wanted), n), conditioned_on)
 
 
 def cell_center(conditioner: LocationGrid, location: Location) -> Location:
-    """The location as a grid tells it: the center of its cell."""
+    """The center of the location's cell."""
     return conditioner.conditions(conditioner.at([location]))[0][0]
 
 
 def check_number(conditioner: Conditioner, k: int, known: int | None) -> None:
     if conditioner.capacity is not None and k > conditioner.capacity:
-        raise UserError(f"K = {k} is beyond what this model can be told: {conditioner.capacity} conditions.")
+        raise UserError(
+            f"K = {k} is more than this model can be conditioned on: {conditioner.capacity} conditions."
+        )
     if known is not None and k > known:
-        raise UserError(f"The study asks for at most {known} conditions, not {k}; name your own instead.")
+        raise UserError(f"The study has at most {known} conditions, not {k}; name your own instead.")
 
 
 def image_seed(seed: int, k: int, n: int) -> int:
-    """Image n of K has one seed, whichever other images are made with it."""
+    """The seed of image n of K, whichever other images are sampled with it."""
     return (seed << 32) + (k << 20) + n
 
 
@@ -102,5 +94,5 @@ def parse_locations(text: str) -> tuple[tuple[float, float], ...]:
 
 
 def parse_colors(text: str) -> tuple[str, ...]:
-    """`red,blue` as color names; the conditioner knows which there are."""
+    """`red,blue` as color names, which the conditioner checks."""
     return tuple(word for word in text.replace(",", " ").split())

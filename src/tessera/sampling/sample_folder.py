@@ -22,13 +22,13 @@ from tessera.sampling.schedule import noise_levels
 
 SHEET_COLUMNS = 8
 SAMPLES_FILE = "samples.json"
-OTHERS = ("scenes.json", "config.json")  # of renders, runs and models, which samples must not be mixed with
+OTHERS = ("scenes.json", "config.json")  # of renders, runs and models, with which samples must not be mixed
 
 
 def save_samples(
     out: Path, facts: dict[str, Any], prompts: list[Prompt], draw: Callable[[list[Prompt]], Iterator[Tensor]]
 ) -> tuple[dict[str, Any], Tensor]:
-    """What `asks` are for, as files: what samples.json says, and the images, of which only missing ones are drawn."""
+    """The samples of these prompts as files, of which only missing ones are drawn: the record, and all images."""
     names = _file_names(prompts)
     record = {**facts, "images": [{"file": name, **prompt.record} for name, prompt in zip(names, prompts)]}
     prepare_sample_folder(out, record)
@@ -43,11 +43,11 @@ def save_samples(
 
 
 def prepare_sample_folder(out: Path, record: dict[str, Any]) -> None:
-    """Makes the folder and its samples.json: images of the very same command stay, those of another one go."""
-    asked = resolve_inside(out, SAMPLES_FILE)
-    if not asked.is_file() and any((out / name).exists() for name in OTHERS):
-        raise UserError(f"{out} holds something else than samples; choose another folder (--out).")
-    before = read_json(asked) if asked.is_file() else {}
+    """Makes the folder and its samples.json: images of the same command stay, those of another are deleted."""
+    file = resolve_inside(out, SAMPLES_FILE)
+    if not file.is_file() and any((out / name).exists() for name in OTHERS):
+        raise UserError(f"{out} holds something other than samples; choose another folder (--out).")
+    before = read_json(file) if file.is_file() else {}
     earlier = _listed_images(out, before)
     if _without_provenance(before) != json.loads(json.dumps(_without_provenance(record))):
         for image in earlier:
@@ -60,7 +60,7 @@ def prepare_sample_folder(out: Path, record: dict[str, Any]) -> None:
 
 
 def _listed_images(out: Path, record: dict[str, Any]) -> list[Path]:
-    """The images an samples.json names; all names are checked before any image is touched."""
+    """The images a samples.json names; all names are checked before any image is deleted."""
     try:
         return [resolve_inside(out, entry["file"]) for entry in record.get("images", [])]
     except (KeyError, TypeError, AttributeError) as error:
@@ -109,7 +109,7 @@ def sample_prompts(
 
 
 def _save_image_grids(out: Path, prompts: list[Prompt], images: Tensor) -> None:
-    """A sheet per K, and one with the first few images of every K, a row each."""
+    """A grid per K, and one with the first few images of every K, a row each."""
     rows: dict[str, list[int]] = {}
     for n, prompt in enumerate(prompts):
         rows.setdefault(prompt.name, []).append(n)
