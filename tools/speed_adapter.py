@@ -20,8 +20,8 @@ CPU = torch.device("cpu")
 
 
 def training(experiment: str, preset: str, batch: int) -> Prepared:
-    """Steps of the plain, uncompiled training, rendering included."""
-    changes = {"batch": batch, "render_batch": 8 * batch, "compile": "off", "precision": "float32"}
+    """Steps of training as a CPU does it by default (uncompiled, in float32), rendering included."""
+    changes = {"batch": batch, "render_batch": 8 * batch}
     settings = settings_for(experiment, preset, {"training": changes})
     torch.manual_seed(0)
     trainer = Trainer(build_denoiser(settings), settings.training, CPU)
