@@ -60,9 +60,25 @@ def render(
     device=None,
     look: RenderConstants | None = None,
 ) -> dict[str, Tensor]:
-    """Draw scenes: rgb (B, 3, H, W) in [-1, 1]; mask (B, H, W), 0 stage and k object k; depth (B, H, W).
+    """Draw scenes: images, instance masks and depth.
 
-    Mask and depth (distance along the view axis) are those of the ray through each pixel's center.
+    Args:
+        scenes: scenes, or a batch of them as `Scenes.draw` returns.
+        size: side of a square in pixels, into which the 4:3 frame is squeezed as in the paper, or (width, height).
+        layers: of `rgb`, `mask` and `depth`.
+        quality: `true`, or `fast` with fewer samples per pixel and fewer reflections.
+        device: where to render; by default where the scenes are.
+        look: constants of the renderer; by default those fitted to Blender.
+
+    Returns:
+        A dict of tensors: rgb (B, 3, H, W) in [-1, 1]; mask (B, H, W), 0 for the stage and k for object k; depth
+        (B, H, W) along the view axis. Mask and depth are those of the ray through each pixel's center.
+
+    Example:
+        >>> import tessera
+        >>> scenes = tessera.Scenes(objects=3).draw(2, seed=0)
+        >>> tessera.render(scenes, size=32)["rgb"].shape
+        torch.Size([2, 3, 32, 32])
     """
     if unknown := set(layers) - set(LAYERS):
         raise UserError(f"There is no layer `{unknown.pop()}`; choose from {', '.join(LAYERS)}.")
