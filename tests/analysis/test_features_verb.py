@@ -6,7 +6,7 @@ import pytest
 import torch
 from waking import awake
 
-from tessera.analysis.feature_tables import words
+from doc_tables.features import words
 from tessera.cli.main import main
 from tessera.conditioning import LocationGrid
 from tessera.conditioning.unconditional import Unconditional
