@@ -35,7 +35,8 @@ from tessera.provenance import provenance
 from tessera.sampling.prompts import parse_ks
 from tessera.studies.clevr.evaluate import EvaluationConfig, Evaluator
 from tessera.training.run_folder import stream_for
-from tessera.training.trainer import Trainer, chosen_precision, chosen_strategy, train
+from tessera.training.strategies import chosen_precision, chosen_strategy
+from tessera.training.trainer import Trainer, train
 
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 LOG = "speedrun.jsonl"

@@ -22,7 +22,8 @@ from tessera.models.views import SeesPatches, innermost, trained_network
 from tessera.provenance import provenance
 from tessera.stats import student
 from tessera.training.run_folder import stream_for
-from tessera.training.trainer import Trainer, chosen_precision, chosen_strategy
+from tessera.training.strategies import chosen_precision, chosen_strategy
+from tessera.training.trainer import Trainer
 
 # Dense bfloat16 rates by the vendors' data sheets, operations per second; others count as unknown.
 PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12}

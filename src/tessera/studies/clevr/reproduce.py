@@ -32,7 +32,8 @@ from tessera.studies.clevr.runs import FORMAT, StudyPaths, StudyRun, evenly
 from tessera.training.distributed import ALONE
 from tessera.training.progress_bar import ProgressBar
 from tessera.training.run_folder import Outcome, RunFolder, train_run
-from tessera.training.trainer import Trainer, chosen_precision, chosen_strategy, forget_compiled
+from tessera.training.strategies import chosen_precision, chosen_strategy, forget_compiled
+from tessera.training.trainer import Trainer
 
 Keep = Literal["everything", "averages", "last"]
 LOCALITY = LocalityConfig(k=4, images=8, scenes=4, source="truth")  # how locality is measured along training
