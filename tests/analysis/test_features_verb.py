@@ -111,4 +111,4 @@ def test_colors_need_a_model_that_is_told_colors(capsys, hook_model, tmp_path):
     network = awake(build_denoiser(settings_for("exp1", "tiny", {"conditioner": {"kind": "nothing"}})))
     deaf = save_model(tmp_path / "deaf", network, Unconditional(), {})
     code, _, said = run(capsys, "features", deaf)
-    assert code == 2 and "told nothing" in said
+    assert code == 2 and "unconditional" in said
