@@ -7,11 +7,12 @@ python tools/write_api.py --check    # exit code 1 if it is out of date
 import importlib
 import inspect
 import re
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tessera
+from _common import program
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 PACKAGES = ("scenes", "conditioning", "sampling", "evaluation")
@@ -123,16 +124,22 @@ def first_sentence(text: str) -> str:
     return " ".join(text.split("\n\n")[0].split())
 
 
-def main() -> None:
-    text = page()
-    if "--check" in sys.argv[1:]:
-        sys.exit(
-            0
-            if PAGE.is_file() and PAGE.read_text() == text
-            else f"{PAGE} is out of date: python tools/write_api.py"
-        )
-    PAGE.write_text(text)
+@dataclass(frozen=True)
+class WriteApi:
+    """Write docs/api.md from the docstrings."""
 
+    check: bool = False
+    """Write nothing; exit code 1 if the page is out of date."""
+
+    def run(self) -> int:
+        text = page()
+        if self.check:
+            return int(not PAGE.is_file() or PAGE.read_text() != text)
+        PAGE.write_text(text)
+        return 0
+
+
+main = program(WriteApi)
 
 if __name__ == "__main__":
     main()

@@ -230,7 +230,7 @@ def swingby(results: Results) -> Rows:
 
 
 def overview(results: Results) -> Rows:
-    """The few numbers of the README, each with where it was measured; speed and accuracy of both qualities."""
+    """The few numbers of the README, each with where it was measured; docs/measurements.md has all speeds."""
     rows: Rows = [("what", "measured", "where")]
     for quality in ("true", "fast"):
         what = f"renderer against Blender, 128x128, quality `{quality}`, held-out images"
@@ -238,18 +238,7 @@ def overview(results: Results) -> Rows:
     for location, label in MACHINES.items():
         what, records = f"rendering on {label}, 64x64", small(results.several(f"bench-render-{location}*"))
         rows += [(what, render_rates(record), where(record)) for record in records] or [unknown(what, rows)]
-    for location, label in MACHINES.items():
-        what, records = f"detecting on {label}, 64x64", small(results.several(f"bench-detector-{location}*"))
-        rows += [(what, detector_rate(record), where(record)) for record in records] or [unknown(what, rows)]
-    for record in results.several("bench-train-*"):
-        size, weights = record["settings"]["data"]["size"], record["weights"] / 1e6
-        network = f"{record['settings']['experiment']}, {weights:.1f}M weights"
-        what = f"training {network}, {size}x{size}, {record['precision']}"
-        rows.append((what, f"{record['images_per_second']['mean']:,.0f} images/s", where(record)))
-    rows += [*headline(results), *scatter_headline(results)]
-    dynamics = results.one("dynamics-bench")
-    runs = f"{dynamics['runs_per_second']:,.0f} runs/s" if dynamics else NOT_MEASURED
-    return [*rows, ("phase diagrams of learning dynamics", runs, where(dynamics))]
+    return [*rows, *headline(results), *scatter_headline(results)]
 
 
 def accuracy_in_words(record: Record | None) -> tuple[str, str]:
@@ -271,10 +260,6 @@ def render_rates(record: Record) -> str:
     """Every quality measured, none singled out."""
     rates = {name: found["images_per_second"]["median"] for name, found in record["quality"].items()}
     return ", ".join(f"{rate:,.0f} images/s `{name}`" for name, rate in rates.items())
-
-
-def detector_rate(record: Record) -> str:
-    return f"{record['images_per_second']['median']:,.0f} images/s"
 
 
 def where(record: Record | None) -> str:

@@ -178,7 +178,7 @@ HEADLINE = ("exp1-M3", "exp2-M3", "exp2L-M1", "exp2L-M3", "exp3-M3", "exp3L-M3")
 
 
 def headline(results: Any) -> Rows:
-    """For the README: what was asked of three trainings, K_max, and the machine that trained them."""
+    """For the README: K_max of six experiments and the machine that trained them."""
     known = study_rows(results.one("study"))
     rows: Rows = []
     for name in HEADLINE:
@@ -193,8 +193,8 @@ def headline(results: Any) -> Rows:
 
 
 def still_words(row: Record) -> str:
-    """What the same weights do without the fresh noise they are examined with, where they are."""
-    return f", without fresh noise {ours(row['still'])}" if "still" in row else ""
+    """K_max of the same weights by deterministic sampling, where they are evaluated by stochastic sampling."""
+    return f", by deterministic sampling {ours(row['still'])}" if "still" in row else ""
 
 
 def fastest(results: Any) -> Rows:
