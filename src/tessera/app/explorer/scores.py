@@ -1,4 +1,4 @@
-"""What the detector says of a model's images, with boxes to draw."""
+"""The detector's score of each image, with boxes to draw."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,28 +8,29 @@ from torch import Tensor
 from tessera.app.explorer.models import SessionModel
 from tessera.evaluation.detection import Detection, ObjectDetector
 from tessera.evaluation.explain import describe, half_sides
-from tessera.evaluation.matching import Verdict, is_well_formed, wanted_colors
+from tessera.evaluation.matching import is_well_formed, wanted_colors
 from tessera.evaluation.truth import image_aspect
 from tessera.render.image_io import to_float, to_uint8
 from tessera.sampling.prompts import Prompt
 from tessera.studies.clevr.evaluate import succeeded, verdict_on
 
 
-def evaluated(
+def score_images(
     detector: ObjectDetector, entry: SessionModel, prompts: Sequence[Prompt], images: Tensor
 ) -> list[dict[str, Any]]:
-    """One record per image (N, 3, H, W). The detector sees 8-bit images, as it would in files."""
+    """One record per image (N, 3, H, W), rounded to 8 bits as in files."""
     found, ood = detector.look(to_float(to_uint8(images)))
     return [
-        record(entry, prompt, detections, float(odd)) for prompt, detections, odd in zip(prompts, found, ood)
+        _record(entry, prompt, detections, float(odd)) for prompt, detections, odd in zip(prompts, found, ood)
     ]
 
 
-def record(
+def _record(
     entry: SessionModel, prompt: Prompt, detections: Sequence[Detection], ood: float
 ) -> dict[str, Any]:
     verdict = verdict_on(detections, prompt, entry.model.conditioner)
-    location_of = {detection: location_index for location_index, detection in verdict.pairs}
+    target_of = {detection: target for target, detection in verdict.pairs}
+    taken, by_color = set(target_of.values()), entry.condition_kind == "colors"
     side = entry.model.size
     return {
         "ok": succeeded(verdict, entry.training),
@@ -40,14 +41,14 @@ def record(
         "malformed": verdict.malformed,
         "reason": verdict.reason,
         "ood": ood,
-        "filled": filled(verdict),
-        "prompts": list(wanted_colors(prompt.wanted)) if entry.told == "colors" else list(prompt.targets),
+        "filled": [n in taken for n in range(verdict.wanted)],
+        "targets": list(wanted_colors(prompt.wanted)) if by_color else list(prompt.targets),
         "detections": [
             {
-                "what": describe(detection),
+                "description": describe(detection),
                 "location": list(detection.location),
-                "box": box_of(detection, side),
-                "location_index": location_of.get(number),
+                "box": _box(detection, side),
+                "target": target_of.get(number),
                 "well_formed": is_well_formed(detection),
             }
             for number, detection in enumerate(detections)
@@ -55,13 +56,7 @@ def record(
     }
 
 
-def filled(verdict: Verdict) -> list[bool]:
-    """For every prompt, whether something fills it."""
-    taken = {location_index for location_index, _ in verdict.pairs}
-    return [location_index in taken for location_index in range(verdict.wanted)]
-
-
-def box_of(detection: Detection, side: int) -> list[float]:
+def _box(detection: Detection, side: int) -> list[float]:
     """Left, top, right and bottom in [0, 1]."""
     (x, y), (half_x, half_y) = detection.location, half_sides(detection, image_aspect(side, side))
     return [x - half_x, y - half_y, x + half_x, y + half_y]

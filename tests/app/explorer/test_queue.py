@@ -1,4 +1,4 @@
-"""Standing in line: fair turns, told positions, and leaving."""
+"""The queue: fair to every page, positions, and leaving."""
 
 import asyncio
 import threading
@@ -7,13 +7,13 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the explorer's extra is not installed")
 
-from tessera.app.explorer import queue as line_module
+from tessera.app.explorer import queue as module
 from tessera.app.explorer.queue import JobQueue, QueuedJob, events_of
 from tessera.errors import UserError
 
 
 @pytest.fixture
-def line():
+def queue():
     made = JobQueue()
     yield made
     made.close()
@@ -22,7 +22,7 @@ def line():
 
 
 class Blocked:
-    """Work that waits until it may go on, and knows whether it was dropped."""
+    """Work that waits until it may go on, and records whether it was dropped."""
 
     def __init__(self, steps=1):
         self.begun, self.go, self.dropped = threading.Event(), threading.Event(), threading.Event()
@@ -38,24 +38,24 @@ class Blocked:
             self.dropped.set()
 
 
-async def all_of(line, job):
-    return [event async for event in events_of(line, job)]
+async def all_of(queue, job):
+    return [event async for event in events_of(queue, job)]
 
 
-async def waiting(line, number):
-    while len(line.waiting) != number:
+async def waiting(queue, number):
+    while len(queue.waiting) != number:
         await asyncio.sleep(0.005)
 
 
-def test_a_job_tells_its_events_in_order_and_ends(line):
+def test_a_job_sends_its_events_in_order_and_ends(queue):
     async def main():
-        return await all_of(line, QueuedJob("a", iter([{"event": "one"}, {"event": "two"}])))
+        return await all_of(queue, QueuedJob("a", iter([{"event": "one"}, {"event": "two"}])))
 
-    told_events = [event["event"] for event in asyncio.run(main())]
-    assert told_events == ["queue", "begun", "one", "two", "end"]
+    names = [event["event"] for event in asyncio.run(main())]
+    assert names == ["queue", "started", "one", "two", "end"]
 
 
-def test_everybodys_first_job_comes_before_anybodys_second(line):
+def test_every_pages_first_job_comes_before_any_second_one(queue):
     done = []
 
     def work(name):
@@ -70,11 +70,11 @@ def test_everybodys_first_job_comes_before_anybodys_second(line):
         ]
         tasks = []
         for number, job in enumerate(jobs):
-            tasks.append(asyncio.create_task(all_of(line, job)))
+            tasks.append(asyncio.create_task(all_of(queue, job)))
             if number == 0:
                 await asyncio.to_thread(first.begun.wait, 10)
             else:
-                await waiting(line, number)
+                await waiting(queue, number)
         first.go.set()
         await asyncio.gather(*tasks)
 
@@ -82,15 +82,15 @@ def test_everybodys_first_job_comes_before_anybodys_second(line):
     assert done == ["late2", "eager0", "eager1"]
 
 
-def test_who_waits_is_told_how_many_are_before_and_moves_up(line):
+def test_a_waiting_page_gets_its_position_and_moves_up(queue):
     async def main():
         blocked = [Blocked(), Blocked()]
         tasks = [
-            asyncio.create_task(all_of(line, QueuedJob(f"page {n}", iter(b)))) for n, b in enumerate(blocked)
+            asyncio.create_task(all_of(queue, QueuedJob(f"page {n}", iter(b)))) for n, b in enumerate(blocked)
         ]
-        await waiting(line, 1)
-        last = asyncio.create_task(all_of(line, QueuedJob("last", iter([{"event": "step"}]))))
-        await waiting(line, 2)
+        await waiting(queue, 1)
+        last = asyncio.create_task(all_of(queue, QueuedJob("last", iter([{"event": "step"}]))))
+        await waiting(queue, 2)
         for b in blocked:
             b.go.set()
         await asyncio.gather(*tasks)
@@ -100,40 +100,40 @@ def test_who_waits_is_told_how_many_are_before_and_moves_up(line):
     assert ahead[0] == 2 and ahead == sorted(ahead, reverse=True) and ahead[-1] <= 1
 
 
-def test_abandoned_work_stops_after_the_step_it_is_in(line):
+def test_abandoned_work_stops_after_the_step_it_is_in(queue):
     async def main():
         work = Blocked(steps=1000)
-        task = asyncio.create_task(all_of(line, QueuedJob("a", work.__iter__())))
+        task = asyncio.create_task(all_of(queue, QueuedJob("a", work.__iter__())))
         await asyncio.to_thread(work.begun.wait, 10)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         work.go.set()
         assert await asyncio.to_thread(work.dropped.wait, 10)
-        return await all_of(line, QueuedJob("b", iter([{"event": "fine"}])))
+        return await all_of(queue, QueuedJob("b", iter([{"event": "fine"}])))
 
     assert {"event": "fine"} in asyncio.run(main())
 
 
-def test_who_leaves_while_waiting_is_never_served(line):
+def test_a_page_that_leaves_while_waiting_is_never_served(queue):
     served = []
 
     async def main():
         first = Blocked()
-        task = asyncio.create_task(all_of(line, QueuedJob("a", iter(first))))
+        task = asyncio.create_task(all_of(queue, QueuedJob("a", iter(first))))
         await asyncio.to_thread(first.begun.wait, 10)
-        leaver = asyncio.create_task(all_of(line, QueuedJob("b", (served.append(n) for n in range(3)))))
-        await waiting(line, 1)
+        leaver = asyncio.create_task(all_of(queue, QueuedJob("b", (served.append(n) for n in range(3)))))
+        await waiting(queue, 1)
         leaver.cancel()
         await asyncio.gather(leaver, return_exceptions=True)
         first.go.set()
         await task
-        assert line.load() == {"running": 0, "waiting": 0} or line.load()["waiting"] == 0
+        assert queue.load() == {"running": 0, "waiting": 0} or queue.load()["waiting"] == 0
 
     asyncio.run(main())
     assert served == []
 
 
-def test_trouble_in_one_job_is_told_and_does_not_stop_the_next(line, capfd):
+def test_an_error_in_one_job_is_sent_and_does_not_stop_the_next(queue, capfd):
     def bad():
         yield {"event": "step"}
         raise ZeroDivisionError("by nought")
@@ -143,7 +143,7 @@ def test_trouble_in_one_job_is_told_and_does_not_stop_the_next(line, capfd):
         yield
 
     async def main():
-        return [(await all_of(line, QueuedJob("a", work)))[-1] for work in (bad(), wrong(), iter([]))]
+        return [(await all_of(queue, QueuedJob("a", work)))[-1] for work in (bad(), wrong(), iter([]))]
 
     first, second, third = asyncio.run(main())
     assert first["event"] == "error" and "ZeroDivisionError: by nought" in first["sentence"]
@@ -152,10 +152,10 @@ def test_trouble_in_one_job_is_told_and_does_not_stop_the_next(line, capfd):
     assert "by nought" in capfd.readouterr().err
 
 
-def test_a_full_line_says_so(line, monkeypatch):
-    monkeypatch.setattr(line_module, "MOST_WAITING", 0)
+def test_a_full_queue_refuses(queue, monkeypatch):
+    monkeypatch.setattr(module, "MAX_WAITING", 0)
 
     async def main():
-        return await all_of(line, QueuedJob("a", iter([])))
+        return await all_of(queue, QueuedJob("a", iter([])))
 
-    assert asyncio.run(main()) == [{"event": "error", "sentence": line_module.FULL}]
+    assert asyncio.run(main()) == [{"event": "error", "sentence": module.FULL}]

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from tessera.app.explorer.models import SessionModel
-from tessera.app.explorer.requests import Drawing
-from tessera.sampling.compose import Composed
+from tessera.app.explorer.requests import SampleRequest
 from tessera.sampling.prompts import Prompt
 from tessera.sampling.sample import sample_batches
 from tessera.sampling.schedule import noise_levels
@@ -46,13 +45,13 @@ class Sampled:
 
 
 def sampling(
-    entry: SessionModel, request: Drawing, show: Callable[[SamplingStep], Shown]
+    entry: SessionModel, request: SampleRequest, show: Callable[[SamplingStep], Shown]
 ) -> Generator[Shown, None, Sampled]:
     """The same images as `tessera sample` makes. Yields `show` of every step and returns all of them.
 
     A step is shown once the network has denoised it, before Heun's correction.
     """
-    model, denoise = entry.model, entry.denoiser(request.how, request.radius)
+    model, denoise = entry.model, entry.denoiser(request.compose, request.radius)
     prompts = entry.prompts(request.locations, request.colors, request.each, request.seed)
     (steps,) = sample_batches(
         denoise,
@@ -70,8 +69,7 @@ def sampling(
             yield show(kept[-1])
     trajectory = collect([kept], range(request.steps + 1), keep_denoised=True)
     passes = (2 * request.steps - 1) * len(prompts)  # Heun's method without composition
-    cost = denoise.passes / passes if isinstance(denoise, Composed) else 1.0
-    return Sampled(prompts, trajectory, cost)
+    return Sampled(prompts, trajectory, denoise.passes / passes)
 
 
 def finish(steps: Generator[Any, None, Sampled]) -> Sampled:

@@ -1,4 +1,4 @@
-"""One probe without the page, for `tessera explore --probe`."""
+"""One probe without the page, from options of the command line."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from tessera.app.explorer.models import SessionModel
-from tessera.app.explorer.probe import Probed, probe
-from tessera.app.explorer.requests import Probing, first_complaint
-from tessera.app.explorer.trajectories import finish, sampling
+from tessera.app.explorer.probe import ProbeResult, probe
+from tessera.app.explorer.requests import ProbeRequest, first_complaint
+from tessera.app.explorer.sampling import finish, sampling
 from tessera.errors import UserError
 from tessera.models.loading import open_model, set_precision
 from tessera.plots.figures import GAMMA, HEAT
@@ -21,7 +21,7 @@ from tessera.render.image_io import save_png
 from tessera.sampling.compose import ComposeMethod
 from tessera.sampling.prompts import parse_colors, parse_locations
 
-ENLARGED = 8  # pixels of a heat-map per pixel of the image
+ENLARGED = 8  # pixels of a heat map per pixel of the image
 
 
 @dataclass(frozen=True)
@@ -52,22 +52,22 @@ class ProbeImages:
 
     def save(self, folder: Path) -> None:
         save_png(folder / "denoised.png", self.denoised)
-        save_png(folder / "influence.png", heat(self.influence))
+        save_png(folder / "influence.png", _heat_map(self.influence))
 
 
-def remade(options: ProbeOptions, device: torch.device) -> tuple[dict[str, Any], ProbeImages]:
-    """The numbers and images behind one click."""
+def probe_once(options: ProbeOptions, device: torch.device) -> tuple[dict[str, Any], ProbeImages]:
+    """The numbers and images of one click on the page."""
     model = open_model(options.model, options.std, options.images, device)
     set_precision(model, "auto", device)
     entry = SessionModel(Path(options.model).name, options.model, model, device)
-    request = request_of(options, entry)
+    request = _request(options, entry)
     sampled = finish(sampling(entry, request, lambda step: None))
     found = probe(entry, sampled, request)
     denoised = sampled.denoised(request.image)[request.step]
-    return record_of(entry, request, found), ProbeImages(denoised, found.influence)
+    return _record(entry, request, found), ProbeImages(denoised, found.influence)
 
 
-def request_of(options: ProbeOptions, entry: SessionModel) -> Probing:
+def _request(options: ProbeOptions, entry: SessionModel) -> ProbeRequest:
     """The options as the page would have sent them."""
     at = parse_locations(options.at)
     if len(at) != 1:
@@ -75,19 +75,19 @@ def request_of(options: ProbeOptions, entry: SessionModel) -> Probing:
     kind = {
         "locations": options.colors,
         "colors": options.locations,
-        "nothing": options.colors or options.locations,
+        "none": options.colors or options.locations,
     }
-    if kind[entry.told]:
-        raise UserError(f"{entry.name} is told {entry.told}, not the other.")
+    if kind[entry.condition_kind]:
+        raise UserError(f"{entry.name} is conditioned on {entry.condition_kind}.")
     try:
-        return Probing(
+        return ProbeRequest(
             models=(entry.name,),
             locations=parse_locations(options.locations or ""),
             colors=parse_colors(options.colors or ""),
             seed=options.seed,
             each=options.each,
             steps=options.steps,
-            how=options.compose,
+            compose=options.compose,
             radius=options.radius,
             image=options.image,
             step=options.step,
@@ -97,7 +97,7 @@ def request_of(options: ProbeOptions, entry: SessionModel) -> Probing:
         raise UserError(first_complaint(error.errors())) from None
 
 
-def record_of(entry: SessionModel, request: Probing, found: Probed) -> dict[str, Any]:
+def _record(entry: SessionModel, request: ProbeRequest, found: ProbeResult) -> dict[str, Any]:
     return {
         "model": entry.name,
         "wanted": [want if isinstance(want, str) else list(want) for want in found.wanted],
@@ -105,14 +105,14 @@ def record_of(entry: SessionModel, request: Probing, found: Probed) -> dict[str,
         "image": request.image,
         "step": request.step,
         "steps": request.steps,
-        "compose": request.how,
+        "compose": request.compose,
         **found.record(),
         "influence": found.influence.tolist(),
         "provenance": provenance(entry.device),
     }
 
 
-def heat(influence: Tensor) -> Tensor:
+def _heat_map(influence: Tensor) -> Tensor:
     """An influence map (H, W) in the colors of the figures, enlarged: (3, 8 H, 8 W), 8-bit."""
     level = (influence / influence.max().clamp(min=1e-30)).pow(GAMMA)
     inks = torch.tensor(matplotlib.colormaps[HEAT](torch.linspace(0, 1, 256).numpy())[:, :3])  # (256, 3)

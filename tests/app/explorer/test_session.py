@@ -1,4 +1,4 @@
-"""What the page shows is what the library measures, and what the command line makes again."""
+"""The page shows what the library measures and what its exported commands make."""
 
 import base64
 import io
@@ -18,8 +18,8 @@ from pydantic import ValidationError
 
 from tessera.analysis.pixel_influence import pixel_influence
 from tessera.app.explorer.models import NO_MODELS, SessionModel, distinct, open_models
-from tessera.app.explorer.requests import Drawing, Probing, Watching
-from tessera.app.explorer.trajectories import SampleCache, Sampled
+from tessera.app.explorer.requests import ProbeRequest, SampleRequest, TrajectoryRequest
+from tessera.app.explorer.sampling import SampleCache, Sampled
 from tessera.cli.explore import extra_needed
 from tessera.cli.main import main
 from tessera.errors import UserError
@@ -31,7 +31,7 @@ from tessera.sampling.schedule import noise_levels
 from tessera.sampling.trajectory import Trajectory
 
 LOCATIONS = ((0.65, 0.65), (0.25, 0.40625))
-SAMPLES_FILE = {"locations": LOCATIONS, "seed": 5, "each": 2, "steps": 4}
+REQUEST = {"locations": LOCATIONS, "seed": 5, "each": 2, "steps": 4}
 
 
 def pixels(url):
@@ -54,20 +54,20 @@ def run(command, folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "asked"),
+    ("name", "prompt"),
     [
-        ("exp1", SAMPLES_FILE),
-        ("exp1", {**SAMPLES_FILE, "how": "localize", "radius": 1}),
-        ("exp1C", {**SAMPLES_FILE, "how": "project"}),
-        ("exp3", {**SAMPLES_FILE, "locations": ()}),
-        ("color", {"colors": ("blue", "red"), "steps": 3, "how": "sum"}),
+        ("exp1", REQUEST),
+        ("exp1", {**REQUEST, "compose": "localize", "radius": 1}),
+        ("exp1C", {**REQUEST, "compose": "project"}),
+        ("exp3", {**REQUEST, "locations": ()}),
+        ("color", {"colors": ("blue", "red"), "steps": 3, "compose": "sum"}),
     ],
 )
-def test_the_exported_command_makes_the_same_pixels(session, name, asked, tmp_path, monkeypatch):
-    done = last(session.draw(Drawing(models=(name,), **asked)), "done")
+def test_the_exported_command_makes_the_same_pixels(session, name, prompt, tmp_path, monkeypatch):
+    done = last(session.sample(SampleRequest(models=(name,), **prompt)), "done")
     out = run(done["command"], tmp_path, monkeypatch)
     made = [np.array(Image.open(path)) for path in sorted(out.glob("k*/*.png"))]
-    assert len(made) == len(done["images"]) == asked.get("each", 1)
+    assert len(made) == len(done["images"]) == prompt.get("each", 1)
     for shown, file in zip(done["images"], made):
         np.testing.assert_array_equal(pixels(shown), file)
     record = json.loads((out / "samples.json").read_text())
@@ -75,8 +75,8 @@ def test_the_exported_command_makes_the_same_pixels(session, name, asked, tmp_pa
 
 
 def test_the_exported_probe_command_measures_the_same(session, tmp_path, monkeypatch):
-    request = Probing(models=("exp1",), **SAMPLES_FILE, how="localize", image=1, step=2, at=(0.5, 0.3))
-    shown = last(session.probe(request), "probed")
+    request = ProbeRequest(models=("exp1",), **REQUEST, compose="localize", image=1, step=2, at=(0.5, 0.3))
+    shown = last(session.probe(request), "probe")
     record = json.loads((run(shown["command"], tmp_path, monkeypatch) / "probe.json").read_text())
     influence = np.frombuffer(base64.b64decode(shown["influence"]), np.float32).reshape(32, 32)
     np.testing.assert_allclose(record["influence"], influence, rtol=1e-5, atol=1e-9)
@@ -86,94 +86,94 @@ def test_the_exported_probe_command_measures_the_same(session, tmp_path, monkeyp
 
 
 def test_every_step_is_shown_and_the_last_image_is_the_samplers(session):
-    told = list(session.draw(Drawing(models=("exp1C",), **SAMPLES_FILE)))
-    assert [event["step"] for event in told[:-1]] == [0, 1, 2, 3]
+    got = list(session.sample(SampleRequest(models=("exp1C",), **REQUEST)))
+    assert [event["step"] for event in got[:-1]] == [0, 1, 2, 3]
     model = session.models["exp1C"].model
-    sampled = session.cache.get(Drawing(models=("exp1C",), **SAMPLES_FILE).key("exp1C"))
+    sampled = session.cache.get(SampleRequest(models=("exp1C",), **REQUEST).key("exp1C"))
     seeds = [prompt.seed for prompt in sampled.prompts]
     true = sample(model.denoiser, model.conditioner.at(LOCATIONS), 32, seeds, sigmas=noise_levels(4))
     assert torch.equal(to_uint8(true), to_uint8(sampled.trajectory.last))
 
 
-def test_the_cost_of_a_repair_is_told(session):
-    """Summed scores ask about nothing and about each of the two conditions."""
+def test_the_cost_of_composition_is_reported(session):
+    """Summed scores take a pass without a condition and one for each of the two."""
     costs = {
-        how: last(session.draw(Drawing(models=("exp1",), **SAMPLES_FILE, how=how)), "done")["cost"]
+        how: last(session.sample(SampleRequest(models=("exp1",), **REQUEST, compose=how)), "done")["cost"]
         for how in ("plain", "sum")
     }
     assert costs == {"plain": 1.0, "sum": 3.0}
 
 
 def test_every_model_shows_something_before_any_is_done(session):
-    told = list(session.draw(Drawing(models=("exp1", "exp1C", "exp3"), **SAMPLES_FILE)))
-    first_done = next(n for n, event in enumerate(told) if event["event"] == "done")
-    assert {event["model"] for event in told[:first_done]} == {"exp1", "exp1C", "exp3"}
-    assert {event["model"] for event in told if event["event"] == "done"} == {"exp1", "exp1C", "exp3"}
+    got = list(session.sample(SampleRequest(models=("exp1", "exp1C", "exp3"), **REQUEST)))
+    first_done = next(n for n, event in enumerate(got) if event["event"] == "done")
+    assert {event["model"] for event in got[:first_done]} == {"exp1", "exp1C", "exp3"}
+    assert {event["model"] for event in got if event["event"] == "done"} == {"exp1", "exp1C", "exp3"}
 
 
-def test_verdicts_name_what_is_found_missing_and_extra(session):
-    done = last(session.draw(Drawing(models=("exp1",), **SAMPLES_FILE)), "done")
-    for verdict in done["verdicts"]:
-        assert verdict["wanted"] == 2 == verdict["found"] + verdict["missing"] == len(verdict["filled"])
-        assert len(verdict["detections"]) == verdict["found"] + verdict["extra"]
-        assert verdict["reason"] and sum(verdict["filled"]) == verdict["found"]
-        for detection in verdict["detections"]:
+def test_scores_count_found_missing_and_extra(session):
+    done = last(session.sample(SampleRequest(models=("exp1",), **REQUEST)), "done")
+    for score in done["scores"]:
+        assert score["wanted"] == 2 == score["found"] + score["missing"] == len(score["filled"])
+        assert len(score["detections"]) == score["found"] + score["extra"]
+        assert score["reason"] and sum(score["filled"]) == score["found"]
+        for detection in score["detections"]:
             left, top, right, bottom = detection["box"]
             assert left < detection["location"][0] < right and top < detection["location"][1] < bottom
 
 
-def test_a_model_that_cannot_refuses_alone(session):
+def test_a_refusal_of_one_model_leaves_the_others(session):
     many = tuple((0.03 * n, 0.5) for n in range(13))  # the list has twelve slots
-    told = list(session.draw(Drawing(models=("exp3", "exp1C"), locations=many, steps=2)))
-    refused = last(told, "refused")
+    got = list(session.sample(SampleRequest(models=("exp3", "exp1C"), locations=many, steps=2)))
+    refused = last(got, "refused")
     assert refused["model"] == "exp3" and "12 conditions" in refused["sentence"]
-    assert last(told, "done")["model"] == "exp1C"
+    assert last(got, "done")["model"] == "exp1C"
 
 
-def test_colors_lie_nowhere_and_cannot_be_localized(session):
-    told = list(session.draw(Drawing(models=("color",), colors=("red",), steps=2, how="localize")))
-    assert [event["event"] for event in told] == ["refused"]
-    assert "told colors" in told[0]["sentence"]
+def test_colors_have_no_location_and_cannot_be_localized(session):
+    got = list(session.sample(SampleRequest(models=("color",), colors=("red",), steps=2, compose="localize")))
+    assert [event["event"] for event in got] == ["refused"]
+    assert "conditioned on colors" in got[0]["sentence"]
 
 
 def test_what_was_sampled_is_cached(session):
-    request = Watching(models=("exp1C",), **SAMPLES_FILE, image=1)
+    request = TrajectoryRequest(models=("exp1C",), **REQUEST, image=1)
     assert session.cached(request) is None
-    list(session.draw(Drawing(models=("exp1C",), **SAMPLES_FILE)))
-    told = list(session.watch(request))
-    assert [event["event"] for event in told] == ["way"]
-    assert session.watch_cached(request, session.cached(request)) == told
-    assert pixels(told[0]["clean"]).shape == pixels(told[0]["noisy"]).shape == (4 * 32, 32, 3)
+    list(session.sample(SampleRequest(models=("exp1C",), **REQUEST)))
+    got = list(session.trajectory(request))
+    assert [event["event"] for event in got] == ["trajectory"]
+    assert session.cached_trajectory(request, session.cached(request)) == got
+    assert pixels(got[0]["denoised"]).shape == pixels(got[0]["noisy"]).shape == (4 * 32, 32, 3)
 
 
 def test_trajectories_at_hand_are_shown_even_if_the_cache_drops_them_meanwhile(session, monkeypatch):
-    request = Watching(models=("exp1C",), **SAMPLES_FILE)
-    list(session.watch(request))
+    request = TrajectoryRequest(models=("exp1C",), **REQUEST)
+    list(session.trajectory(request))
     found = session.cached(request)
     session.cache.kept.clear()
     monkeypatch.setattr(session, "sampled", None)  # no network may run
-    assert [event["event"] for event in session.watch_cached(request, found)] == ["way"]
-    beyond = Watching(models=("exp1C",), **SAMPLES_FILE, image=6)
-    assert "only 2 were made" in session.watch_cached(beyond, found)[0]["sentence"]
+    assert [event["event"] for event in session.cached_trajectory(request, found)] == ["trajectory"]
+    beyond = TrajectoryRequest(models=("exp1C",), **REQUEST, image=6)
+    assert "only 2 were made" in session.cached_trajectory(beyond, found)[0]["sentence"]
 
 
 def test_a_trajectory_that_is_not_cached_is_sampled_again(session):
-    told = list(session.watch(Watching(models=("exp1C",), **SAMPLES_FILE)))
-    assert [event["event"] for event in told] == ["step"] * 4 + ["way"]
+    got = list(session.trajectory(TrajectoryRequest(models=("exp1C",), **REQUEST)))
+    assert [event["event"] for event in got] == ["step"] * 4 + ["trajectory"]
 
 
 def test_the_denoised_column_ends_at_the_image(session):
     """At the last level hardly any noise is left, so noisy, denoised and final image agree."""
-    done = last(session.draw(Drawing(models=("exp1C",), **SAMPLES_FILE)), "done")
-    way = last(session.watch(Watching(models=("exp1C",), **SAMPLES_FILE)), "way")
+    done = last(session.sample(SampleRequest(models=("exp1C",), **REQUEST)), "done")
+    way = last(session.trajectory(TrajectoryRequest(models=("exp1C",), **REQUEST)), "trajectory")
     final = pixels(done["images"][0]).astype(int)
-    assert np.abs(pixels(way["clean"])[-32:] - final).max() <= 3
+    assert np.abs(pixels(way["denoised"])[-32:] - final).max() <= 3
     assert np.abs(pixels(way["noisy"])[-32:] - final).max() <= 3
 
 
 def test_a_probe_is_eq_9_of_the_image_at_that_level(session):
-    request = Probing(models=("exp1",), **SAMPLES_FILE, image=1, step=2, at=(0.5, 0.3))
-    shown = last(session.probe(request), "probed")
+    request = ProbeRequest(models=("exp1",), **REQUEST, image=1, step=2, at=(0.5, 0.3))
+    shown = last(session.probe(request), "probe")
     sampled, model = session.cache.get(request.key("exp1")), session.models["exp1"].model
     x, sigma = sampled.trajectory.x[2, 1][None], sampled.sigmas[2]
     true = pixel_influence(model.denoiser, x, sigma, model.conditioner.at(LOCATIONS), at=[(9, 16)])[0, 0]
@@ -182,26 +182,28 @@ def test_a_probe_is_eq_9_of_the_image_at_that_level(session):
     assert (shown["row"], shown["col"], shown["sigma"]) == (9, 16, sigma)
 
 
-def test_a_repaired_model_is_probed_as_repaired(session):
-    """Told only what is near, a far condition cannot move a pixel; the network inside would still let it."""
-    asked = {**SAMPLES_FILE, "locations": ((0.1, 0.1), (0.9, 0.9)), "image": 0, "step": 2, "at": (0.1, 0.1)}
-    plain = last(session.probe(Probing(models=("exp1",), **asked)), "probed")
-    local = last(session.probe(Probing(models=("exp1",), how="localize", radius=1, **asked)), "probed")
+def test_a_composed_model_is_probed_as_composed(session):
+    """With near conditions only, a far condition has no influence, though it has in the network itself."""
+    prompt = {**REQUEST, "locations": ((0.1, 0.1), (0.9, 0.9)), "image": 0, "step": 2, "at": (0.1, 0.1)}
+    plain = last(session.probe(ProbeRequest(models=("exp1",), **prompt)), "probe")
+    local = last(
+        session.probe(ProbeRequest(models=("exp1",), compose="localize", radius=1, **prompt)), "probe"
+    )
     assert plain["conditions"][1] > 0
     assert local["conditions"][0] > 0 and local["conditions"][1] == 0
 
 
-def test_a_local_network_glows_only_near_the_probe(session):
-    shown = last(session.probe(Probing(models=("exp1C",), **SAMPLES_FILE, step=1, at=(0.1, 0.1))), "probed")
+def test_a_local_network_has_influence_only_near_the_probe(session):
+    shown = last(session.probe(ProbeRequest(models=("exp1C",), **REQUEST, step=1, at=(0.1, 0.1))), "probe")
     influence = np.frombuffer(base64.b64decode(shown["influence"]), np.float32).reshape(32, 32)
     assert influence[:6, :6].max() > 0 and influence[16:].max() == influence[:, 16:].max() == 0
 
 
 def test_a_probe_beyond_the_images_made_is_refused(session):
-    told = list(session.probe(Probing(models=("exp1C",), **{**SAMPLES_FILE, "steps": 2}, step=3, at=(0, 0))))
-    assert "There is no image 0 at step 3" in last(told, "refused")["sentence"]
-    told = list(session.watch(Watching(models=("exp1C",), **SAMPLES_FILE, image=6)))
-    assert "only 2 were made" in last(told, "refused")["sentence"]
+    got = list(session.probe(ProbeRequest(models=("exp1C",), **{**REQUEST, "steps": 2}, step=3, at=(0, 0))))
+    assert "There is no image 0 at step 3" in last(got, "refused")["sentence"]
+    got = list(session.trajectory(TrajectoryRequest(models=("exp1C",), **REQUEST, image=6)))
+    assert "only 2 were made" in last(got, "refused")["sentence"]
 
 
 def test_the_cache_keeps_the_last_and_drops_the_oldest():
@@ -224,22 +226,22 @@ def test_the_cache_keeps_the_last_and_drops_the_oldest():
         {"seed": -1},
         {"each": 99},
         {"steps": 0},
-        {"how": "magic"},
+        {"compose": "magic"},
         {"models": []},
         {"what": 1},
     ],
 )
 def test_requests_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValidationError):
-        Drawing(**{"models": ["exp1"], **wrong})
+        SampleRequest(**{"models": ["exp1"], **wrong})
 
 
-# -- the shelf and the verbs -----------------------------------------------------------------------------------------
+# -- the models and the verbs -----------------------------------------------------------------------------------------
 
 
-def test_cards_conditioner_what_the_page_must_know(models):
+def test_cards_have_what_the_page_needs(models):
     cards = {entry.name: entry.card() for entry in models}
-    assert {name: card["told"] for name, card in cards.items()} == {
+    assert {name: card["condition_kind"] for name, card in cards.items()} == {
         "exp1": "locations",
         "exp1C": "locations",
         "exp3": "locations",
@@ -250,7 +252,7 @@ def test_cards_conditioner_what_the_page_must_know(models):
         and cards["exp1"]["cells"] == 16
         and cards["exp3"]["capacity"] == 12
     )
-    assert cards["color"]["hows"] == ["plain", "sum"]
+    assert cards["color"]["compose_methods"] == ["plain", "sum"]
 
 
 def test_a_model_whose_settings_are_null_has_a_card(models, monkeypatch):
@@ -266,7 +268,7 @@ def test_equal_names_are_numbered():
 
 
 def test_an_unknown_model_is_refused_in_a_sentence(models):
-    with pytest.raises(UserError, match="no model `exp9` here"):
+    with pytest.raises(UserError, match="no model `exp9` in this session"):
         models["exp9"]
 
 
@@ -299,7 +301,7 @@ def test_another_import_that_fails_is_not_blamed_on_the_extra():
         raise ImportError("broken", name="tessera.evaluation")
 
 
-def test_bad_input_of_the_verbs_is_told_in_one_sentence(folders, capfd):
+def test_bad_input_of_the_verbs_is_refused_in_one_sentence(folders, capfd):
     model = folders["exp1"]
     probe = ["explore", "probe", model, "--step", "0", "--steps", "2", "--device", "cpu"]
     for words, sentence in [
@@ -307,12 +309,12 @@ def test_bad_input_of_the_verbs_is_told_in_one_sentence(folders, capfd):
         (["explore", model, "--port", "99999", "--device", "cpu"], "Cannot listen"),
         ([*probe, "--at", "0.5"], "A location is a pair"),
         ([*probe, "--at", "0.5,0.5 0.1,0.1"], "One location is probed"),
-        ([*probe, "--at", "0.5,0.5", "--colors", "red"], "exp1 is told locations"),
+        ([*probe, "--at", "0.5,0.5", "--colors", "red"], "exp1 is conditioned on locations"),
         ([*probe, "--at", "0.5,0.5", "--each", "50"], "The request does not fit: each"),
     ]:
         assert call(*words) == 2, words
-        told = capfd.readouterr().err
-        assert sentence in told and "Traceback" not in told
+        got = capfd.readouterr().err
+        assert sentence in got and "Traceback" not in got
 
 
 def test_a_probe_from_the_command_line_prints_one_object(folders, capfd):
