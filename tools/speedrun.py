@@ -23,7 +23,7 @@ from rich.table import Table
 from _common import program, settings_with
 from tessera.config import Settings, listed, parse_count
 from tessera.console import progress, publish
-from tessera.devices import DeviceName, pick_device, synchronize, taken_memory
+from tessera.devices import DeviceName, pick_device, precision_on, synchronize, taken_memory
 from tessera.errors import UserError
 from tessera.evaluation.calibrate import load_calibration
 from tessera.evaluation.detector import load_detector
@@ -35,7 +35,7 @@ from tessera.provenance import provenance
 from tessera.sampling.prompts import parse_ks
 from tessera.studies.clevr.evaluate import EvaluationConfig, Evaluator
 from tessera.training.run_folder import stream_for
-from tessera.training.strategies import chosen_precision, chosen_strategy
+from tessera.training.strategies import chosen_strategy
 from tessera.training.trainer import Trainer, train
 
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
@@ -116,7 +116,7 @@ class Speedrun:
             "first_step_seconds": race.first_step,
             "cold_compiler": not self.warm,
             "weights": sum(p.numel() for p in race.trainer.denoiser.parameters()),
-            "precision": chosen_precision(settings.training, device),
+            "precision": precision_on(device, settings.training.precision),
             "compiled": chosen_strategy(settings.training, device) != "eager",
             "peak_memory_bytes": taken_memory(device),
             "evaluation": race.evaluation.plain(),

@@ -151,13 +151,13 @@ def check_tables_are_sent_only_when_needed(device: str) -> None:
     _, kernel = twins("projected", device)
     parameters = [*kernel.model.parameters()]
     kernel.update(drawn_grads(kernel.model), lr=0.01)
-    homes, pulls = kernel.kernel.homes.table, kernel.kernel.pulls.table
+    addresses, grads = kernel.kernel.addresses.table, kernel.kernel.grads.table
     assert kernel.kernel(0.01, (0.5, 0.5))
-    assert kernel.kernel.homes.table is homes and kernel.kernel.pulls.table is pulls
+    assert kernel.kernel.addresses.table is addresses and kernel.kernel.grads.table is grads
     parameters[0].grad = parameters[0].grad.clone()
     assert kernel.kernel(0.01, (0.5, 0.5))
-    assert kernel.kernel.homes.table is homes and kernel.kernel.pulls.table is not pulls
-    assert kernel.kernel.pulls.table.tolist() == [p.grad.data_ptr() for p in parameters]
+    assert kernel.kernel.addresses.table is addresses and kernel.kernel.grads.table is not grads
+    assert kernel.kernel.grads.table.tolist() == [p.grad.data_ptr() for p in parameters]
 
 
 def check_unsuitable_tensors_are_left_to_pytorch(device: str) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from _common import settings_with
 from tessera.config import Settings
 from tessera.console import publish
-from tessera.devices import DeviceName, pick_device, synchronize, taken_memory
+from tessera.devices import DeviceName, pick_device, precision_on, synchronize, taken_memory
 from tessera.errors import UserError
 from tessera.models.build import build_denoiser
 from tessera.models.edm2 import EDM2
@@ -22,7 +22,7 @@ from tessera.models.views import SeesPatches, innermost, trained_network
 from tessera.provenance import provenance
 from tessera.stats import student
 from tessera.training.run_folder import stream_for
-from tessera.training.strategies import chosen_precision, chosen_strategy
+from tessera.training.strategies import chosen_strategy
 from tessera.training.trainer import Trainer
 
 # Dense bfloat16 rates by the vendors' data sheets, operations per second; others count as unknown.
@@ -82,7 +82,7 @@ def measure_training(
     return {
         "settings": settings.plain(),
         "weights": sum(p.numel() for p in trainer.denoiser.parameters()),
-        "precision": chosen_precision(settings.training, device),
+        "precision": precision_on(device, settings.training.precision),
         "strategy": trainer.strategy,
         "images_per_second": included,
         "images_per_second_without_rendering": excluded,
@@ -255,7 +255,7 @@ def measure_denoising(
         "size": settings.data.size,
         "batch": batch,
         "repeats": repeats,
-        "precision": chosen_precision(settings.training, device),
+        "precision": precision_on(device, settings.training.precision),
         "strategy": chosen_strategy(settings.training, device),
         "networks": found,
         "provenance": provenance(device),
@@ -265,7 +265,7 @@ def measure_denoising(
 def time_one(settings: Settings, device: torch.device, batch: int, repeats: int) -> dict[str, Any]:
     """Weights and seconds of one call."""
     denoiser = build_denoiser(settings).to(device).eval().requires_grad_(False)
-    denoiser.precision = chosen_precision(settings.training, device)  # type: ignore[assignment]
+    denoiser.precision = precision_on(device, settings.training.precision)  # type: ignore[assignment]
     if chosen_strategy(settings.training, device) != "eager":
         trained_network(denoiser).compile(dynamic=False)
     size = settings.data.size

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from tessera.config import Strategy, TrainingConfig
 from tessera.console import say
-from tessera.devices import precision_on
 from tessera.errors import UserError
 from tessera.models.ema import Averages
 from tessera.models.magnitude import WeightNorm
@@ -22,10 +21,6 @@ from tessera.training.stream import Batch
 WARM_UPS = 3  # compilers and cuDNN choose their kernels before anything is recorded
 
 UpdateFunction = Callable[[float, list[float]], bool]  # (learning rate, lerp weights): whether it was done
-
-
-def chosen_precision(settings: TrainingConfig, device: torch.device) -> str:
-    return precision_on(device, settings.precision)
 
 
 def chosen_strategy(

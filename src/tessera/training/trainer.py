@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tessera.config import TrainingConfig
+from tessera.devices import precision_on
 from tessera.errors import UserError
 from tessera.models.ema import Averages
 from tessera.models.magnitude import magnitude_layers, normalize_weights, project_gradients, set_weight_norm
@@ -26,7 +27,6 @@ from tessera.training.schedule import learning_rate
 from tessera.training.strategies import (
     CompiledNormal,
     Replay,
-    chosen_precision,
     chosen_strategy,
     make_update_kernel,
 )
@@ -52,7 +52,7 @@ class Trainer:
         self.settings, self.group = settings, group
         self.device = torch.device(device or "cpu")
         self.denoiser = denoiser.to(self.device).train()
-        self.denoiser.precision = chosen_precision(settings, self.device)  # type: ignore[assignment]
+        self.denoiser.precision = precision_on(self.device, settings.precision)  # type: ignore[assignment]
         self.network = trained_network(denoiser)  # of a patchwise denoiser: the one for a single patch
         self.sigma_data: float = getattr(self.network, "sigma_data", 0.5)
         self.has_dropout = any(getattr(module, "dropout", 0) for module in denoiser.modules())
