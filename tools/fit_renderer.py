@@ -82,7 +82,7 @@ def fit(folder: Path, out: Path, rounds: int) -> dict:
 
 def _read(folder: Path):
     """Scenes, and their images (B, 3, H, W) in [0, 1] at a fraction of their size."""
-    from tessera.scenes.folder import ClevrFolder
+    from tessera.render.clevr_folder import ClevrFolder
 
     data = ClevrFolder(folder)
     if len(data) < 2:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tessera.errors import UserError
 from tessera.files import resolve_inside
+from tessera.render.image_io import load_mask, load_png, resize, to_float, width_height
 from tessera.scenes.clevr import read_entries
 from tessera.scenes.scene import Scene
 
@@ -43,20 +44,14 @@ class ClevrFolder:
         return [entry.scene for entry in self.entries]
 
     def image(self, i: int) -> Tensor:
-        from tessera.render.image_io import load_png, to_float
-
         return to_float(load_png(self.find("images", i)))
 
     def mask(self, i: int) -> Tensor:
         """Instance mask (H, W): 0 floor, k = object k of the scene, counted from 1."""
-        from tessera.render.image_io import load_mask
-
         return load_mask(self.find("masks", i))
 
     def frames(self, size: tuple[int, int] | int, indices: Sequence[int] | None = None) -> Tensor:
         """Images (B, 3, H, W) in [-1, 1] at `size` (width, height); one number squeezes them square."""
-        from tessera.render.image_io import load_png, resize, to_float, width_height
-
         width, height = width_height(size)
         if width < 1 or height < 1:
             raise UserError(f"An image cannot be {width}x{height} pixels.")
