@@ -33,7 +33,6 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from golden import names
-from programs import call_program
 from tessera.cli.main import main
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -223,7 +222,7 @@ CASES: dict[str, Case] = {
             "render --count 4 --objects 1-5 --size 48 --quality fast --seed 3 --out {out}/b --device cpu",
             "render --count 2 --size 32x24 --locations '0.65,0.65 0.25,0.65' --no-jitter "
             "--out {out}/c --device cpu",
-            "tools/compare_renders.py {out}/b {out}/a --json",
+            "compare-renders {out}/b {out}/a --json",
         ),
         {
             "scenes": "*/scenes.json",
@@ -281,7 +280,7 @@ CASES: dict[str, Case] = {
     "detector-samples": Case(
         (
             "sample exp1 --k 0-9 --each 4 --steps 10 --device cpu --threads 1 --out {out}/s",
-            "evaluate {out}/s --resamples 200 --json --verdicts {out}/v.jsonl --device cpu",
+            "evaluate {out}/s --resamples 200 --json --scores {out}/v.jsonl --device cpu",
             "evaluate {out}/s --resamples 200 --json --require-well-formed --label one --max-train-objects 4 --device cpu",
             "detector explain {out}/s/k06/0001.png --json",
         ),
@@ -291,7 +290,7 @@ CASES: dict[str, Case] = {
     "detector-renders": Case(
         (
             "render --count 6 --objects 0-6 --size 64 --seed 8 --out {out}/a --device cpu",
-            "evaluate {out}/a --max-train-objects 3 --resamples 100 --json --verdicts {out}/v.jsonl --device cpu",
+            "evaluate {out}/a --max-train-objects 3 --resamples 100 --json --scores {out}/v.jsonl --device cpu",
             "detector explain {out}/a/images/CLEVR_tessera_000002.png --locations 0.4,0.5 --json --out {out}/e.png",
         ),
         {"verdicts": "v.jsonl"},
@@ -299,7 +298,7 @@ CASES: dict[str, Case] = {
     "detector-colors": Case(
         (
             "sample color --k 0-5 --each 2 --steps 8 --device cpu --threads 1 --out {out}/s",
-            "evaluate {out}/s --resamples 50 --json --verdicts {out}/v.jsonl --device cpu",
+            "evaluate {out}/s --resamples 50 --json --scores {out}/v.jsonl --device cpu",
         ),
         {"verdicts": "v.jsonl"},
     ),
@@ -307,7 +306,7 @@ CASES: dict[str, Case] = {
         ("detector calibrate --per-k 6 --k 0-4 --size 32 64 --spacing official study --device cpu --json",)
     ),
     "detector-train": Case(
-        ("tools/train_detector.py --out {out}/d --total 32 --batch 16 --device cpu --json",),
+        ("detector train --out {out}/d --total 32 --batch 16 --device cpu --json",),
         {"weights": "d/*.safetensors"},
         slow=True,
     ),
@@ -489,19 +488,10 @@ def call(command: str, out: Path) -> Json:
     """What the command printed, if it is JSON."""
     words = [word.format(out=out, repo=GOLDEN.parents[1]) for word in shlex.split(command)]
     said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        if words[0].startswith("tools/"):
-            code = call_program(Path(words[0]).stem, *words[1:])
-        else:
-            code = call_verb(words)
-    assert code == 0, f"`{command}` left with {code}"
-    return json.loads(said.getvalue()) if said.getvalue().startswith(("{", "[")) else None
-
-
-def call_verb(words: list[str]) -> int:
-    with pytest.raises(SystemExit) as left:
+    with contextlib.redirect_stdout(said), pytest.raises(SystemExit) as left:
         main(words)
-    return left.value.code or 0
+    assert left.value.code == 0, f"`tessera {command}` left with {left.value.code}"
+    return json.loads(said.getvalue()) if said.getvalue().startswith(("{", "[")) else None
 
 
 def content(file: Path) -> Json:

@@ -25,21 +25,20 @@ import tyro
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
-from scipy.optimize import isotonic_regression
 
 from tessera.config import Settings, format_count, parse_count, settings_from
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.evaluation.calibrate import load_calibration
 from tessera.evaluation.detector import load_detector
+from tessera.evaluation.kmax import k50
+from tessera.evaluation.pipeline import EvaluationConfig, Evaluator, ScoredSamples, quality
 from tessera.files import make_folder, read_json, rounded, write_json
 from tessera.models.build import build_denoiser, conditioner_for
 from tessera.models.model import Model
 from tessera.models.model_folder import denoiser_config, load_model
 from tessera.provenance import provenance
-from tessera.stats import binomial_curves, quantile_range
 from tessera.studies.clevr.entries import IMAGES, StudyEntry
-from tessera.studies.clevr.evaluate import Answers, EvaluationConfig, Evaluator, quality
 from tessera.studies.clevr.image_grids import save_image_grid
 from tessera.studies.clevr.workers import shared_gpu
 from tessera.training.run_folder import RunFolder, crossed, train_run
@@ -134,37 +133,16 @@ def read_queue(path: Path) -> list[SearchCell]:
 # --- scores -------------------------------------------------------------------------------------------------
 
 
-def k50(shares: Sequence[float] | np.ndarray) -> float:
-    """The K at which the share of samples with all K locations found crosses one half; `shares` of K = 0, 1, 2, ...
-
-    Linear interpolation of the nearest non-increasing curve; the last K where it stays above one half.
-    """
-    curve = isotonic_regression(np.asarray(shares, dtype=float), increasing=False).x
-    if curve[-1] >= 0.5:
-        return float(len(curve) - 1)
-    after = int(np.argmax(curve < 0.5))
-    before, below = curve[after - 1], curve[after]
-    return float(after - 1 + (before - 0.5) / (before - below))
-
-
-def k50_record(counts: Sequence[int], n: int) -> dict[str, float]:
-    """K50 with a 95% bootstrap interval over the samples of every K."""
-    shares = np.asarray(counts) / n
-    drawn = binomial_curves(0, shares, n, RESAMPLES)
-    low, high = quantile_range(np.array([k50(row) for row in drawn]))
-    return {"value": k50(shares), "low": low, "high": high}
-
-
-def score_of(answers: Answers, scores: Mapping[str, Any], max_train_objects: int) -> dict[str, Any]:
+def score_of(samples: ScoredSamples, scores: Mapping[str, Any], max_train_objects: int) -> dict[str, Any]:
     """One evaluation in brief: K50, K_max, mean recall beyond the training range, and counts for every K."""
     rows = scores["rows"]
     n = rows[0]["n"]
     columns = {name: [row[name]["count"] for row in rows] for name in COUNTS}
     recall = [row["found"]["mean"] / row["k"] if row["k"] else 1.0 for row in rows]
     beyond = [share for row, share in zip(rows, recall) if row["k"] > max_train_objects]
-    shown = quality(answers)
+    shown = quality(samples.scores)
     return {
-        "k50": k50_record(columns["all_found"], n),
+        "k50": k50([row["k"] for row in rows], columns["all_found"], n, resamples=RESAMPLES).to_dict(),
         "k_max": {
             rule: [record["value"], record["low"], record["high"]] for rule, record in scores["k_max"].items()
         },
@@ -176,7 +154,7 @@ def score_of(answers: Answers, scores: Mapping[str, Any], max_train_objects: int
         **columns,
         "recall": recall,
         "extra": [row["extra"]["mean"] for row in rows],
-        "seconds": sum(answers.seconds.values()),
+        "seconds": sum(samples.seconds.values()),
     }
 
 
@@ -184,9 +162,9 @@ class Scorer:
     """Scores one cell's model and keeps its record."""
 
     def __init__(
-        self, cell: SearchCell, examiner: Evaluator, out: Path, each: int, steps: int, keep: set[int]
+        self, cell: SearchCell, evaluator: Evaluator, out: Path, each: int, steps: int, keep: set[int]
     ):
-        self.cell, self.examiner, self.out = cell, examiner, out
+        self.cell, self.evaluator, self.out = cell, evaluator, out
         self.evaluation = EvaluationConfig(cell.cell.ks, each, steps)
         self.keep = keep  # images after which another cell continues from this one's state
         self.model: Model | None = None
@@ -218,16 +196,16 @@ class Scorer:
             denoiser = trainer.averaged(std)
             settings = self.cell.settings
             config = {"denoiser": denoiser_config(denoiser), "settings": settings.plain()}
-            self.model = self.examiner.ready(Model(denoiser, conditioner_for(settings), config=config))
+            self.model = self.evaluator.prepare(Model(denoiser, conditioner_for(settings), config=config))
         else:
             self.model.denoiser.load_state_dict(trainer.averages.state(std))
         return self.model
 
     def score(self, model: Model, what: dict[str, Any]) -> None:
-        answers = self.examiner.run(model, replace(self.evaluation, s_churn=what["s_churn"]))
-        scores = self.examiner.mark(model, answers, corrected=False, resamples=RESAMPLES)
-        self.record["scores"].append({**what, **score_of(answers, scores, self.cell.max_train_objects)})
-        save_image_grid(make_folder(self.out / "sheets") / f"{self.cell.name}.png", answers)
+        samples = self.evaluator.run(model, replace(self.evaluation, s_churn=what["s_churn"]))
+        scores = self.evaluator.summarize(model, samples, corrected=False, resamples=RESAMPLES)
+        self.record["scores"].append({**what, **score_of(samples, scores, self.cell.max_train_objects)})
+        save_image_grid(make_folder(self.out / "sheets") / f"{self.cell.name}.png", samples)
         self.write()
 
     def finish(self, trainer: Trainer, finished: bool) -> None:
@@ -258,7 +236,7 @@ class Scorer:
                 "steps": self.evaluation.steps,
                 "seed": self.evaluation.seed,
             },
-            "provenance": provenance(self.examiner.device),
+            "provenance": provenance(self.evaluator.device),
         }
         settings = self.cell.settings.plain() if self.cell.model is None else None
         write_json(
@@ -305,8 +283,8 @@ def work(cell: SearchCell, task: Task, keep: set[int]) -> None:
     os.dup2(log.fileno(), sys.stdout.fileno())
     torch.set_num_threads(2)
     device = torch.device(task.device)
-    examiner = Evaluator(load_detector(device=device), load_calibration(), device)
-    scorer = Scorer(cell, examiner, task.out, task.each, task.steps, keep)
+    evaluator = Evaluator(load_detector(device=device), load_calibration(), device)
+    scorer = Scorer(cell, evaluator, task.out, task.each, task.steps, keep)
     try:
         if cell.model is None:
             train_and_score(cell, task, scorer)
@@ -335,7 +313,7 @@ def train_and_score(cell: SearchCell, task: Task, scorer: Scorer) -> None:
 
 def score_alone(cell: SearchCell, scorer: Scorer) -> None:
     assert cell.model is not None
-    model = scorer.examiner.ready(load_model(cell.model, scorer.examiner.device))
+    model = scorer.evaluator.prepare(load_model(cell.model, scorer.evaluator.device))
     done = {score["s_churn"] for score in scorer.record["scores"]}
     for s_churn in [s_churn for s_churn in cell.churns if s_churn not in done]:
         facts = {"images_seen": model.config["images_seen"], "average": model.config["ema"]}

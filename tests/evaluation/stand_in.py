@@ -12,7 +12,7 @@ class StandIn:
     def __init__(self, lists, ood_score=0.5):
         self.lists, self.ood, self.shown = list(lists), ood_score, 0
 
-    def look(self, images):
+    def detect(self, images):
         begin, self.shown = self.shown, self.shown + len(images)
         return self.lists[begin : self.shown], torch.full((len(images),), float(self.ood))
 
@@ -30,4 +30,4 @@ def shaken(truth, reach, rng):
 
 def moved(obj, reach, angle):
     location = (obj.location[0] + reach * np.cos(angle), obj.location[1] + reach * np.sin(angle))
-    return Detection(location, obj.color, obj.shape, obj.size, obj.material, 0.9, 0.9)
+    return Detection(*location, obj.color, obj.shape, obj.size, obj.material, 0.9, 0.9)

@@ -148,7 +148,7 @@ def test_missed_objects_show_as_recall_and_bias():
 
 def test_imagined_objects_show_as_precision_and_false_objects():
     truth = drawn(2)
-    ghost = Detection((0.02, 0.02), "red", "cube", "large", "metal", 0.9, 0.9)
+    ghost = Detection(0.02, 0.02, "red", "cube", "large", "metal", 0.9, 0.9)
     row = summary(tallies_of([[*objects, ghost] for objects in truth], truth))
     assert row["location_precision"]["share"] == pytest.approx(2 / 3) and row["location_recall"]["share"] == 1
     assert row["false_objects"]["mean"] == 1 and row["outcomes"] == [[0, 6]]
@@ -173,16 +173,16 @@ def test_centers_within_half_a_cell_are_told_from_those_beyond(reach, share):
 
 
 def test_wrong_attributes_are_counted_one_by_one():
-    truth = [[Detection((0.5, 0.5), "red", "cube", "large", "metal", 1, 1)]]
-    found = [[Detection((0.5, 0.5), "red", "sphere", "large", "rubber", 1, 1)]]
+    truth = [[Detection(0.5, 0.5, "red", "cube", "large", "metal", 1, 1)]]
+    found = [[Detection(0.5, 0.5, "red", "sphere", "large", "rubber", 1, 1)]]
     row = summary(tallies_of(found, truth))
     shares = [row[name]["share"] for name in ("color", "shape", "size", "material")]
     assert shares == [1, 0, 1, 0]
 
 
 def test_a_wrong_color_is_no_error_by_location_but_two_by_color():
-    truth = [[Detection((0.5, 0.5), "red", "cube", "large", "metal", 1, 1)]]
-    found = [[Detection((0.5, 0.5), "brown", "cube", "large", "metal", 1, 1)]]
+    truth = [[Detection(0.5, 0.5, "red", "cube", "large", "metal", 1, 1)]]
+    found = [[Detection(0.5, 0.5, "brown", "cube", "large", "metal", 1, 1)]]
     rows = by_number(tallies_of(found, truth))["rows"]
     assert rows["1"]["outcomes"] == [[1]] and rows["1"]["color_outcomes"] == [[0, 0], [0, 1]]
     assert detector_error(rows).missed_and_false(1)[0, 0] == 1
@@ -198,7 +198,7 @@ def test_no_object_of_the_study_arrangement_is_hidden_and_scenes_do_not_depend_o
 
 def test_an_empty_location_that_looks_filled_is_counted():
     spot = LOCATIONS[0]
-    one = tally([Detection(spot, "red", "cube", "large", "metal", 1, 1)], [], ood=False)
+    one = tally([Detection(*spot, "red", "cube", "large", "metal", 1, 1)], [], ood=False)
     assert (one.empty, one.filled, one.false) == (12, 1, 1)
     assert len(empty_locations([spot], CELL)) == 11  # the neighbors stand 1.6 cells apart
 
@@ -235,7 +235,7 @@ def test_held_out_scenes_are_the_same_whatever_the_batch():
         def __init__(self):
             self.images = []
 
-        def look(self, images):
+        def detect(self, images):
             self.images.append(images)
             return [[] for _ in images], torch.zeros(len(images))
 

@@ -8,6 +8,8 @@ import torch
 from tessera.errors import UserError
 from tessera.evaluation.detector import load_detector, save_detector
 from tessera.evaluation.network import DetectorNetwork, fold_norms, to_canvas
+from tessera.evaluation.synthetic_data import ABSENT, THERE, synthetic_data, target_cells
+from tessera.evaluation.train_detector import heat, learn, loss, measure_range
 from tessera.render.render import render
 from tessera.scenes.camera import project
 from tessera.scenes.sampling import Scenes
@@ -22,14 +24,18 @@ def detector():
 
 def test_the_shipped_detector_counts_what_the_renderer_drew(detector):
     batch = Scenes(objects=(0, 6)).draw(48, seed=77)
-    counts = torch.tensor([len(found) for found in detector.find(render(batch, 64, quality="fast")["rgb"])])
+    counts = torch.tensor(
+        [len(found) for found in detector.detect(render(batch, 64, quality="fast")["rgb"])[0]]
+    )
     assert (counts == batch.count).float().mean() >= 0.95
 
 
 @pytest.mark.parametrize("size", [32, 128, (320, 240)])
 def test_it_sees_images_of_other_sizes(detector, size):
     batch = Scenes(objects=(1, 3)).draw(12, seed=78)
-    counts = torch.tensor([len(found) for found in detector.find(render(batch, size, quality="fast")["rgb"])])
+    counts = torch.tensor(
+        [len(found) for found in detector.detect(render(batch, size, quality="fast")["rgb"])[0]]
+    )
     assert (counts == batch.count).float().mean() >= 0.9
 
 
@@ -37,7 +43,7 @@ def test_detections_lie_at_the_centers_and_have_the_right_colors(detector):
     batch = Scenes(objects=(2, 2)).draw(16, seed=79)
     locations = project(batch.center, batch.camera)[0]
     right, near, total = 0, 0, 0
-    for scene, truth, found in zip(batch.unstack(), locations, detector.find(render(batch, 64)["rgb"])):
+    for scene, truth, found in zip(batch.unstack(), locations, detector.detect(render(batch, 64)["rgb"])[0]):
         for obj, location in zip(scene.objects, truth.tolist()):
             gaps = [max(abs(f.location[0] - location[0]), abs(f.location[1] - location[1])) for f in found]
             closest = min(range(len(gaps)), key=gaps.__getitem__)
@@ -49,15 +55,15 @@ def test_detections_lie_at_the_centers_and_have_the_right_colors(detector):
 
 def test_detections_do_not_depend_on_the_batch(detector):
     images = render(Scenes(objects=(1, 4)).draw(5, seed=80), 64)["rgb"]
-    together = detector.find(images)
+    together, _ = detector.detect(images)
     for i in range(5):
-        (alone,) = detector.find(images[i : i + 1])
+        ((alone,), _) = detector.detect(images[i : i + 1])
         assert [f.color for f in alone] == [f.color for f in together[i]]
         assert all(a.location == pytest.approx(b.location, abs=1e-3) for a, b in zip(alone, together[i]))
 
 
 def test_detections_come_surest_first(detector):
-    found = detector.find(render(Scenes(objects=(5, 5)).draw(4, seed=81), 64)["rgb"])
+    found, _ = detector.detect(render(Scenes(objects=(5, 5)).draw(4, seed=81), 64)["rgb"])
     assert all(list(f) == sorted(f, key=lambda x: -x.confidence) for f in found)
 
 
@@ -66,13 +72,13 @@ def test_it_says_when_it_looks_at_no_scene(detector, kind):
     random = torch.Generator().manual_seed(0)
     noise = torch.rand(6, 3, 64, 64, generator=random) * 2 - 1
     images = {"noise": noise, "gray": torch.zeros(6, 3, 64, 64), "white": torch.ones(6, 3, 64, 64)}[kind]
-    detections, ood = detector.look(images)
+    detections, ood = detector.detect(images)
     assert sum(map(len, detections)) == 0
     assert (ood > 1).all()
 
 
 def test_scenes_are_not_ood(detector):
-    assert (detector.ood_score(render(Scenes(objects=(0, 6)).draw(24, seed=82), 64)["rgb"]) < 1).all()
+    assert (detector.detect(render(Scenes(objects=(0, 6)).draw(24, seed=82), 64)["rgb"])[1] < 1).all()
 
 
 def test_ties_between_neighbors_count_once(detector):
@@ -86,12 +92,12 @@ def test_ties_between_neighbors_count_once(detector):
 
 
 def test_no_images_give_no_detections(detector):
-    assert detector.find(torch.zeros(0, 3, 64, 64)) == []
+    assert detector.detect(torch.zeros(0, 3, 64, 64))[0] == []
 
 
 def test_gray_scale_tensors_are_refused(detector):
     with pytest.raises(UserError, match="color images"):
-        detector.find(torch.zeros(2, 1, 64, 64))
+        detector.detect(torch.zeros(2, 1, 64, 64))
 
 
 def test_a_missing_detector_is_told_in_one_sentence(tmp_path):
@@ -129,3 +135,42 @@ def test_folding_normalization_changes_nothing():
 def test_the_canvas_is_always_the_same_size():
     for shape in ((32, 32), (64, 64), (128, 128), (240, 320), (320, 480), (100, 300)):
         assert to_canvas(torch.zeros(1, 3, *shape)).shape == (1, 3, 128, 128)
+
+
+def test_practice_is_a_function_of_its_number():
+    one, two, other = synthetic_data(5, 3, 9, CPU), synthetic_data(5, 3, 9, CPU), synthetic_data(5, 4, 9, CPU)
+    assert all(torch.equal(a, b) for a, b in zip(one.columns(), two.columns()))
+    assert not torch.equal(one.images, other.images)
+
+
+def test_practice_truth_is_inside_and_heat_peaks_at_it():
+    batch = synthetic_data(6, 0, 12, CPU)
+    there = batch.state == THERE
+    assert ((batch.location[there] > 0) & (batch.location[there] < 1)).all()
+    target, counts = heat(batch)
+    cell, within = target_cells(batch.location)
+    rows, slots = torch.nonzero(there, as_tuple=True)
+    assert (target.flatten(1)[rows, cell[rows, slots]] > 0.5).all()
+    assert counts.flatten(1)[rows, cell[rows, slots]].all()
+    assert ((within >= 0) & (within <= 1))[there].all()
+    empty = (batch.state == ABSENT).all(1)
+    assert (target[empty] == 0).all()
+
+
+def test_however_short_the_time_one_step_is_learned():
+    steps = list(learn(DetectorNetwork((8, 8, 8, 8), (0, 0, 0, 0)), 64, 2, 1e-3, 7, CPU, minutes=1e-9))
+    assert [step.images for step in steps] == [2]
+
+
+@pytest.mark.slow
+def test_learning_lowers_the_loss_and_survives_saving(tmp_path):
+    torch.manual_seed(0)
+    network = DetectorNetwork((8, 16, 16, 16), (0, 0, 1, 1))
+    lesson = synthetic_data(7, 0, 24, CPU)
+    before = loss(network(lesson.images), lesson).item()
+    losses = [float(step.loss) for step in learn(network, 48 * 6, 6, 3e-3, 7, CPU)]
+    assert len(losses) == 48
+    assert loss(network.eval()(lesson.images), lesson).item() < 0.8 * before
+    save_detector(tmp_path, network, measure_range(network, 8, CPU, images=256))
+    detections, ood = load_detector(tmp_path).detect(lesson.images[:2])
+    assert len(detections) == 2 and ood.isfinite().all()

@@ -19,7 +19,7 @@ from tessera.scenes import LOCATIONS, read_scenes
 
 
 def obj(location, color="red", well_formed=0.9):
-    return Detection(tuple(location), color, "cube", "large", "metal", 0.9, well_formed)
+    return Detection(*location, color, "cube", "large", "metal", 0.9, well_formed)
 
 
 def all_of(k):
@@ -31,6 +31,7 @@ def evaluated_by(monkeypatch):
     def use(lists, **options):
         stand_in = StandIn(lists, **options)
         monkeypatch.setattr("tessera.cli.evaluate.load_detector", lambda weights, device: stand_in)
+        monkeypatch.setattr("tessera.evaluation.bench.load_detector", lambda weights, device: stand_in)
         monkeypatch.setattr("tessera.evaluation.calibrate.SHIPPED", Path("no-calibration-here.json"))
         return stand_in
 
@@ -95,7 +96,7 @@ def test_the_table_names_k_max_and_what_is_not_known(tmp_path, evaluated_by, cap
     evaluated_by([[obj((0.5, 0.5))], []] + [all_of(1)] * 2)
     code, out, err = run(capsys, "evaluate", sampled(tmp_path, (0, 1), settings=False))
     assert code == 0 and err == ""
-    assert "K_max by the strict rule" in out and "With nothing asked, 0-1 objects appear." in out
+    assert "K_max by the strict rule" in out and "With nothing asked for, 0-1 objects appear." in out
     assert "--max-train-objects" in out and "no calibration" in out
 
 
@@ -158,12 +159,12 @@ def test_ood_images_are_noted(tmp_path, evaluated_by, capsys):
     evaluated_by([all_of(1)] * 2, ood_score=3.0)
     _, record, _ = run(capsys, "evaluate", sampled(tmp_path, (1,)), "--json")
     assert record["rows"][0]["ood"]["share"] == 1
-    assert any("not scenes the detector knows" in note for note in record["notes"])
+    assert any("unlike those the detector was trained on" in note for note in record["notes"])
 
 
 def test_every_image_gets_its_line_when_asked_for(tmp_path, evaluated_by, capsys):
     evaluated_by([all_of(1), []])
-    run(capsys, "evaluate", sampled(tmp_path / "s", (1,)), "--json", "--verdicts", tmp_path / "v.jsonl")
+    run(capsys, "evaluate", sampled(tmp_path / "s", (1,)), "--json", "--scores", tmp_path / "v.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
     assert [line["ok"] for line in lines] == [True, False]
     assert lines[1]["reason"] == "nothing at (0.65, 0.65)" and lines[0]["detections"][0]["color"] == "red"
@@ -269,7 +270,7 @@ def test_bare_folders_named_after_k_are_taken_to_ask_for_the_studys_locations(tm
     for k in (0, 3):
         save(tmp_path / f"k{k:02d}" / "a.png")
     found = images_in(tmp_path)
-    assert [items.locations for items in found.items] == [(), LOCATIONS[:3]] and found.at_study_locations
+    assert [prompt.locations for prompt in found.prompts] == [(), LOCATIONS[:3]] and found.at_study_locations
 
 
 def test_a_bare_folder_may_be_told_what_was_asked_and_its_odd_files_are_named(tmp_path, evaluated_by, capsys):
@@ -306,10 +307,10 @@ def test_a_run_with_no_or_several_samples_says_so(tmp_path):
 def test_renders_with_a_scene_file_are_asked_for_what_the_scenes_hold(tmp_path, capsys):
     run(capsys, "render", "--out", tmp_path, "--count", 2, "--size", "32", "--objects", 2)
     found = images_in(tmp_path)
-    assert [items.k for items in found.items] == [2, 2] and not found.at_study_locations
+    assert [prompt.k for prompt in found.prompts] == [2, 2] and not found.at_study_locations
     exact = truths(read_scenes(tmp_path / "scenes.json"))  # the square image shows the 4:3 frame squeezed
-    for items, objects in zip(found.items, exact):
-        assert np.allclose(items.locations, [obj.location for obj in objects], atol=1e-5)
+    for prompt, objects in zip(found.prompts, exact):
+        assert np.allclose(prompt.locations, [obj.location for obj in objects], atol=1e-5)
 
 
 def test_images_with_transparency_or_a_palette_are_read_as_color(tmp_path):
@@ -331,8 +332,8 @@ def test_explain_finds_what_was_asked_beside_the_image_and_draws_it(tmp_path, ev
     folder = sampled(tmp_path, (2,), each=1)
     evaluated_by([[obj(LOCATIONS[0])]])
     code, record, err = run(capsys, "detector", "explain", folder / "k02" / "0000.png", "--json")
-    assert code == 0 and record["verdict"]["missing"] == 1 and err == ""
-    assert record["verdict"]["reason"] == "nothing at (0.65, 0.25)"
+    assert code == 0 and record["score"]["missing"] == 1 and err == ""
+    assert record["score"]["reason"] == "nothing at (0.65, 0.25)"
     evaluated_by([[obj(LOCATIONS[0])]])
     _, out, _ = run(capsys, "detector", "explain", folder / "k02" / "0000.png")
     assert out.startswith("nothing at (0.65, 0.25); see ")
@@ -352,7 +353,7 @@ def test_explain_takes_locations_and_refuses_what_is_no_image(tmp_path, evaluate
 class Blind:
     """Sees nothing, and knows that it knows nothing."""
 
-    def look(self, images):
+    def detect(self, images):
         return [[] for _ in images], torch.full((len(images),), 2.0)
 
 
@@ -423,3 +424,17 @@ def test_a_image_is_not_replaced_by_its_explanation_and_explanations_are_not_eva
     assert run(capsys, "detector", "explain", image)[0] == 0
     code, record, _ = run(capsys, "evaluate", tmp_path, "--device", "cpu", "--json")
     assert code == 0 and record["images"] == 1 and not record["skipped"]
+
+
+def test_training_a_detector_on_nothing_is_refused(tmp_path, capsys):
+    for words in ("--total 0", "--batch 0", "--minutes -1", "--rate 0"):
+        assert run(capsys, f"detector train --out {tmp_path / 'detector'} {words} --device cpu")[0] == 2
+    assert not (tmp_path / "evaluate").exists()
+
+
+def test_the_benchmark_counts_images_per_second(evaluated_by, capsys):
+    evaluated_by([[obj((0.5, 0.5))]] * 100)
+    words = "bench detector --size 16 --count 5 --objects 1 --repeats 2 --device cpu --json"
+    code, record, _ = run(capsys, words)
+    assert code == 0 and record["count"] == 5 and record["found_per_image"] == 1
+    assert record["images_per_second"]["min"] <= record["images_per_second"]["median"]

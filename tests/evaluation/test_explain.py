@@ -5,11 +5,12 @@ from tessera.evaluation.detection import Detection
 from tessera.evaluation.explain import BAD, GOOD, ODD, PANEL, draw_explanation, half_sides, words, wrapped
 from tessera.evaluation.matching import match
 from tessera.render.render import render
+from tessera.sampling.prompts import Prompt
 from tessera.scenes import scenes_at
 
 
 def obj(x, y, size="large", well_formed=0.9):
-    return Detection((x, y), "red", "cube", size, "metal", 0.97, well_formed)
+    return Detection(x, y, "red", "cube", size, "metal", 0.97, well_formed)
 
 
 def inks(image):
@@ -17,32 +18,33 @@ def inks(image):
 
 
 def test_small_images_are_enlarged_and_get_a_panel():
-    drawn = draw_explanation(torch.zeros(3, 48, 64), [])
+    drawn = draw_explanation(torch.zeros(3, 48, 64), match([], []))
     assert drawn.dtype == torch.uint8 and drawn.shape == (3, 384, 512 + PANEL)
-    large = draw_explanation(torch.zeros(3, 480, 640), [])
+    large = draw_explanation(torch.zeros(3, 480, 640), match([], []))
     assert large.shape == (3, 480, 640 + PANEL)
 
 
 def test_colors_conditioner_filled_extra_and_half_drawn_apart():
     detections = [obj(0.3, 0.3), obj(0.7, 0.7), obj(0.3, 0.7, well_formed=0.1)]
     locations = [(0.3, 0.3), (0.3, 0.7)]
-    seen = inks(draw_explanation(torch.zeros(3, 64, 64), detections, match(detections, locations), locations))
+    prompt = Prompt(tuple(locations))
+    seen = inks(draw_explanation(torch.zeros(3, 64, 64), match(detections, locations), prompt))
     assert {GOOD, BAD, ODD} <= seen
     alone = inks(
-        draw_explanation(torch.zeros(3, 64, 64), detections[:1], match(detections[:1], locations[:1]))
+        draw_explanation(torch.zeros(3, 64, 64), match(detections[:1], locations[:1]), Prompt(((0.3, 0.3),)))
     )
     assert GOOD in alone and not {BAD, ODD} & alone
 
 
 def test_the_panel_says_what_was_found_and_why_it_does_not_do():
     detections = [obj(0.3, 0.3)]
-    verdict = match(detections, [(0.3, 0.3), (0.65, 0.25)])
-    lines = [text for text, _ in words(detections, verdict, ood_score=2.0)]
+    score = match(detections, [(0.3, 0.3), (0.65, 0.25)], ood_score=2.0)
+    lines = [text for text, _ in words(score, prompted=True)]
     assert lines == [
         "1  large red metal cube at (0.30, 0.30), sure 0.97",
-        "1 of 2 asked, 0 extra",
+        "1 of 2 found, 0 extra",
         "nothing at (0.65, 0.25)",
-        "this is not a scene I know (out-of-distribution score 2.0 > 1)",
+        "unlike the images the detector was trained on (score 2.0 > 1)",
     ]
 
 

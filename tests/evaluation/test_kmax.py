@@ -5,16 +5,20 @@ import pytest
 from scipy.stats import binom, hypergeom
 
 from tessera.errors import UserError
+from tessera.evaluation.detection import Detection
 from tessera.evaluation.detector_error import DetectorError, confusion, missed_among_wanted, unconfuse
 from tessera.evaluation.kmax import (
     Counts,
     TrainingRange,
+    crossing,
     evaluations_of,
+    generalization_record,
+    k50,
     k_max,
-    length_generalization,
+    mean_recall,
     shares_of,
 )
-from tessera.evaluation.matching import Verdict
+from tessera.evaluation.matching import match
 from tessera.stats import wilson
 
 
@@ -26,7 +30,7 @@ def images(k, *kinds):
 
 
 def rule_says(rule, counts, max_train_objects=3, label="all"):
-    return length_generalization([counts], max_train_objects, label, resamples=10)["rows"][0]["succeeds"][
+    return generalization_record([counts], max_train_objects, label, resamples=10)["rows"][0]["succeeds"][
         rule
     ]
 
@@ -60,7 +64,7 @@ def test_objects_that_training_showed_untold_may_appear_untold(label, allowed):
 
 
 def test_without_the_training_range_there_is_no_paper_rule():
-    record = length_generalization([images(1, (8, 1, 0))], resamples=10)
+    record = generalization_record([images(1, (8, 1, 0))], resamples=10)
     assert set(record["k_max"]) == {"strict"}
 
 
@@ -94,19 +98,19 @@ def test_k_max_is_the_end_of_the_unbroken_run_from_one():
 def test_a_hand_computed_study_gives_its_k_max_and_says_when_nothing_larger_was_tried():
     good = [images(k, (64, k, 0)) for k in (1, 2, 3)]
     late = images(4, (30, 4, 0), (34, 2, 0))  # fine beyond the training range, but 30 of 64 are too few
-    record = length_generalization([*good, late], 3)["k_max"]
+    record = generalization_record([*good, late], 3)["k_max"]
     assert record["paper"] == {"value": 4, "low": 4, "high": 4, "tested_to": 4, "at_least": True}
     assert record["strict"]["value"] == 3 and not record["strict"]["at_least"]
 
 
 def test_without_images_of_one_object_k_max_is_not_known_rather_than_nought():
-    record = length_generalization([images(2, (8, 2, 0))], 2, error=PERFECT)["k_max"]["paper"]
+    record = generalization_record([images(2, (8, 2, 0))], 2, error=PERFECT)["k_max"]["paper"]
     assert record == {"value": None, "low": None, "high": None, "tested_to": 0, "at_least": False}
 
 
 def test_the_interval_of_k_max_shows_a_verdict_on_the_edge():
     edge = images(2, (56, 2, 0), (8, 1, 0))  # exactly 7 of 8: half of all resamples fall below
-    record = length_generalization([images(1, (64, 1, 0)), edge], 2)["k_max"]["paper"]
+    record = generalization_record([images(1, (64, 1, 0)), edge], 2)["k_max"]["paper"]
     assert (record["value"], record["low"], record["high"]) == (2, 1, 2)
 
 
@@ -121,7 +125,7 @@ def test_evaluations_of_eight_images_pass_as_often_as_the_binomial_law_says():
 
 def test_asking_for_nothing_has_a_row_but_no_part_in_k_max():
     nothing = images(0, (4, 0, 0), (3, 0, 1), (1, 0, 2))
-    record = length_generalization([nothing, images(1, (8, 1, 0))], 1)
+    record = generalization_record([nothing, images(1, (8, 1, 0))], 1)
     row = record["rows"][0]
     assert record["k_max"]["paper"]["value"] == 1
     assert row["objects"]["mean"] == pytest.approx(5 / 8) and row["objects"]["typical"] == [0, 2]
@@ -130,7 +134,7 @@ def test_asking_for_nothing_has_a_row_but_no_part_in_k_max():
 
 def test_shares_are_counted_as_by_hand_and_the_record_is_plain_json():
     counts = Counts(3, [3, 3, 2, 0], [0, 2, 0, 1], [3, 5, 2, 1], [0, 1, 1, 1])
-    row = length_generalization([counts], 3, "one")["rows"][0]
+    row = generalization_record([counts], 3, "one")["rows"][0]
     shares = {name: row[name]["share"] for name in ("all_found", "exact", "allowed_extras", "two_missing")}
     assert shares == {"all_found": 0.5, "exact": 0.25, "allowed_extras": 0.5, "two_missing": 0.75}
     assert row["found"]["mean"] == 2.0 and row["extra"]["mean"] == 0.75
@@ -139,9 +143,10 @@ def test_shares_are_counted_as_by_hand_and_the_record_is_plain_json():
     json.dumps(row, allow_nan=False)
 
 
-def test_counts_come_from_verdicts():
-    verdict = Verdict(False, 3, 2, 1, 1, 1, "", objects=3)
-    counts = Counts.of(3, [verdict, verdict])
+def test_counts_come_from_scores():
+    objects = [Detection(x, 0.5, "red", "cube", "large", "metal", 0.9, 0.9) for x in (0.2, 0.5, 0.1)]
+    score = match(objects, [(0.2, 0.5), (0.5, 0.5), (0.9, 0.9)])
+    counts = Counts.of(3, [score, score])
     assert counts.filled.tolist() == [2, 2] and counts.objects.tolist() == [3, 3] and counts.n == 2
 
 
@@ -151,9 +156,9 @@ def test_impossible_counts_are_refused():
     with pytest.raises(UserError, match="at least one image"):
         Counts.of(2, [])
     with pytest.raises(UserError, match="twice"):
-        length_generalization([images(1, (1, 1, 0))] * 2)
+        generalization_record([images(1, (1, 1, 0))] * 2)
     with pytest.raises(UserError, match="labeled"):
-        length_generalization([images(1, (1, 1, 0))], label="some")
+        generalization_record([images(1, (1, 1, 0))], label="some")
 
 
 # --- the detector's own error ----------------------------------------------------------------------------------
@@ -175,7 +180,7 @@ def test_a_perfect_detector_corrects_nothing():
     table = confusion(PERFECT, 4, 3)
     assert np.allclose(table, np.eye(len(table)))
     counts = [images(1, (50, 1, 0), (14, 0, 1)), images(2, (64, 2, 0))]
-    record = length_generalization(counts, 2, error=PERFECT)
+    record = generalization_record(counts, 2, error=PERFECT)
     for row in record["rows"]:
         assert row["exact"]["corrected"]["share"] == pytest.approx(row["exact"]["share"])
     assert record["k_max"]["strict"]["corrected"]["value"] == record["k_max"]["strict"]["value"]
@@ -225,7 +230,7 @@ def test_true_shares_are_recovered_from_a_detector_that_misses_one_object_in_twe
     k, n, recall = 8, 4000, 0.95
     truth = [(8, 0)] * 2400 + [(7, 0)] * 800 + [(8, 1)] * 800
     counts = evaluated(k, truth, recall, np.random.default_rng(0))
-    row = length_generalization([counts], 8, error=independent_error(recall))["rows"][0]
+    row = generalization_record([counts], 8, error=independent_error(recall))["rows"][0]
     assert row["exact"]["share"] < 0.45  # as counted: 0.6 * 0.95^8 and a little more
     assert row["exact"]["corrected"]["share"] == pytest.approx(2400 / n, abs=0.04)
     assert row["all_found"]["corrected"]["share"] == pytest.approx(3200 / n, abs=0.04)
@@ -236,7 +241,7 @@ def test_true_shares_are_recovered_from_a_detector_that_misses_one_object_in_twe
 def test_a_k_max_lost_to_the_detector_is_given_back_with_the_range_it_leaves_open():
     rng, recall = np.random.default_rng(1), 0.93
     counts = [evaluated(k, [(k, 0)] * 200, recall, rng) for k in range(1, 13)]
-    record = length_generalization(counts, 12, error=independent_error(recall, n=2000))["k_max"]["paper"]
+    record = generalization_record(counts, 12, error=independent_error(recall, n=2000))["k_max"]["paper"]
     assert record["value"] <= 2  # 0.93^2 is below 7 of 8
     assert record["corrected"]["value"] == 12
     assert record["detector_range"][0] == record["value"] and record["detector_range"][1] == 12
@@ -271,5 +276,51 @@ def test_two_objects_beyond_a_training_on_one_may_both_be_left_out():
 
 def test_the_interval_of_proper_objects_lies_around_their_share():
     counts = Counts(4, [4] * 16, [0] * 16, [4] * 16, [1] + [0] * 15)
-    well_formed = length_generalization([counts], 4, resamples=10)["rows"][0]["well_formed"]
+    well_formed = generalization_record([counts], 4, resamples=10)["rows"][0]["well_formed"]
     assert well_formed["share"] == 63 / 64 and 0.9 < well_formed["low"] <= 63 / 64 <= well_formed["high"] <= 1
+
+
+# --- K50 ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ([1, 1, 1, 0], 2.5),
+        ([1, 0.75, 0.25, 0], 1.5),
+        ([1, 1, 0.2, 0.6, 0], 1 + 5 / 6),  # 0.2 and 0.6 become 0.4 twice
+        ([1, 0, 0], 0.5),
+        ([1, 1, 1], 2.0),  # not below one half anywhere
+        ([1, 0.9, 0.5, 0.5, 0.4], 3.0),
+    ],
+)
+def test_k50_is_where_the_best_falling_curve_crosses_one_half(shares, expected):
+    assert crossing(range(len(shares)), shares) == pytest.approx(expected)
+
+
+def test_the_interval_of_k50_holds_it_and_narrows_with_more_samples():
+    few, many = (k50(range(4), [n, n * 3 // 4, n // 4, 0], n) for n in (16, 1024))
+    for found in (few, many):
+        assert found.low <= found.value == 1.5 <= found.high
+    assert many.high - many.low < (few.high - few.low) / 2
+
+
+def test_k50_may_skip_numbers_and_needs_the_first():
+    assert crossing([1, 3], [1, 0.25]) == pytest.approx(1 + 2 * 0.5 / 0.75)
+    assert k50([2, 3], [8, 8], 8).value is None
+
+
+def test_k50_of_several_trainings_is_of_their_mean_and_as_wide_as_they_differ():
+    alike = k50(range(3), [[64, 40, 10]] * 4, 64)
+    apart = k50(range(3), [[64, 64, 20], [64, 16, 0], [64, 64, 20], [64, 16, 0]], 64)
+    assert apart.high - apart.low > 2 * (alike.high - alike.low)
+
+
+def test_mean_recall_counts_locations_beyond_the_training_range():
+    counts = [images(1, (4, 1, 0)), images(2, (2, 2, 0), (2, 1, 0)), images(4, (4, 2, 0))]
+    found = mean_recall(counts, beyond=1)
+    assert (
+        found.value == pytest.approx((0.75 + 0.5) / 2)
+        and found.low <= found.value <= found.high
+        and found.n == 8
+    )

@@ -67,6 +67,7 @@ KEYS_BESIDE: dict[str, dict[str, str]] = {
 
 KEYS_OF: dict[str, dict[str, str]] = {
     **{name: {"places": "hooks"} for name in ("features-exp1", "features-color")},
+    **{name: {"verdict": "score"} for name in ("detector-samples", "detector-renders")},
     "sdxl-features": {"place": "position", "places": "positions"},
 }
 """Golden file -> old key -> new key, where one key became several; these go before KEYS."""
@@ -77,10 +78,28 @@ VALUES: dict[str, str] = {}
 VALUES_OF: dict[str, dict[str, str]] = {}
 """New key -> old string -> new string, where the same word became several; these go before VALUES."""
 
-RESHAPE: dict[str, Callable[[Json], Json]] = {}
+
+def with_coordinates(content: Json) -> Json:
+    """Detections have x and y, and scores of images say for each asked location whether it is found."""
+    if isinstance(content, list):
+        return [with_coordinates(part) for part in content]
+    if not isinstance(content, dict):
+        return content
+    content = {key: with_coordinates(part) for key, part in content.items()}
+    if "confidence" in content:
+        content["x"], content["y"] = content.pop("place")
+    if "pairs" in content and "wanted" in content:
+        filled = {pair[0] for pair in content["pairs"]}
+        content["found"] = [number in filled for number in range(content["wanted"])]
+    return content
+
+
+RESHAPE: dict[str, Callable[[Json], Json]] = dict.fromkeys(
+    ("detector-samples", "detector-renders", "detector-colors"), with_coordinates
+)
 """Golden file -> function of its content, where more than names has changed, such as the shape of an interval."""
 
-ADDED: set[str] = set()
+ADDED: set[str] = {"counts", "detections", "k50", "mean_recall", "ood_score", "prompts"}
 """New keys that may be there although the golden file has none like them."""
 
 GONE: set[str] = set()

@@ -19,10 +19,10 @@ from tessera.app.report.measure import ColumnEvaluator, ReportConfig
 from tessera.app.report.write import write_page
 from tessera.config import Settings, format_count
 from tessera.evaluation.calibrate import at_study_locations
-from tessera.evaluation.detection import Detection
 from tessera.evaluation.detector import Detector, load_detector
 from tessera.evaluation.explain import draw_explanation
-from tessera.evaluation.matching import Verdict, match
+from tessera.evaluation.matching import ImageScore
+from tessera.evaluation.pipeline import score_images
 from tessera.models.build import build_denoiser, conditioner_for
 from tessera.models.model_folder import Model, denoiser_config
 from tessera.plots.image_grid import image_grid
@@ -34,7 +34,6 @@ from tessera.sampling.sample_folder import sample_prompts, save_samples
 from tessera.scenes.sampling import Scenes
 from tessera.scenes.vocabulary import COLORS, LOCATIONS
 from tessera.stats import share_record
-from tessera.studies.clevr.evaluate import verdict_on
 from tessera.training.run_folder import Outcome, RunFolder, train_run
 from tessera.training.trainer import Trainer
 
@@ -112,12 +111,10 @@ class Tour:
             for k in PLACED_KS:
                 scenes = at_study_locations(k, each, self.seed, 0, self.device)
                 images = render(scenes, PLACED_SIZE)["rgb"]
-                found, ood = detector.look(images)
-                verdicts = [match(detections, LOCATIONS[:k]) for detections in found]
-                rows.append(row_for(k, found, verdicts))
-                explained.append(
-                    draw_explanation(images[0], found[0], verdicts[0], LOCATIONS[:k], float(ood[0]))
-                )
+                prompt = Prompt(LOCATIONS[:k])
+                scores = score_images(detector, images, [prompt] * each)
+                rows.append(row_for(k, scores))
+                explained.append(draw_explanation(images[0], scores[0], prompt))
                 advance()
         save_png(self.path("placed-explained.png"), image_grid(explained, columns=2))
         return rows
@@ -161,13 +158,8 @@ class Tour:
 
         _, images = save_samples(self.out / "samples", facts, prompts, draw)
         self.path("samples/sheet.png")
-        found = detector.find(images)
-        verdicts = [
-            verdict_on(detections, prompt, model.conditioner)
-            for detections, prompt in zip(found, prompts, strict=True)
-        ]
-        groups = [slice(n * each, (n + 1) * each) for n in range(len(SAMPLED_KS))]
-        return [row_for(k, found[rows], verdicts[rows]) for k, rows in zip(SAMPLED_KS, groups, strict=True)]
+        scores = score_images(detector, images, prompts)
+        return [row_for(k, scores[n * each : (n + 1) * each]) for n, k in enumerate(SAMPLED_KS)]
 
     # -- the report ----------------------------------------------------------------------------------------
 
@@ -219,16 +211,16 @@ def training_record(settings: Settings, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def row_for(k: int, found: Sequence[Sequence[Detection]], verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """What the images for one K show, with a 95% interval."""
-    count = len(verdicts)
+def row_for(k: int, scores: Sequence[ImageScore]) -> dict[str, Any]:
+    """The images for one K, with a 95% interval."""
+    count = len(scores)
     return {
         "k": k,
         "images": count,
-        "as_prompted": share_record(sum(verdict.ok for verdict in verdicts), count),
-        "found": sum(verdict.found for verdict in verdicts) / count,
-        "extra": sum(verdict.extra for verdict in verdicts) / count,
-        "objects": sum(map(len, found)) / count,
+        "as_prompted": share_record(sum(score.ok for score in scores), count),
+        "found": sum(score.num_found for score in scores) / count,
+        "extra": sum(score.extra for score in scores) / count,
+        "objects": sum(score.objects for score in scores) / count,
     }
 
 

@@ -14,8 +14,9 @@ from tessera.conditioning import Label, LocationGrid
 from tessera.console import progress, publish, say
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
-from tessera.evaluation import Detector, length_generalization, load_detector
-from tessera.evaluation.kmax import Counts
+from tessera.evaluation.detector import Detector, load_detector
+from tessera.evaluation.kmax import Counts, generalization_record
+from tessera.evaluation.pipeline import score_images
 from tessera.files import make_folder
 from tessera.models.closed_form import Empirical, Local, LocalConditional
 from tessera.models.loading import open_model, set_precision
@@ -164,7 +165,7 @@ class TheoryIdeal:
             say(f"A sheet of {len(prompts)} images is in {self.out}.")
         counts = counted(load_detector(device=device), images, prompts)
         return {
-            "evaluated": length_generalization(counts, self.objects[1], conditioner.label, seed=self.seed),
+            "evaluated": generalization_record(counts, self.objects[1], conditioner.label, seed=self.seed),
             "agreement": {
                 "nothing" if near is None else str(near): share
                 for near, share in shares(getattr(ideal, "agreement", {})).items()
@@ -204,10 +205,10 @@ class TheoryIdeal:
 
 def counted(detector: Detector, images: Tensor, prompts: list[Prompt]) -> list[Counts]:
     """The detector's counts for every K, of images as a file would hold them."""
-    verdicts: dict[int, list] = {}
-    for prompt, detections in zip(prompts, detector.find(to_float(to_uint8(images)))):
-        verdicts.setdefault(len(prompt.wanted), []).append(detector.match(detections, prompt.targets))
-    return [Counts.of(k, found) for k, found in verdicts.items()]
+    by_k: dict[int, list] = {}
+    for prompt, score in zip(prompts, score_images(detector, to_float(to_uint8(images)), prompts)):
+        by_k.setdefault(prompt.k, []).append(score)
+    return [Counts.of(k, scores) for k, scores in by_k.items()]
 
 
 def shares(counts: dict) -> dict:

@@ -14,10 +14,10 @@ from tessera.config import PRESETS, format_count, look_up, parse_count
 from tessera.console import NARROW, publish, say
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
+from tessera.evaluation.pipeline import EvaluationConfig
 from tessera.files import make_folder
 from tessera.sampling.prompts import parse_ks
 from tessera.studies.clevr.entries import CELLS, StudyEntry, cells_for, with_ks
-from tessera.studies.clevr.evaluate import EvaluationConfig
 from tessera.studies.clevr.figures import FIGURES, save_figure
 from tessera.studies.clevr.records import read_records, rows_of
 from tessera.studies.clevr.runs import (
@@ -128,7 +128,7 @@ class Reproduce:
     def work(self, paths: StudyPaths, jobs: Sequence[StudyRun]) -> tuple[bool, dict[str, str]]:
         from tessera.evaluation.calibrate import load_calibration
         from tessera.evaluation.detector import load_detector
-        from tessera.studies.clevr.evaluate import Evaluator
+        from tessera.evaluation.pipeline import Evaluator
         from tessera.studies.clevr.reproduce import Clock, Study
         from tessera.studies.clevr.workers import Task, run_together
 
@@ -138,8 +138,8 @@ class Reproduce:
         if self.parallel > 1:
             threads = max(1, (os.cpu_count() or 1) // self.parallel)
             return run_together(Task(paths, device, self.minutes, self.keep, threads), jobs, self.parallel)
-        examiner = Evaluator(load_detector(device=device), load_calibration(), device)
-        study = Study(paths, examiner, Clock(self.minutes), self.keep, on_record=announce)
+        evaluator = Evaluator(load_detector(device=device), load_calibration(), device)
+        study = Study(paths, evaluator, Clock(self.minutes), self.keep, on_record=announce)
         return study.run(jobs), study.failed
 
     def draw(self, paths: StudyPaths) -> list[str]:
@@ -199,7 +199,7 @@ def plan_words(plan: Sequence[Estimate]) -> list[str]:
     if whole["minutes"] is None:
         lines.append(
             f"How long {whole['unknown']} of them take is unknown: no speed of their networks is recorded "
-            f"(`tools/bench.py train`); the others take about {whole['minutes_known']:.1f} minutes."
+            f"(`tessera bench train`); the others take about {whole['minutes_known']:.1f} minutes."
         )
     else:
         lines.append(f"Expected: {whole['minutes']:.1f} minutes, at the speeds recorded in results/.")

@@ -1,6 +1,6 @@
-"""Images become verdicts: what was drawn, whether it is what was asked for, and how far to trust that.
+"""Detection of objects in images, scores of images and models, and how far to trust them.
 
-The public names are imported when first asked for, so that verdicts on counts cost no torch.
+The public names are imported when first used, so that scores of counts cost no torch.
 """
 
 import importlib
@@ -10,16 +10,20 @@ if TYPE_CHECKING:
     from tessera.evaluation.detection import Detection as Detection
     from tessera.evaluation.detector import Detector as Detector
     from tessera.evaluation.detector import load_detector as load_detector
-    from tessera.evaluation.kmax import length_generalization as length_generalization
-    from tessera.evaluation.matching import Verdict as Verdict
-    from tessera.evaluation.matching import match as match
-    from tessera.evaluation.matching import match_colors as match_colors
+    from tessera.evaluation.matching import ImageScore as ImageScore
+    from tessera.evaluation.pipeline import EvaluationConfig as EvaluationConfig
+    from tessera.evaluation.pipeline import Evaluator as Evaluator
+    from tessera.evaluation.pipeline import evaluate as evaluate
+    from tessera.evaluation.pipeline import length_generalization as length_generalization
+    from tessera.evaluation.results import Evaluation as Evaluation
+    from tessera.evaluation.results import LengthGeneralization as LengthGeneralization
 
 WHERE = {
     "detection": ("Detection",),
     "detector": ("Detector", "load_detector"),
-    "kmax": ("length_generalization",),
-    "matching": ("Verdict", "match", "match_colors"),
+    "matching": ("ImageScore",),
+    "pipeline": ("EvaluationConfig", "Evaluator", "evaluate", "length_generalization"),
+    "results": ("Evaluation", "LengthGeneralization"),
 }
 
 

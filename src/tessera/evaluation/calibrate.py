@@ -15,7 +15,7 @@ from tessera.errors import UserError
 from tessera.evaluation.detection import Detection, ObjectDetector
 from tessera.evaluation.detector_error import DetectorError
 from tessera.evaluation.empty_images import KINDS, nothing_to_find
-from tessera.evaluation.matching import CELL, Location, Verdict, match, match_colors
+from tessera.evaluation.matching import CELL, ImageScore, Location, match, match_colors
 from tessera.evaluation.truth import ClevrTruth, truths
 from tessera.files import read_json
 from tessera.render.image_io import load_png, resize, to_float
@@ -66,22 +66,20 @@ def tally(
     detections: Sequence[Detection], truth: Sequence[Detection], ood: bool, cell: float = CELL
 ) -> Tally:
     locations = [obj.location for obj in truth]
-    verdict = match(detections, locations, cell)
+    score = match(detections, locations, cell)
     by_color = match_colors(detections, [obj.color for obj in truth])
     decoys = empty_locations(locations, cell)
     return Tally(
         objects=len(truth),
         seen=len(detections),
-        missed=verdict.missing,
-        false=verdict.extra,
+        missed=score.missing,
+        false=score.extra,
         errors=center_errors(detections, truth, cell),
-        right=tuple(number_right(detections, truth, verdict, name) for name in ATTRIBUTES),
+        right=tuple(number_right(detections, truth, score, name) for name in ATTRIBUTES),
         color_missed=by_color.missing,
         color_false=by_color.extra,
         empty=len(decoys),
-        filled=sum(
-            prompt >= len(truth) for prompt, _ in match(detections, [*locations, *decoys], cell).pairs
-        ),
+        filled=sum(match(detections, [*locations, *decoys], cell).found[len(truth) :]),
         ood=ood,
     )
 
@@ -104,16 +102,16 @@ def center_errors(
 
 
 def number_right(
-    detections: Sequence[Detection], truth: Sequence[Detection], verdict: Verdict, attribute: str
+    detections: Sequence[Detection], truth: Sequence[Detection], score: ImageScore, attribute: str
 ) -> int:
-    return sum(getattr(truth[t], attribute) == getattr(detections[f], attribute) for t, f in verdict.pairs)
+    return sum(getattr(truth[t], attribute) == getattr(detections[f], attribute) for t, f in score.pairs)
 
 
 def evaluate_images(
     detector: ObjectDetector, images: Tensor, truth: Sequence[Sequence[Detection]], cell: float = CELL
 ) -> list[Tally]:
     """A tally for each of the images (B, 3, H, W)."""
-    found, ood_score = detector.look(images)
+    found, ood_score = detector.detect(images)
     return [tally(*each, cell) for each in zip(found, truth, (ood_score > 1).tolist())]
 
 
@@ -208,7 +206,7 @@ class HeldOut:
         for start in range(0, self.per_k, self.batch):
             count = min(self.batch, self.per_k - start)
             images = nothing_to_find(kind, count, self.size, self.seed + start, self.device)
-            found, ood_score = detector.look(images)
+            found, ood_score = detector.detect(images)
             objects += [len(detections) for detections in found]
             ood += (ood_score > 1).tolist()
             advance(count)
@@ -246,10 +244,10 @@ def visible_at(
 ) -> SceneBatch:
     """Objects at these locations, all of them visible as the official rule demands.
 
-    Scene i takes the first of its own looks that hides nothing, whatever is drawn with it.
+    Scene i takes the first of its own attempts that hides nothing, whatever is drawn with it.
     """
 
-    def look(turn: int) -> SceneBatch:
+    def attempt(turn: int) -> SceneBatch:
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore", LocationWarning
@@ -257,12 +255,12 @@ def visible_at(
             first, rules = start + turn * LOOKS_APART, Scenes(objects=len(locations))
             return scenes_at(locations, rules=rules, count=count, seed=seed, start=first, device=device)
 
-    scenes = look(0)
+    scenes = attempt(0)
     for turn in range(1, LOOKS):
         hidden = (~all_visible(scenes, "fast")).nonzero()[:, 0]
         if not len(hidden):
             break
-        keep(scenes, hidden, look(turn)[hidden])
+        keep(scenes, hidden, attempt(turn)[hidden])
     return scenes
 
 

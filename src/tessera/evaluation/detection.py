@@ -1,4 +1,4 @@
-"""One object the detector saw in an image, and what anything that detectors images can do."""
+"""One detected object, and what evaluation needs of a detector."""
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -7,23 +7,28 @@ if TYPE_CHECKING:
 
 
 class Detection(NamedTuple):
-    """Where it is, what it looks like, and how sure the detector is of it."""
+    """Position and looks of one object in an image, and how sure the detector is of it."""
 
-    location: tuple[float, float]  # (x, y) in [0, 1], center of the object in the image
+    x: float  # center in the image, [0, 1]
+    y: float
     color: str
     shape: str
     size: str
     material: str
-    confidence: float  # that something is there, [0, 1]
-    well_formed: float  # that it is a proper object, not a half-drawn one or a blob, [0, 1]
+    confidence: float  # that there is an object, [0, 1]
+    well_formed: float  # that it is a whole object, not a half-drawn one or a blob, [0, 1]
+
+    @property
+    def location(self) -> tuple[float, float]:
+        return self.x, self.y
 
 
 class ObjectDetector(Protocol):
-    """What detecting needs of a detector."""
+    """The contract of a detector."""
 
-    def look(self, images: "Tensor") -> "tuple[list[list[Detection]], Tensor]":
-        """Detections in each of the images (B, 3, H, W) in [-1, 1], and how strange each is, (B,).
+    def detect(self, images: "Tensor") -> "tuple[list[list[Detection]], Tensor]":
+        """Detections in each of the images (B, 3, H, W) in [-1, 1], and their out-of-distribution scores (B,).
 
-        More than 1 means: this is not a scene I know.
+        A score above 1 means: unlike the images that the detector was trained on.
         """
         ...

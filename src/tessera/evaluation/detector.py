@@ -1,8 +1,7 @@
-"""`load_detector()`: finds objects in images, says how sure it is, and when it looks at something it does not know."""
+"""`load_detector()`: objects in images with confidences, and how far an image is from those it was trained on."""
 
 import json
 import math
-from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from torch import Tensor
 
 from tessera.errors import UserError
 from tessera.evaluation.detection import Detection
-from tessera.evaluation.matching import Verdict, match, match_colors
 from tessera.evaluation.network import CELLS, DetectorNetwork, fold_norms
 from tessera.files import atomic, write_json
 from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
@@ -36,28 +34,20 @@ class Detector:
         self.known = {name: value.to(device) for name, value in known.items()}
         self.device, self.threshold = torch.device(device), threshold
 
-    def find(self, images: Tensor) -> list[list[Detection]]:
-        """Images (B, 3, H, W) in [-1, 1]: one list of detections per image, surest first."""
-        return self.look(images)[0]
-
-    def ood_score(self, images: Tensor) -> Tensor:
-        """How far each image is from anything the detector knows, (B,); above 1 its word should not be trusted."""
-        return self.look(images)[1]
-
     @torch.inference_mode()
-    def look(self, images: Tensor) -> tuple[list[list[Detection]], Tensor]:
+    def detect(self, images: Tensor) -> tuple[list[list[Detection]], Tensor]:
         """Detections and out-of-distribution score of each image, in one pass."""
         if images.dim() != 4 or images.shape[1] != 3:
             raise UserError(f"The detector takes color images (B, 3, H, W), not {tuple(images.shape)}.")
         detections: list[list[Detection]] = []
         ood = []
         for part in images.split(BATCH.get(self.device.type, 32)) if len(images) else ():
-            found, odd = self._look(part.to(self.device, torch.float32))
+            found, odd = self._detect(part.to(self.device, torch.float32))
             detections += found
             ood.append(odd.cpu())
         return detections, torch.cat(ood) if ood else torch.zeros(0)
 
-    def _look(self, images: Tensor) -> tuple[list[list[Detection]], Tensor]:
+    def _detect(self, images: Tensor) -> tuple[list[list[Detection]], Tensor]:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             sight = self.network(images.contiguous(memory_format=torch.channels_last))
         offset = (sight.summary - self.known["mean"]) @ self.known["whiten"].T
@@ -81,13 +71,9 @@ class Detector:
         location = (torch.stack([x, y], 1) + here["offset"].clamp(0, 1)) / CELLS
         named = [[words[i] for i in here[name].argmax(1).tolist()] for name, words in ATTRIBUTE_WORDS.items()]
         well_formed = here["well_formed"][:, 0].sigmoid().tolist()
-        found = list(map(Detection, map(tuple, location.tolist()), *named, sure.tolist(), well_formed))
+        found = list(map(Detection, *location.T.tolist(), *named, sure.tolist(), well_formed))
         ends = torch.bincount(row, minlength=count).cumsum(0).tolist()
         return [found[start:end] for start, end in zip([0, *ends], ends)]
-
-    def match(self, detections: Sequence[Detection], wanted, **options) -> Verdict:
-        """Detections against wanted locations, [(x, y), ...], or against wanted colors, {"red": 2, ...}."""
-        return (match_colors if isinstance(wanted, dict) else match)(detections, wanted, **options)
 
 
 def save_detector(folder: Path, network: DetectorNetwork, known: dict[str, Tensor]) -> None:
@@ -104,7 +90,7 @@ def save_detector(folder: Path, network: DetectorNetwork, known: dict[str, Tenso
 
 
 def load_detector(path: Path | str | None = None, device="cpu") -> Detector:
-    """The shipped detector, or one trained by `tools/train_detector.py` and kept in the folder `path`."""
+    """The shipped detector, or one trained by `tessera detector train` and kept in the folder `path`."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

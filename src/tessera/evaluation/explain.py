@@ -1,6 +1,4 @@
-"""A verdict one can see: boxes around what was found, rings at what was asked, and the reasons in words."""
-
-from collections.abc import Sequence
+"""A score drawn into its image: boxes around detections, rings at asked locations, and the reason in words."""
 
 import numpy as np
 import torch
@@ -8,9 +6,10 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from tessera.evaluation.detection import Detection
-from tessera.evaluation.matching import Location, Verdict, is_well_formed
+from tessera.evaluation.matching import ImageScore, Location, is_well_formed
 from tessera.evaluation.truth import image_aspect
 from tessera.plots.image_grid import as_image
+from tessera.sampling.prompts import Prompt
 from tessera.scenes.camera import CAMERA, FOCAL, ground_point, project
 from tessera.scenes.vocabulary import COLORS, SIZES
 
@@ -22,25 +21,19 @@ AIR = 1.3  # a box is so much wider than the object's half extent: a cube may st
 NO_FLOOR = 11.0  # distance taken for an object that seems to float above the horizon
 
 
-def draw_explanation(
-    canvas: Tensor,
-    detections: Sequence[Detection],
-    verdict: Verdict | None = None,
-    locations: Sequence[Location] = (),
-    ood_score: float = 0.0,
-) -> Tensor:
-    """The image (3, H, W) with boxes, rings at `locations` and a panel of words beside it, 8-bit."""
+def draw_explanation(canvas: Tensor, score: ImageScore, prompt: Prompt | None = None) -> Tensor:
+    """The image (3, H, W) with boxes, rings at the prompt's locations and a panel of words beside it, 8-bit."""
     image = enlarged(as_image(canvas))
     aspect = image_aspect(image.width, image.height)
-    lines = words(detections, verdict, ood_score)
+    lines = words(score, prompt is not None)
     sheet = Image.new("RGB", (image.width + PANEL, max(image.height, LINE * (len(lines) + 1))), PAPER)
     sheet.paste(image, (0, 0))
     pen = ImageDraw.Draw(sheet)
-    filled = {prompt for prompt, _ in verdict.pairs} if verdict else set()
-    for number, location in enumerate(locations):
-        ring(pen, image.size, location, GOOD if number in filled else BAD)
-    for number, detection in enumerate(detections):
-        box(pen, image.size, detection, number + 1, outline_of(number, detection, verdict), aspect)
+    if prompt and prompt.locations:
+        for location, found in zip(prompt.targets, score.found):
+            ring(pen, image.size, location, GOOD if found else BAD)
+    for number, detection in enumerate(score.detections):
+        box(pen, image.size, detection, number + 1, outline_of(number, score, prompt is not None), aspect)
     for number, (text, ink) in enumerate(lines):
         pen.text((image.width + 10, 8 + LINE * number), text, font=ImageFont.load_default(FONT), fill=ink)
     return torch.from_numpy(np.array(sheet)).permute(2, 0, 1)
@@ -51,22 +44,23 @@ def enlarged(image: Image.Image) -> Image.Image:
     return image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
 
 
-def words(
-    detections: Sequence[Detection], verdict: Verdict | None, ood_score: float
-) -> list[tuple[str, tuple[int, int, int]]]:
+def words(score: ImageScore, prompted: bool) -> list[tuple[str, tuple[int, int, int]]]:
     """The lines of the panel and their colors."""
     lines = [
-        (f"{number}  {describe(f)}", outline_of(number - 1, f, verdict))
-        for number, f in enumerate(detections, 1)
+        (f"{number + 1}  {describe(detection)}", outline_of(number, score, prompted))
+        for number, detection in enumerate(score.detections)
     ]
-    if not detections:
+    if not score.detections:
         lines.append(("nothing found", INK))
-    if verdict:
-        lines.append((f"{verdict.found} of {verdict.wanted} asked, {verdict.extra} extra", INK))
-        ink = GOOD if verdict.ok else BAD
-        lines += [(part, ink) for reason in verdict.reason.split("; ") for part in wrapped(reason)]
-    if ood_score > 1:
-        lines.append((f"this is not a scene I know (out-of-distribution score {ood_score:.1f} > 1)", ODD))
+    if prompted:
+        lines.append((f"{score.num_found} of {score.wanted} found, {score.extra} extra", INK))
+        ink = GOOD if score.ok else BAD
+        for reason in score.reason.split("; "):
+            lines += [(part, ink) for part in wrapped(reason)]
+    if score.ood_score > 1:
+        lines.append(
+            (f"unlike the images the detector was trained on (score {score.ood_score:.1f} > 1)", ODD)
+        )
     return lines
 
 
@@ -90,13 +84,14 @@ def wrapped(text: str, width: int = 56) -> list[str]:
     return [*lines, line]
 
 
-def outline_of(number: int, detection: Detection, verdict: Verdict | None) -> tuple[int, int, int]:
-    """Green fills a prompt, red is extra, orange is half-drawn; without a prompt, the object's own color."""
+def outline_of(number: int, score: ImageScore, prompted: bool) -> tuple[int, int, int]:
+    """Green fills the prompt, red is extra, orange is half-drawn; without a prompt, the object's own color."""
+    detection = score.detections[number]
     if not is_well_formed(detection):
         return ODD
-    if verdict is None:
+    if not prompted:
         return COLORS[detection.color]
-    return GOOD if number in {found for _, found in verdict.pairs} else BAD
+    return GOOD if number in {found for _, found in score.pairs} else BAD
 
 
 def box(

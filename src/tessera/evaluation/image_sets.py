@@ -1,9 +1,9 @@
-"""ImageSet to be evaluated and what was asked of each: from `tessera sample`, a run, a scene file or a bare folder."""
+"""Folders of images and the prompt of each: of `tessera sample`, a run, renders with a scene file, or any origin."""
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,14 @@ from PIL import Image
 from torch import Tensor
 
 from tessera.errors import UserError
-from tessera.evaluation.matching import Location, checked_location, wanted_colors
+from tessera.evaluation.matching import checked_location, wanted_colors
 from tessera.evaluation.truth import ClevrTruth
 from tessera.files import read_json, resolve_inside
 from tessera.render.image_io import load_png, open_image, to_float
+from tessera.sampling.prompts import Prompt
 from tessera.scenes.vocabulary import LOCATIONS
 
+SAMPLES = "samples.json"
 RECORDS = (".json", ".jsonl", ".md", ".html", ".safetensors", ".lock")  # files that do not pose as images
 GRAY = (
     "1",
@@ -34,40 +36,19 @@ MOST_NAMED = 8  # files named one by one
 
 
 @dataclass(frozen=True)
-class PromptedImage:
-    """One image and what it should show: locations, or colors."""
-
-    file: Path
-    locations: tuple[Location, ...] = ()
-    colors: tuple[str, ...] = ()
-    conditioned_on: tuple[Location, ...] | None = (
-        None  # the locations as the model was told them, where that is known
-    )
-
-    @property
-    def targets(self) -> tuple[Location, ...]:
-        """Where objects must appear."""
-        return self.locations if self.conditioned_on is None else self.conditioned_on
-
-    @property
-    def k(self) -> int:
-        return len(self.locations) + len(self.colors)
-
-
-@dataclass(frozen=True)
 class ImageSet:
     """A folder's images in order, the size they should have, and what is known of the model."""
 
     folder: Path
-    items: list[PromptedImage]
+    prompts: list[Prompt]  # one for each image, with its file
     size: tuple[int, int] | None = None  # (width, height)
     settings: dict[str, Any] | None = None  # of the training, as config.json has them
     about: dict[str, Any] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)  # file -> why nothing can be said of it
+    left_out: dict[str, str] = field(default_factory=dict)  # file -> why it cannot be scored
 
     @property
     def max_train_objects(self) -> int | None:
-        """The most objects training showed, if it is known."""
+        """The most objects in a training image, if it is known."""
         try:
             return int((self.settings or {})["data"]["objects"][1])
         except (KeyError, TypeError, ValueError, IndexError):
@@ -75,7 +56,7 @@ class ImageSet:
 
     @property
     def label(self) -> str | None:
-        """Which objects were told in training, if it is known."""
+        """Which objects were labeled in training, if it is known."""
         try:
             return str((self.settings or {})["conditioner"]["label"])
         except (KeyError, TypeError):
@@ -83,37 +64,66 @@ class ImageSet:
 
     @property
     def by_color(self) -> bool:
-        return any(image.colors for image in self.items)
+        return any(prompt.colors for prompt in self.prompts)
 
     @property
     def at_study_locations(self) -> bool:
-        items = [image for image in self.items if image.locations]
-        return bool(items) and all(image.locations == LOCATIONS[: image.k] for image in items)
+        prompts = [prompt for prompt in self.prompts if prompt.locations]
+        return bool(prompts) and all(prompt.wanted == LOCATIONS[: prompt.k] for prompt in prompts)
 
 
-# --- what was asked -----------------------------------------------------------------------------------------
+# --- prompts ------------------------------------------------------------------------------------------------
 
 
-def images_in(
-    path: Path, locations: Sequence[Location] | None = None, colors: Sequence[str] | None = None
-) -> ImageSet:
-    """The images of a run or folder. With `locations` or `colors`, these were asked of every image."""
+def images_in(path: Path, prompt: Sequence[Any] | None = None, prompts: Path | None = None) -> ImageSet:
+    """The images of a run or folder; `prompt` is that of every image, `prompts` a file that has one for each."""
     path = Path(path)
     if not path.is_dir():
         raise UserError(f"There is no folder {path}.")
     folder = samples_of(path)
-    if locations is not None or colors is not None:
-        prompt = (tuple(map(checked_location, locations or ())), tuple(wanted_colors(colors or ())))
-        found = ImageSet(folder, [PromptedImage(file, *prompt) for file in image_files(folder)])
-    elif (folder / "samples.json").is_file():
+    if prompts is not None:
+        found = from_prompt_file(folder, prompts)
+    elif prompt is not None:
+        wanted = checked_prompt(prompt)
+        found = ImageSet(folder, [Prompt(wanted, file=file) for file in image_files(folder)])
+    elif (folder / SAMPLES).is_file():
         found = from_sampling(folder)
     elif (folder / "scenes.json").is_file():
         found = from_scenes(folder)
     else:
         found = from_names(folder)
     if found.settings is None and (path / "config.json").is_file():
-        found = ImageSet(found.folder, found.items, found.size, read_json(path / "config.json"), found.about)
+        found = replace(found, settings=read_json(path / "config.json"))
     return found
+
+
+def checked_prompt(wanted: Sequence[Any]) -> tuple[Any, ...]:
+    """Locations, or color names, that an image can be asked to show."""
+    if any(isinstance(part, str) for part in wanted):
+        return tuple(wanted_colors(wanted))
+    return tuple(map(checked_location, wanted))
+
+
+def from_prompt_file(folder: Path, file: Path) -> ImageSet:
+    """Images of any origin: `file` is a list of {"file", "locations" or "colors"}, or {file: locations}."""
+    content = read_json(file)
+    if isinstance(content, dict):
+        content = [{"file": name, "locations": wanted} for name, wanted in content.items()]
+    try:
+        prompts = [
+            Prompt(
+                checked_prompt(entry.get("locations") or entry.get("colors") or ()),
+                file=resolve_inside(folder, entry["file"]),
+            )
+            for entry in content
+        ]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f'{file} is no list of prompts: it needs entries such as {{"file": "a.png", "locations": [[0.3, 0.6]]}}.'
+        ) from error
+    if not prompts:
+        raise UserError(f"{file} names no image.")
+    return ImageSet(folder, prompts)
 
 
 def samples_of(path: Path) -> Path:
@@ -126,7 +136,7 @@ def samples_of(path: Path) -> Path:
         raise UserError(f"{path} has several folders of samples; name one of {names}.")
     if not inside:
         raise UserError(
-            f"{path} has no samples with an samples.json yet: "
+            f"{path} has no samples with a samples.json yet: "
             f"`tessera sample {path} --each 64 --out {path / 'samples' / 'study'}` makes them."
         )
     return inside[0]
@@ -137,12 +147,12 @@ def from_sampling(folder: Path) -> ImageSet:
     file = folder / "samples.json"
     record = read_json(file)
     try:
-        items = [
-            PromptedImage(
-                resolve_inside(folder, entry["file"]),
-                tuple(checked_location(location) for location in entry.get("locations", ())),
-                tuple(wanted_colors(entry.get("colors", ()))),
+        prompts = [
+            Prompt(
+                checked_prompt(entry.get("locations") or entry.get("colors") or ()),
+                int(entry.get("seed") or 0),
                 tuple(map(checked_location, entry["conditioned_on"])) if "conditioned_on" in entry else None,
+                resolve_inside(folder, entry["file"]),
             )
             for entry in record["images"]
         ]
@@ -150,41 +160,41 @@ def from_sampling(folder: Path) -> ImageSet:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{file} is not what `tessera sample` writes: {error!r}.") from error
     about = {name: record.get(name) for name in ("model", "images_seen", "ema", "steps", "seed")}
-    return ImageSet(folder, items, size, record.get("settings"), about)
+    return ImageSet(folder, prompts, size, record.get("settings"), about)
 
 
 def from_scenes(folder: Path) -> ImageSet:
     """Renders with their scene file: every object of the scene is asked for."""
     truth = ClevrTruth(folder)
-    return ImageSet(folder, [asked_by_scene(truth, i) for i in range(len(truth))])
+    return ImageSet(folder, [_scene_prompt(truth, i) for i in range(len(truth))])
 
 
-def asked_by_scene(truth: ClevrTruth, i: int) -> PromptedImage:
+def _scene_prompt(truth: ClevrTruth, i: int) -> Prompt:
     file = truth.file(i)
     try:
         size = open_image(file).size
     except UserError:  # it will be named when it is read
-        return PromptedImage(file)
-    return PromptedImage(file, tuple(obj.location for obj in truth.objects(i, size)))
+        return Prompt(file=file)
+    return Prompt(tuple(obj.location for obj in truth.objects(i, size)), file=file)
 
 
 def from_names(folder: Path) -> ImageSet:
-    """ImageSet in folders k00, k01, ...: the study's first K locations were asked for."""
-    items, left_out = [], {}
+    """Images in folders k00, k01, ...: the study's first K locations are the prompt."""
+    prompts, left_out = [], {}
     for file in image_files(folder):
         number = re.fullmatch(r"k(\d+)", file.parent.name)
         if number and int(number[1]) <= len(LOCATIONS):
-            items.append(PromptedImage(file, LOCATIONS[: int(number[1])]))
+            prompts.append(Prompt(LOCATIONS[: int(number[1])], file=file))
         else:
             left_out[str(file)] = (
-                f"{file} is in no folder k00 to k{len(LOCATIONS)}, so nobody knows what was asked."
+                f"{file} is in no folder k00 to k{len(LOCATIONS)}, so its prompt is not known."
             )
-    if not items:
+    if not prompts:
         raise UserError(
-            f"{folder} does not say what was asked of its images: it has no samples.json, no scenes.json "
-            "and no folders k00, k01, ...; give --locations or --colors."
+            f"{folder} does not name the prompts of its images: it has no samples.json, no scenes.json "
+            "and no folders k00, k01, ...; give --prompts, --locations or --colors."
         )
-    return ImageSet(folder, items, left_out=left_out)
+    return ImageSet(folder, prompts, left_out=left_out)
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -197,12 +207,12 @@ def image_files(folder: Path) -> list[Path]:
     return kept
 
 
-def prompt_of(file: Path) -> PromptedImage | None:
-    """What the samples.json beside an image, or one folder up, says of it."""
+def prompt_of(file: Path) -> Prompt | None:
+    """The prompt of an image by the samples.json beside it, or one folder up."""
     for folder in (file.parent, file.parent.parent):
-        if (folder / "samples.json").is_file():
-            items = from_sampling(folder).items
-            return next((each for each in items if each.file.resolve() == file.resolve()), None)
+        if (folder / SAMPLES).is_file():
+            prompts = from_sampling(folder).prompts
+            return next((one for one in prompts if one.file and one.file.resolve() == file.resolve()), None)
     return None
 
 
@@ -211,7 +221,7 @@ def prompt_of(file: Path) -> PromptedImage | None:
 
 @dataclass
 class ImageReader:
-    """Reads images in batches of one size; what cannot be evaluated is named and left out, or stops all."""
+    """Reads images in batches of one size; files that cannot be scored are left out and named, or stop everything."""
 
     images: ImageSet
     strict: bool = False
@@ -222,19 +232,19 @@ class ImageReader:
         if self.strict and self.skipped:
             raise UserError(next(iter(self.skipped.values())))
 
-    def batches(self, at_once: int = AT_ONCE) -> Iterator[tuple[list[PromptedImage], Tensor]]:
-        """What was asked, and the images (B, 3, H, W) in [-1, 1]."""
-        size = self.images.size or common_size([items.file for items in self.images.items])
-        batch: list[tuple[PromptedImage, Tensor]] = []
-        for items in self.images.items:
-            image = self.read(items.file, size)
+    def batches(self, at_once: int = AT_ONCE) -> Iterator[tuple[list[Prompt], Tensor]]:
+        """Prompts, and their images (B, 3, H, W) in [-1, 1]."""
+        size = self.images.size or common_size([file_of(prompt) for prompt in self.images.prompts])
+        batch: list[tuple[Prompt, Tensor]] = []
+        for prompt in self.images.prompts:
+            image = self.read(file_of(prompt), size)
             if image is not None:
-                batch.append((items, image))
+                batch.append((prompt, image))
             if len(batch) == at_once:
-                yield stacked(batch)
+                yield _stacked(batch)
                 batch = []
         if batch:
-            yield stacked(batch)
+            yield _stacked(batch)
 
     def read(self, file: Path, size: tuple[int, int] | None) -> Tensor | None:
         try:
@@ -246,15 +256,20 @@ class ImageReader:
             return None
 
 
-def stacked(batch: list[tuple[PromptedImage, Tensor]]) -> tuple[list[PromptedImage], Tensor]:
-    return [items for items, _ in batch], to_float(torch.stack([image for _, image in batch]))
+def file_of(prompt: Prompt) -> Path:
+    assert prompt.file is not None
+    return prompt.file
+
+
+def _stacked(batch: list[tuple[Prompt, Tensor]]) -> tuple[list[Prompt], Tensor]:
+    return [prompt for prompt, _ in batch], to_float(torch.stack([image for _, image in batch]))
 
 
 def read_image(file: Path, size: tuple[int, int] | None = None) -> Tensor:
     """An 8-bit color image (3, H, W), of `size` (width, height) if given, or one sentence."""
     image = open_image(file)
     if image.mode in GRAY or image.mode.startswith("I;"):
-        raise UserError(f"{file} is gray-scale, and colors cannot be evaluated without color.")
+        raise UserError(f"{file} is gray-scale, and colors cannot be scored without color.")
     if min(image.size) < SMALLEST:
         raise UserError(
             f"{file} is {shown(image.size)}; the detector needs at least {SMALLEST} pixels a side."
@@ -265,7 +280,7 @@ def read_image(file: Path, size: tuple[int, int] | None = None) -> Tensor:
 
 
 def common_size(files: Sequence[Path]) -> tuple[int, int] | None:
-    """The size most images have, by a look at their heads."""
+    """The size most images have, by their headers."""
     sizes: Counter[tuple[int, int]] = Counter()
     for file in files:
         try:

@@ -1,4 +1,4 @@
-"""How far a model length-generalizes: shares for every K with intervals, and K_max by two rules.
+"""How far a model length-generalizes: shares for every K with intervals, K50, and K_max by two rules.
 
 Pure functions on counts. Images of one K are kept as a table of how many filled f locations and showed e extras,
 which is all that the rules, the bootstrap and the correction for the detector's own error need.
@@ -9,17 +9,22 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 
 from tessera.config import Label
 from tessera.errors import UserError
 from tessera.evaluation.detector_error import DetectorError, confusion, unconfuse
-from tessera.evaluation.matching import Verdict
+from tessera.evaluation.matching import ImageScore
 from tessera.rng import generator
 from tessera.stats import (
     RESAMPLES,
+    Interval,
+    binomial_curves,
     mean_record,
     quantile_range,
     ratio_of_sums,
+    resample_rows,
+    resampled_means,
     share_record,
     whole_range,
     wilson,
@@ -38,11 +43,11 @@ QUICK_STEPS = 100  # of expectation maximization, for redrawn images
 
 @dataclass(frozen=True)
 class Counts:
-    """What the detector counted in n images of which K objects were asked."""
+    """What the detector counted in n images with K objects asked for."""
 
     k: int
     filled: np.ndarray  # (n,) asked locations (or colors) that are filled
-    extra: np.ndarray  # (n,) objects nobody asked for
+    extra: np.ndarray  # (n,) objects that were not asked for
     objects: np.ndarray  # (n,) all objects, whether asked for or not
     malformed: np.ndarray  # (n,) half-drawn objects and blobs among them
 
@@ -57,16 +62,20 @@ class Counts:
             )
 
     @staticmethod
-    def of(k: int, verdicts: Iterable[Verdict]) -> "Counts":
-        rows = np.array([(v.found, v.extra, v.objects, v.malformed) for v in verdicts], dtype=int)
+    def of(k: int, scores: Iterable[ImageScore]) -> "Counts":
+        rows = np.array([(s.num_found, s.extra, s.objects, s.malformed) for s in scores], dtype=int)
         return Counts(k, *rows.reshape(-1, 4).T)
 
     @property
     def n(self) -> int:
         return len(self.filled)
 
+    @property
+    def num_all_found(self) -> int:
+        return int((self.filled == self.k).sum())
+
     def table(self) -> np.ndarray:
-        """Images by (filled, extra), (K + 1, most extras + 2): one more than seen, as the truth may have."""
+        """Images by (filled, extra), (K + 1, most extras + 2): one more than counted, as the truth may have."""
         table = np.zeros((self.k + 1, self.extra.max() + 2), dtype=int)
         np.add.at(table, (self.filled, self.extra), 1)
         return table
@@ -74,7 +83,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class TrainingRange:
-    """What the rules must know of the model: how many objects training showed, and which were told."""
+    """What the rules need of the model: the most objects in a training image, and which of them were labeled."""
 
     max_train_objects: int | None = None
     label: str = "all"
@@ -84,15 +93,15 @@ class TrainingRange:
             raise UserError(f"Objects can be labeled {', '.join(get_args(Label))}, not `{self.label}`.")
         if self.max_train_objects is not None and self.max_train_objects < 1:
             raise UserError(
-                f"TrainingRange must have shown at least one object, not {self.max_train_objects}."
+                f"Training images hold at least one object at most, not {self.max_train_objects}."
             )
 
     @property
     def extras_allowed(self) -> int:
-        """Extras that are no failure within the training range: objects training showed without telling."""
-        unseen = (self.max_train_objects or 1) - 1
-        one = min(1, unseen)
-        return {"all": 0, "one": unseen, "random": unseen, "all-but-one": one, "drop": 1}[self.label]
+        """Extras that are no failure within the training range: objects that training left unlabeled."""
+        others = (self.max_train_objects or 1) - 1
+        one = min(1, others)
+        return {"all": 0, "one": others, "random": others, "all-but-one": one, "drop": 1}[self.label]
 
 
 class Shares(NamedTuple):
@@ -119,14 +128,14 @@ def shares_of(table: np.ndarray, training: TrainingRange) -> Shares:
 def paper_rule(k: int, shares: Shares, n: int, training: TrainingRange) -> Any:
     """Within the training range 7 of 8 images are right; beyond, 7 of 8 fill K - 2 and over a quarter all."""
     if training.max_train_objects is None:
-        raise UserError("The paper's rule must know how many objects training showed (--max-train-objects).")
+        raise UserError("The paper's rule needs the most objects in a training image (--max-train-objects).")
     if k <= training.max_train_objects:
         return shares.allowed_extras >= MOST_IMAGES - ROUNDING
     return (shares.two_missing >= MOST_IMAGES - ROUNDING) & (shares.all_found > SOME_IMAGES + ROUNDING)
 
 
 def strict_rule(k: int, shares: Shares, n: int, training: TrainingRange) -> Any:
-    """The lower 95% bound of the share with all filled (and no extra, where all were told) is at least half."""
+    """The lower 95% bound of the share with all filled (and no extra, where all were labeled) is at least half."""
     share = shares.exact if training.label == "all" else shares.all_found
     return wilson(np.asarray(share) * n, n)[0] >= STRICT - ROUNDING
 
@@ -149,7 +158,7 @@ def last_in_a_row(ks: Iterable[int]) -> int:
     return k_max(dict.fromkeys(ks, True))
 
 
-def length_generalization(
+def generalization_record(
     counts: Sequence[Counts],
     max_train_objects: int | None = None,
     label: str = "all",
@@ -178,6 +187,10 @@ def length_generalization(
         "k_max": {
             name: k_max_record(rule, counts, drawn, corrected, training) for name, rule in rules.items()
         },
+        "k50": k50(
+            [c.k for c in counts], [c.num_all_found for c in counts], [c.n for c in counts], seed
+        ).to_dict(),
+        "mean_recall": mean_recall(counts, max_train_objects or 0, seed).to_dict(),
         "rows": [row_record(c, training, rules, corrected, seed) for c in counts],
     }
 
@@ -186,6 +199,56 @@ def resampled_tables(counts: Counts, rng: np.random.Generator, resamples: int) -
     """Tables (R, K + 1, E) of images drawn again with replacement."""
     table = counts.table()
     return rng.multinomial(counts.n, table.ravel() / counts.n, size=resamples).reshape(-1, *table.shape)
+
+
+# --- without thresholds for single K ------------------------------------------------------------------------
+
+
+def k50(ks: Sequence[int], all_found: Any, n: Any, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
+    """The K at which the share of samples with all locations found crosses one half.
+
+    `all_found` counts the samples of each K (K,) of one training, or (T, K) of several; `n` is how many samples there
+    are. The interval bootstraps samples, and trainings where there are several. Not known if K = 1 was not measured.
+    """
+    counts = np.atleast_2d(np.asarray(all_found, dtype=float))  # (T, K)
+    n = np.broadcast_to(np.asarray(n), counts.shape)
+    if not last_in_a_row(ks):
+        return Interval(None, None, None, 0)
+    shares = counts / n
+    drawn = binomial_curves(seed, shares, n, resamples)  # (R, T, K)
+    if len(counts) > 1:
+        rows = resample_rows(generator(seed, 1), len(counts), resamples)  # (R, T)
+        drawn = np.take_along_axis(drawn, rows[:, :, None], axis=1)
+    low, high = quantile_range(np.array([crossing(ks, curve) for curve in drawn.mean(1)]))
+    return Interval(crossing(ks, shares.mean(0)), low, high, int(n.sum()))
+
+
+def crossing(ks: Sequence[int], shares: Any, level: float = 0.5) -> float:
+    """Where the nearest non-increasing curve through the shares of these K crosses the level, between two K linearly.
+
+    With nothing asked for, nothing is missing: the curve starts at 1 for K = 0. It ends at the last K where it stays
+    above the level.
+    """
+    asked = [n for n, k in enumerate(ks) if k > 0]
+    at = np.array([0, *(ks[n] for n in asked)], dtype=float)
+    curve = isotonic_regression(np.array([1.0, *np.asarray(shares)[asked]]), increasing=False).x
+    if curve[-1] >= level:
+        return float(at[-1])
+    after = int(np.argmax(curve < level))
+    before, below = curve[after - 1], curve[after]
+    return float(at[after - 1] + (at[after] - at[after - 1]) * (before - level) / (before - below))
+
+
+def mean_recall(
+    counts: Sequence[Counts], beyond: int = 0, seed: int = 0, resamples: int = RESAMPLES
+) -> Interval:
+    """Share of asked locations that are filled, mean over every K > `beyond`; the interval bootstraps samples."""
+    chosen = [c for c in counts if c.k > beyond]
+    if not chosen:
+        return Interval(None, None, None, 0)
+    drawn = [resampled_means(c.filled / c.k, generator(seed, c.k, 4), resamples) for c in chosen]
+    value = float(np.mean([c.filled.mean() / c.k for c in chosen]))
+    return Interval(value, *quantile_range(np.mean(drawn, axis=0)), sum(c.n for c in chosen))
 
 
 def evaluations_of(

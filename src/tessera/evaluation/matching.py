@@ -1,8 +1,9 @@
-"""Detections against what was asked: one to one within a grid cell, or color by color, with reasons in words."""
+"""Detections against a prompt: one to one within a grid cell, or color by color, with the reason in words."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -12,129 +13,140 @@ from tessera.evaluation.detection import Detection
 from tessera.scenes.vocabulary import COLOR_NAMES
 
 CELL = 1 / 16  # side of a cell of the conditioning grid
-WELL_FORMED = 0.5  # an object less proper than this is half-drawn or a blob
-FAR, SECOND_RATE = 1e6, 1e3  # costs: never pair beyond a cell; prefer any proper object to an malformed one
+WELL_FORMED = 0.5  # below, an object is half-drawn or a blob
+FAR, SECOND_RATE = (
+    1e6,
+    1e3,
+)  # costs: never pair beyond a cell; prefer any well-formed object to a malformed one
 EDGE = 1e-6  # an object on the very edge of the cell is inside, whatever the rounding
 
 Location = tuple[float, float]
+Pairs = list[tuple[int, int]]  # (number of the location or color, number of the detection)
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What one image shows of what was asked of it."""
+class ImageScore:
+    """Detections in one image, and which of the asked locations (or colors) they fill."""
 
-    ok: bool
-    wanted: int
-    found: int  # wanted objects that are there
-    missing: int
-    extra: int  # objects nobody asked for
-    malformed: int  # half-drawn objects and blobs among all that was found
+    detections: list[Detection]
+    found: list[bool]  # for each asked location or color, whether an object fills it
+    extra: int  # objects that fill none
     reason: str
-    pairs: tuple[tuple[int, int], ...] = ()  # (number of the prompt, number of the detection)
-    objects: int = 0  # all that was found
+    ok: bool  # all found, nothing extra (and nothing malformed, where that is required)
+    pairs: tuple[tuple[int, int], ...] = ()
+    ood_score: float = 0.0  # above 1 the image is unlike those that the detector was trained on
+
+    @property
+    def wanted(self) -> int:
+        return len(self.found)
+
+    @property
+    def num_found(self) -> int:
+        return sum(self.found)
+
+    @property
+    def missing(self) -> int:
+        return self.wanted - self.num_found
+
+    @property
+    def objects(self) -> int:
+        return len(self.detections)
+
+    @property
+    def malformed(self) -> int:
+        return sum(not is_well_formed(detection) for detection in self.detections)
+
+    def succeeds(self, extras_allowed: int = 0) -> bool:
+        """Whether everything asked for is there, with no more extras than training may add."""
+        return self.missing == 0 and self.extra <= extras_allowed
+
+    def to_dict(self) -> dict[str, Any]:
+        counts = {
+            name: getattr(self, name) for name in ("wanted", "missing", "extra", "malformed", "objects")
+        }
+        return {
+            "ok": self.ok,
+            "found": self.found,
+            **counts,
+            "reason": self.reason,
+            "pairs": [list(pair) for pair in self.pairs],
+            "ood_score": self.ood_score,
+            "detections": [detection._asdict() for detection in self.detections],
+        }
+
+
+def score_detections(
+    detections: Sequence[Detection],
+    prompt: Sequence[Any] | Mapping[str, int],
+    require_well_formed: bool = False,
+    ood_score: float = 0.0,
+) -> ImageScore:
+    """Detections against asked locations, [(x, y), ...], or asked colors, ["red", ...] or {"red": 2, ...}."""
+    options: dict[str, Any] = {"require_well_formed": require_well_formed, "ood_score": ood_score}
+    if isinstance(prompt, Mapping) or any(isinstance(part, str) for part in prompt):
+        return match_colors(detections, prompt, **options)
+    return match(detections, prompt, **options)
 
 
 def match(
     detections: Sequence[Detection],
     wanted: Sequence[Location],
     cell: float = CELL,
-    extras_allowed: int = 0,
     require_well_formed: bool = False,
-) -> Verdict:
-    """Pair detections with wanted locations, at most one cell apart in x and in y.
+    ood_score: float = 0.0,
+) -> ImageScore:
+    """Pair detections with asked locations, at most one cell apart in x and in y.
 
     As many locations as possible are filled, and among such pairings the total distance is least. A half-drawn
     object fills its location and is flagged; with `require_well_formed` it leaves the location empty.
     """
     wanted = [checked_location(location) for location in wanted]
-    pairs = best_pairs(detections, wanted, cell, require_well_formed)
-    extras, malformed = left_over(detections, pairs), [f for f in detections if not is_well_formed(f)]
-    filled = {prompt for prompt, _ in pairs}
-    empty = [location for prompt, location in enumerate(wanted) if prompt not in filled]
+    pairs = _best_pairs(detections, wanted, cell, require_well_formed)
+    extras, malformed = _left_over(detections, pairs), _malformed(detections)
+    filled = {number for number, _ in pairs}
+    empty = [location for number, location in enumerate(wanted) if number not in filled]
     complaints = [
         empty and f"nothing at {listed(empty)}",
-        extras and f"{len(extras)} extra near {listed(f.location for f in extras)}",
-        malformed and f"half-drawn {plural('object', malformed)} at {listed(f.location for f in malformed)}",
+        extras and f"{len(extras)} extra near {listed(d.location for d in extras)}",
+        malformed and f"half-drawn {_plural('object', malformed)} at {listed(d.location for d in malformed)}",
     ]
-    reason = in_words(complaints) or all_well(len(wanted), "location")
-    return sum_up(detections, len(wanted), pairs, reason, extras_allowed, require_well_formed)
-
-
-def sum_up(
-    detections: Sequence[Detection],
-    wanted: int,
-    pairs: Sequence[tuple[int, int]],
-    reason: str,
-    extras_allowed: int,
-    require_well_formed: bool,
-) -> Verdict:
-    """The verdict on these pairs of (prompt, detection)."""
-    kept = tuple(pair for pair in pairs if is_well_formed(detections[pair[1]]) or not require_well_formed)
-    extra, malformed = len(detections) - len(pairs), sum(not is_well_formed(f) for f in detections)
-    missing = wanted - len(kept)
-    ok = missing == 0 and extra <= extras_allowed and not (require_well_formed and malformed)
-    return Verdict(ok, wanted, len(kept), missing, extra, malformed, reason, kept, len(detections))
-
-
-def filled_at(verdicts: Sequence[Verdict]) -> list[int]:
-    """Images that fill each of the locations (or show each of the colors) that all of them were asked for."""
-    filled = [{prompt for prompt, _ in verdict.pairs} for verdict in verdicts]
-    return [sum(prompt in each for each in filled) for prompt in range(verdicts[0].wanted)]
-
-
-def best_pairs(
-    detections: Sequence[Detection], wanted: Sequence[Location], cell: float, prefer_well_formed: bool = False
-) -> list[tuple[int, int]]:
-    """The Hungarian pairing (prompt, detection), without pairs that lie further apart than a cell."""
-    if not detections or not wanted:
-        return []
-    offset = np.array(wanted)[:, None] - np.array([f.location for f in detections])[None]  # (W, F, 2)
-    near = np.abs(offset).max(-1) <= cell + EDGE
-    cost = np.hypot(offset[..., 0], offset[..., 1])
-    if prefer_well_formed:
-        cost = cost + SECOND_RATE * np.array([not is_well_formed(f) for f in detections])
-    rows, columns = linear_sum_assignment(np.where(near, cost, FAR))
-    return [(int(w), int(f)) for w, f in zip(rows, columns) if near[w, f]]
+    reason = _joined(complaints) or _all_well(len(wanted), "location")
+    return _score(detections, len(wanted), pairs, reason, require_well_formed, ood_score)
 
 
 def match_colors(
     detections: Sequence[Detection],
     wanted: Mapping[str, int] | Iterable[str],
-    extras_allowed: int = 0,
     require_well_formed: bool = False,
-) -> Verdict:
-    """The colors found against the colors asked for, each as often as asked; locations do not matter."""
-    prompts = wanted_colors(wanted)
-    pairs = pair_colors(detections, prompts)
-    missing = Counter(prompts) - Counter(prompts[prompt] for prompt, _ in pairs)
-    extras = Counter(detection.color for detection in left_over(detections, pairs))
-    malformed = [f for f in detections if not is_well_formed(f)]
+    ood_score: float = 0.0,
+) -> ImageScore:
+    """Detected colors against asked colors, each as often as asked; locations do not matter."""
+    colors = wanted_colors(wanted)
+    pairs = _color_pairs(detections, colors)
+    missing = Counter(colors) - Counter(colors[number] for number, _ in pairs)
+    extras = Counter(detection.color for detection in _left_over(detections, pairs))
+    malformed = _malformed(detections)
+    half_drawn = Counter(detection.color for detection in malformed)
     complaints = [
-        missing and f"no {counted(missing)}",
-        extras and f"{extras.total()} extra: {counted(extras)}",
-        malformed
-        and f"half-drawn {plural('object', malformed)}: {counted(Counter(f.color for f in malformed))}",
+        missing and f"no {_counted(missing)}",
+        extras and f"{extras.total()} extra: {_counted(extras)}",
+        malformed and f"half-drawn {_plural('object', malformed)}: {_counted(half_drawn)}",
     ]
-    reason = in_words(complaints) or all_well(len(prompts), "color")
-    return sum_up(detections, len(prompts), pairs, reason, extras_allowed, require_well_formed)
+    reason = _joined(complaints) or _all_well(len(colors), "color")
+    return _score(detections, len(colors), pairs, reason, require_well_formed, ood_score)
 
 
-def pair_colors(detections: Sequence[Detection], prompts: Sequence[str]) -> list[tuple[int, int]]:
-    """Each prompt takes a detection of its color, proper ones and then sure ones first."""
-    left = sorted(
-        range(len(detections)), key=lambda n: (not is_well_formed(detections[n]), -detections[n].confidence)
-    )
-    pairs = []
-    for prompt, color in enumerate(prompts):
-        choice = next((n for n in left if detections[n].color == color), None)
-        if choice is not None:
-            left.remove(choice)
-            pairs.append((prompt, choice))
-    return pairs
+def filled_at(scores: Sequence[ImageScore]) -> list[int]:
+    """Images that fill each of the locations (or show each of the colors) of the one prompt they share."""
+    return [sum(column) for column in zip(*(score.found for score in scores))]
+
+
+def is_well_formed(detection: Detection) -> bool:
+    return detection.well_formed >= WELL_FORMED
 
 
 def wanted_colors(wanted: Mapping[str, int] | Iterable[str]) -> list[str]:
-    """Color names, each repeated as often as it is wanted."""
+    """Color names, each repeated as often as it is asked for."""
     numbers = dict(wanted) if isinstance(wanted, Mapping) else Counter(wanted)
     for color, number in numbers.items():
         if color not in COLOR_NAMES:
@@ -144,21 +156,11 @@ def wanted_colors(wanted: Mapping[str, int] | Iterable[str]) -> list[str]:
     return list(Counter(numbers).elements())
 
 
-def left_over(detections: Sequence[Detection], pairs: Sequence[tuple[int, int]]) -> list[Detection]:
-    """The detections that fill no prompt."""
-    taken = {detection for _, detection in pairs}
-    return [detection for n, detection in enumerate(detections) if n not in taken]
-
-
-def is_well_formed(detection: Detection) -> bool:
-    return detection.well_formed >= WELL_FORMED
-
-
 def checked_location(location: Sequence[float]) -> Location:
     try:
         x, y = (float(number) for number in location)
     except (TypeError, ValueError):
-        raise UserError(f"A wanted location is a pair (x, y), not {location!r}.") from None
+        raise UserError(f"An asked location is a pair (x, y), not {location!r}.") from None
     return x, y
 
 
@@ -168,21 +170,82 @@ def listed(locations: Iterable[Location]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def plural(word: str, objects: Sequence) -> str:
+# --- pairing ------------------------------------------------------------------------------------------------
+
+
+def _best_pairs(
+    detections: Sequence[Detection], wanted: Sequence[Location], cell: float, prefer_well_formed: bool
+) -> Pairs:
+    """The Hungarian pairing, without pairs that lie further apart than a cell."""
+    if not detections or not wanted:
+        return []
+    offset = np.array(wanted)[:, None] - np.array([d.location for d in detections])[None]  # (W, D, 2)
+    near = np.abs(offset).max(-1) <= cell + EDGE
+    cost = np.hypot(offset[..., 0], offset[..., 1])
+    if prefer_well_formed:
+        cost = cost + SECOND_RATE * np.array([not is_well_formed(d) for d in detections])
+    rows, columns = linear_sum_assignment(np.where(near, cost, FAR))
+    return [(int(w), int(d)) for w, d in zip(rows, columns) if near[w, d]]
+
+
+def _color_pairs(detections: Sequence[Detection], colors: Sequence[str]) -> Pairs:
+    """Each asked color takes a detection of its color, well-formed ones and then sure ones first."""
+    left = sorted(
+        range(len(detections)), key=lambda n: (not is_well_formed(detections[n]), -detections[n].confidence)
+    )
+    pairs = []
+    for number, color in enumerate(colors):
+        choice = next((n for n in left if detections[n].color == color), None)
+        if choice is not None:
+            left.remove(choice)
+            pairs.append((number, choice))
+    return pairs
+
+
+def _score(
+    detections: Sequence[Detection],
+    wanted: int,
+    pairs: Pairs,
+    reason: str,
+    require_well_formed: bool,
+    ood_score: float,
+) -> ImageScore:
+    kept = tuple(pair for pair in pairs if is_well_formed(detections[pair[1]]) or not require_well_formed)
+    filled = {number for number, _ in kept}
+    found, extra = [number in filled for number in range(wanted)], len(detections) - len(pairs)
+    flawed = require_well_formed and bool(_malformed(detections))
+    ok = all(found) and not extra and not flawed
+    return ImageScore(list(detections), found, extra, reason, ok, kept, ood_score)
+
+
+def _left_over(detections: Sequence[Detection], pairs: Pairs) -> list[Detection]:
+    """The detections that fill nothing asked for."""
+    taken = {detection for _, detection in pairs}
+    return [detection for n, detection in enumerate(detections) if n not in taken]
+
+
+def _malformed(detections: Sequence[Detection]) -> list[Detection]:
+    return [detection for detection in detections if not is_well_formed(detection)]
+
+
+# --- words --------------------------------------------------------------------------------------------------
+
+
+def _plural(word: str, objects: Sequence) -> str:
     return word if len(objects) == 1 else word + "s"
 
 
-def in_words(complaints: Iterable) -> str:
+def _joined(complaints: Iterable) -> str:
     """The complaints there are, as one line."""
     return "; ".join(complaint for complaint in complaints if complaint)
 
 
-def counted(colors: Counter[str]) -> str:
+def _counted(colors: Counter[str]) -> str:
     """`red, 2 blue`."""
     return ", ".join(f"{number} {color}" if number > 1 else color for color, number in colors.items())
 
 
-def all_well(wanted: int, what: str) -> str:
+def _all_well(wanted: int, what: str) -> str:
     if wanted == 0:
-        return "nothing asked, nothing there"
+        return "nothing asked for, nothing found"
     return f"the {what} is filled" if wanted == 1 else f"all {wanted} {what}s are filled"

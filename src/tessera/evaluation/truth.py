@@ -7,9 +7,9 @@ from typing import Any
 from tessera.errors import UserError
 from tessera.evaluation.detection import Detection
 from tessera.files import read_json, resolve_inside
-from tessera.render.clevr_folder import ClevrFolder, scene_files
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.camera import ASPECT, project
+from tessera.scenes.folder import ClevrFolder, scene_files
 from tessera.scenes.scene import Scene, SceneObject
 
 
@@ -26,7 +26,7 @@ def truths(scenes: Sequence[Scene] | SceneBatch, aspect: float = ASPECT) -> list
 
 
 def as_detection(obj: SceneObject, x: float, y: float) -> Detection:
-    return Detection((x, y), obj.color, obj.shape, obj.size_name, obj.material, 1.0, 1.0)
+    return Detection(x, y, obj.color, obj.shape, obj.size_name, obj.material, 1.0, 1.0)
 
 
 def image_aspect(width: int, height: int) -> float:

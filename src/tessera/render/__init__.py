@@ -1,4 +1,7 @@
-"""The renderer: scenes become images, instance masks and depth. The package is also the function `tessera.render`."""
+"""The renderer: scenes become images, instance masks and depth.
+
+`tessera.render` is this package and the public function `render` at once: calling the package renders.
+"""
 
 import sys
 from types import ModuleType

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tessera.conditioning import ColorCounts, Conditioner, LocationGrid
@@ -13,27 +14,48 @@ from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
 
 @dataclass(frozen=True)
 class Prompt:
-    """One image to sample: the objects wanted, and its seed."""
+    """What one image is asked to show, and the seed or the file that makes it this image and no other."""
 
-    name: str  # the folder it goes to, such as k03
-    wanted: tuple[Any, ...]  # locations (x, y), or color names
-    seed: int
-    conditioned_on: tuple[Any, ...] | None = None  # the cell centers, where a grid is coarser than `wanted`
+    wanted: tuple[Any, ...] = ()  # locations (x, y), or color names
+    seed: int = 0
+    conditioned_on: tuple[Any, ...] | None = (
+        None  # the locations as the condition holds them, where that is coarser
+    )
+    file: Path | None = None  # of an image that exists
+
+    @property
+    def k(self) -> int:
+        return len(self.wanted)
+
+    @property
+    def name(self) -> str:
+        """The folder of its image, such as k03."""
+        return f"k{self.k:02d}"
 
     @property
     def targets(self) -> tuple[Any, ...]:
-        """Where objects must appear: for a grid the centers of its cells, as the condition says no more."""
+        """Where objects must appear: a condition that names a cell of the grid does not say where in the cell."""
         return self.wanted if self.conditioned_on is None else self.conditioned_on
+
+    @property
+    def colors(self) -> tuple[str, ...]:
+        return tuple(want for want in self.wanted if isinstance(want, str))
+
+    @property
+    def locations(self) -> tuple[Location, ...]:
+        return tuple(want for want in self.wanted if not isinstance(want, str))
 
     @property
     def record(self) -> dict[str, Any]:
         """As samples.json has it."""
-        locations = [list(want) for want in self.wanted if not isinstance(want, str)]
-        record: dict[str, Any] = {"k": len(self.wanted), "locations": locations}
-        if self.conditioned_on is not None:
-            record["conditioned_on"] = [list(location) for location in self.conditioned_on]
-        colors = [want for want in self.wanted if isinstance(want, str)]
-        return {**record, "colors": colors, "seed": self.seed}
+        exact = self.conditioned_on is None
+        return {
+            "k": self.k,
+            "locations": [list(location) for location in self.locations],
+            **({} if exact else {"conditioned_on": [list(location) for location in self.targets]}),
+            "colors": list(self.colors),
+            "seed": self.seed,
+        }
 
 
 def study_prompts(conditioner: Conditioner, ks: list[int], each: int, seed: int) -> list[Prompt]:
@@ -52,10 +74,12 @@ def own_prompts(conditioner: Conditioner, wanted: tuple[Any, ...], each: int, se
 
 def prompt_for(conditioner: Conditioner, wanted: tuple[Any, ...], seed: int, n: int) -> Prompt:
     """Image n of a prompt."""
-    conditioned_on = None
-    if isinstance(conditioner, LocationGrid):
-        conditioned_on = tuple(cell_center(conditioner, location) for location in wanted)
-    return Prompt(f"k{len(wanted):02d}", wanted, image_seed(seed, len(wanted), n), conditioned_on)
+    conditioned_on = (
+        tuple(cell_center(conditioner, location) for location in wanted)
+        if isinstance(conditioner, LocationGrid)
+        else None
+    )
+    return Prompt(wanted, image_seed(seed, len(wanted), n), conditioned_on)
 
 
 def cell_center(conditioner: LocationGrid, location: Location) -> Location:
@@ -64,10 +88,9 @@ def cell_center(conditioner: LocationGrid, location: Location) -> Location:
 
 
 def check_number(conditioner: Conditioner, k: int, known: int | None) -> None:
-    if conditioner.capacity is not None and k > conditioner.capacity:
-        raise UserError(
-            f"K = {k} is more than this model can be conditioned on: {conditioner.capacity} conditions."
-        )
+    capacity = getattr(conditioner, "capacity", None)
+    if capacity is not None and k > capacity:
+        raise UserError(f"K = {k} is more than this model can be conditioned on: {capacity} conditions.")
     if known is not None and k > known:
         raise UserError(f"The study has at most {known} conditions, not {k}; name your own instead.")
 

@@ -47,7 +47,7 @@ def test_both_models_have_a_verdict_images_and_heat_maps(report):
 
 def test_a_second_report_measures_nothing_and_is_the_same(report, runs, call, monkeypatch):
     before = report.read_text()
-    monkeypatch.setattr("tessera.studies.clevr.evaluate.Evaluator.run", None)  # would fail if it were called
+    monkeypatch.setattr("tessera.evaluation.pipeline.Evaluator.run", None)  # would fail if it were called
     monkeypatch.setattr("tessera.app.report.measure.measure_locality", None)
     assert call("report", runs / "exp1", runs / "exp1C", "--out", report, *LITTLE) == 0
     assert report.read_text() == before

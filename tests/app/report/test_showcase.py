@@ -37,9 +37,7 @@ def test_the_demo_shows_what_is_on_the_shelf_and_writes_a_report(models, call, t
     assert "report.html" in "".join(said.err.split()) and "exp2L" in said.err
     assert json.loads((tmp_path / "demo" / "summary.json").read_text()) == summary
 
-    monkeypatch.setattr(
-        "tessera.studies.clevr.evaluate.Evaluator.run", None
-    )  # a second look measures nothing
+    monkeypatch.setattr("tessera.evaluation.pipeline.Evaluator.run", None)  # a second look measures nothing
     monkeypatch.setattr(showcase, "seconds_per_call", None)
     assert call("demo", "--out", tmp_path / "demo", "--device", "cpu") == 0
 

@@ -16,7 +16,7 @@ from tessera.studies.clevr.image_grids import ShownImages
 
 
 def obj(x, y, well_formed=0.9):
-    return Detection((x, y), "red", "cube", "large", "metal", 0.9, well_formed)
+    return Detection(x, y, "red", "cube", "large", "metal", 0.9, well_formed)
 
 
 class Sees:
@@ -25,7 +25,7 @@ class Sees:
     def __init__(self, *objects, ood=0.0):
         self.objects, self.ood = list(objects), ood
 
-    def look(self, images):
+    def detect(self, images):
         return [self.objects] * len(images), torch.full((len(images),), self.ood)
 
 
@@ -52,7 +52,7 @@ def test_boxes_are_green_where_asked_red_where_not_and_orange_where_half_drawn()
 
 def test_a_image_the_detector_does_not_know_is_marked():
     tile = tiles_of(subject([(0.5, 0.5)]), Sees(obj(0.5, 0.5), ood=2.0), 8)[1][0]
-    assert tile.ood and tile.ok and "not a scene the detector knows" in tile.words
+    assert tile.ood and tile.ok and "unlike the images the detector was trained on" in tile.words
 
 
 def test_images_come_back_pixel_by_pixel():

@@ -7,26 +7,25 @@ from itertools import combinations
 import pytest
 import torch
 
-from doc_tables.study import STUDY_TABLES
 from tessera.conditioning import ColorCounts, LocationGrid, LocationList
 from tessera.config import settings_for
 from tessera.evaluation.detection import Detection
 from tessera.evaluation.detector import load_detector
+from tessera.evaluation.pipeline import Evaluator
 from tessera.models.build import build_denoiser
 from tessera.models.model_folder import save_model
 from tessera.sampling.prompts import cell_center, own_prompts
 from tessera.scenes.placement import reachable
 from tessera.scenes.vocabulary import LOCATIONS
 from tessera.studies.clevr.crowding import far_apart, rendered, smallest_gap
-from tessera.studies.clevr.evaluate import Evaluator
-from tessera.studies.clevr.tables import crowding_pair_rows, crowding_rows
+from tessera.studies.clevr.tables import STUDY_TABLES, crowding_pair_rows, crowding_rows
 
 TINY = {"width": 8, "mult": (1,), "blocks": 1, "head_width": 8, "tile": 1}
 LAST = LOCATIONS[2]  # the location this detector never sees filled in what a model drew
 
 
 def obj(location):
-    return Detection(location, "red", "cube", "large", "metal", 0.9, 0.9)
+    return Detection(*location, "red", "cube", "large", "metal", 0.9, 0.9)
 
 
 class SeesAllButOne:
@@ -35,7 +34,7 @@ class SeesAllButOne:
     def __init__(self):
         self.looks, self.first = 0, None
 
-    def look(self, images):
+    def detect(self, images):
         self.looks += 1
         self.first = images if self.first is None else self.first
         seen = [location for location in LOCATIONS if self.looks > 1 or location != LAST]
@@ -161,10 +160,10 @@ def test_locations_far_apart_can_all_be_filled_and_are_further_than_the_study_te
 
 
 def test_the_detector_finds_what_is_rendered_far_apart():
-    examiner = Evaluator(load_detector(None, torch.device("cpu")), None, torch.device("cpu"))
+    evaluator = Evaluator(load_detector(None, torch.device("cpu")), None, torch.device("cpu"))
     prompts = own_prompts(LocationGrid(16, "all"), far_apart(6), 8, 0)
-    verdicts = rendered(examiner, prompts, 64, 0)
-    assert len(verdicts) == 8 and sum(verdict.missing for verdict in verdicts) <= 1
+    scores = rendered(evaluator, prompts, 64, 0)
+    assert len(scores) == 8 and sum(score.missing for score in scores) <= 1
 
 
 def test_what_cannot_be_asked_is_told_in_one_sentence(call, tmp_path, crowded, capsys):

@@ -5,29 +5,29 @@ from tessera.evaluation.detection import Detection
 from tessera.evaluation.explain import BAD, GOOD, ODD
 from tessera.evaluation.kmax import TrainingRange
 from tessera.evaluation.matching import match
+from tessera.evaluation.pipeline import ScoredSamples, even_batch
 from tessera.sampling.prompts import Prompt
 from tessera.scenes.vocabulary import LOCATIONS
 from tessera.studies.clevr.entries import CELLS
-from tessera.studies.clevr.evaluate import Answers, even_batch
 from tessera.studies.clevr.figures import FIGURES, Panel, drawn
 from tessera.studies.clevr.image_grids import ShownImages, load_image_grid, save_image_grid, shown_record
 
 
 def obj(location):
-    return Detection(location, "red", "cube", "large", "metal", 0.9, 0.9)
+    return Detection(*location, "red", "cube", "large", "metal", 0.9, 0.9)
 
 
-def answers(ks=(0, 1, 2), each=10):
+def samples(ks=(0, 1, 2), each=10):
     """Images of one gray level each; the detector saw the first asked location filled, and no other."""
-    prompts = [Prompt(f"k{k:02d}", LOCATIONS[:k], n) for k in ks for n in range(each)]
+    prompts = [Prompt(LOCATIONS[:k], n) for k in ks for n in range(each)]
     levels = 8 * torch.arange(len(prompts), dtype=torch.uint8)
     images = levels[:, None, None, None].expand(-1, 3, 8, 8).contiguous()
-    verdicts = [match([obj(LOCATIONS[0])], prompt.wanted) for prompt in prompts]
-    return Answers(prompts, images, verdicts, [False] * len(prompts), {})
+    scores = [match([obj(LOCATIONS[0])], prompt.wanted) for prompt in prompts]
+    return ScoredSamples(prompts, images, scores, {})
 
 
-def test_a_strip_gives_back_the_first_images_of_every_k_with_their_verdicts(tmp_path):
-    given = answers()
+def test_a_strip_gives_back_the_first_images_of_every_k_with_their_scores(tmp_path):
+    given = samples()
     save_image_grid(tmp_path / "strip.webp", given)
     record = {"shown": shown_record(given, TrainingRange(1, "all"))}
     rows = load_image_grid(tmp_path / "strip.webp", record, {k: LOCATIONS[:k] for k in (0, 1, 2)})
@@ -42,7 +42,7 @@ def test_a_strip_gives_back_the_first_images_of_every_k_with_their_verdicts(tmp_
 
 
 def test_extras_that_training_may_add_are_no_failure():
-    one_of_two = shown_record(answers(), TrainingRange(2, "one"))
+    one_of_two = shown_record(samples(), TrainingRange(2, "one"))
     assert one_of_two["0"][0] == [0, 1, 1, 0] and one_of_two["2"][0] == [1, 0, 0, 0]
 
 
@@ -51,7 +51,7 @@ def colors_of(sheet):
 
 
 @pytest.mark.parametrize(("ok", "there", "absent"), [(True, GOOD, BAD), (False, BAD, GOOD)])
-def test_a_figure_shows_red_dots_and_verdicts(ok, there, absent):
+def test_a_figure_shows_red_dots_and_scores(ok, there, absent):
     shown = ShownImages(torch.zeros(3, 8, 8, dtype=torch.uint8), LOCATIONS[:2], 2, 0, ok)
     sheet = drawn([Panel("exp1", "K_max 9", {2: [shown]})], ks=(2,), columns=1)
     assert there in colors_of(sheet) and absent not in colors_of(sheet)

@@ -75,15 +75,15 @@ def test_another_evaluation_needs_no_other_training(reproduce, results, monkeypa
 
 
 def test_interrupted_training_carries_on_to_the_same_images(reproduce, results, tmp_path, monkeypatch):
-    after_step = RunLog.after_step
+    after = RunLog.after
 
-    def interrupted(log, step):
-        after_step(log, step)
-        if step.images_seen == 12:
+    def interrupted(keeper, *step):
+        after(keeper, *step)
+        if keeper.trainer.images_seen == 12:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunLog, "after_step", interrupted)
+        patch.setattr(RunLog, "after", interrupted)
         assert reproduce("fig5") == 130
     assert not list((results / "study").glob("*.json"))
     assert (
@@ -102,7 +102,7 @@ def test_an_interrupted_evaluation_is_set_again_without_training(reproduce, resu
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(detector, "look", leave)
+        patch.setattr(detector, "detect", leave)
         assert reproduce("fig5") == 130
     monkeypatch.setattr("tessera.studies.clevr.reproduce.train_run", no_training)
     assert reproduce("fig5") == 0
@@ -176,15 +176,15 @@ def test_moments_of_training_are_examined_too(reproduce, results, detector):
 def test_moments_examined_before_an_interruption_are_not_examined_again(
     reproduce, results, detector, monkeypatch
 ):
-    look = detector.look
+    detect = detector.detect
 
     def tired(images):
         if detector.evaluations == 2:
             raise KeyboardInterrupt
-        return look(images)
+        return detect(images)
 
     with monkeypatch.context() as patch:
-        patch.setattr(detector, "look", tired)
+        patch.setattr(detector, "detect", tired)
         assert reproduce("fig5", "--snapshots", "4") == 130
     assert reproduce("fig5", "--snapshots", "4") == 0
     assert detector.evaluations == 4 and len(record_of(results)["snapshots"]) == 4

@@ -24,6 +24,7 @@ from tessera.evaluation.calibrate import load_calibration
 from tessera.evaluation.detection import ObjectDetector
 from tessera.evaluation.detector import load_detector
 from tessera.evaluation.kmax import TrainingRange
+from tessera.evaluation.pipeline import EvaluationConfig, Evaluator, label_of, quality
 from tessera.files import make_folder, read_json, write_json
 from tessera.models.checkpoint_io import digest, read_sealed, write_sealed
 from tessera.models.loading import set_precision
@@ -31,7 +32,6 @@ from tessera.models.model_folder import Model
 from tessera.provenance import provenance
 from tessera.sampling.prompts import study_prompts
 from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
-from tessera.studies.clevr.evaluate import EvaluationConfig, Evaluator, label_of, quality
 from tessera.studies.clevr.image_grids import (
     COLUMNS,
     IMAGE_GRID,
@@ -116,7 +116,7 @@ class ColumnEvaluator:
 
     def __init__(self, device: torch.device, config: ReportConfig, detector: ObjectDetector | None = None):
         self.device, self.config = device, config
-        self.examiner = Evaluator(detector or load_detector(device=device), load_calibration(), device)
+        self.evaluator = Evaluator(detector or load_detector(device=device), load_calibration(), device)
 
     def knows(self, model: Model, keep: Path) -> bool:
         """Whether all that the dials ask for was measured before."""
@@ -153,17 +153,17 @@ class ColumnEvaluator:
 
     def examined(self, model: Model, evaluation: EvaluationConfig, keep: Path) -> Record:
         set_precision(model, "auto", self.device)
-        answers = self.examiner.run(model.to(self.device), evaluation)
+        samples = self.evaluator.run(model.to(self.device), evaluation)
         record = {
             "model": identity(model),
             "evaluation": evaluation.plain(),
-            "result": self.examiner.mark(model, answers),
-            "quality": quality(answers),
-            "shown": shown_record(answers, TrainingRange(model.max_train_objects, label_of(model))),
-            "examined": spent_on(answers),
+            "result": self.evaluator.summarize(model, samples),
+            "quality": quality(samples.scores),
+            "shown": shown_record(samples, TrainingRange(model.max_train_objects, label_of(model))),
+            "examined": spent_on(samples),
             "provenance": provenance(self.device),
         }
-        save_image_grid(make_folder(keep) / IMAGES, answers)  # first: the record vouches for it
+        save_image_grid(make_folder(keep) / IMAGES, samples)  # first: the record vouches for it
         write_json(keep / EVALUATION_FILE, record)
         return record
 

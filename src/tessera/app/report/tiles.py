@@ -16,7 +16,7 @@ from tessera.analysis.locality_figures import FAINT, condition_name
 from tessera.app.report.columns import ReportColumn
 from tessera.evaluation.detection import Detection, ObjectDetector
 from tessera.evaluation.explain import describe, half_sides
-from tessera.evaluation.matching import Verdict, is_well_formed, match, match_colors
+from tessera.evaluation.matching import ImageScore, is_well_formed, score_detections
 from tessera.evaluation.truth import image_aspect
 from tessera.plots.figures import GAMMA, HEAT, condition_color
 from tessera.render.image_io import png_bytes, to_float
@@ -66,32 +66,31 @@ def tiles_of(subject: ReportColumn, detector: ObjectDetector, most: int) -> dict
     every = [shown for row in rows.values() for shown in row]
     if not every:
         return {}
-    found, ood = detector.look(to_float(torch.stack([shown.image for shown in every])))
+    found, ood = detector.detect(to_float(torch.stack([shown.image for shown in every])))
     made = iter(tile(*each, subject.by_color) for each in zip(every, found, (ood > 1).tolist()))
     return {k: [next(made) for _ in row] for k, row in rows.items()}
 
 
 def tile(shown: ShownImages, detections: Sequence[Detection], ood: bool, by_color: bool) -> Tile:
-    verdict = (match_colors if by_color else match)(detections, shown.wanted)
-    filled = {prompt for prompt, _ in verdict.pairs}
-    scores = ["good" if n in filled else "bad" for n in range(len(shown.wanted))]
-    unknown = "; not a scene the detector knows" if ood else ""
+    score = score_detections(detections, shown.wanted)
+    colors = ["good" if found else "bad" for found in score.found]
+    unknown = "; unlike the images the detector was trained on" if ood else ""
     return Tile(
         src=data_uri(shown.image),
-        boxes=boxes(shown.image, detections, verdict),
-        rings=[] if by_color else [(x, y, mark) for (x, y), mark in zip(shown.wanted, scores)],
-        colors=list(zip(shown.wanted, scores)) if by_color else [],
+        boxes=boxes(shown.image, score),
+        rings=[] if by_color else [(x, y, color) for (x, y), color in zip(shown.wanted, colors)],
+        colors=list(zip(shown.wanted, colors)) if by_color else [],
         score=f"{shown.found}/{len(shown.wanted)}" + (f" +{shown.extra}" if shown.extra else ""),
         ok=shown.ok,
         ood=ood,
-        words=verdict.reason + unknown,
+        words=score.reason + unknown,
     )
 
 
-def boxes(image: Tensor, detections: Sequence[Detection], verdict: Verdict) -> list[Box]:
+def boxes(image: Tensor, score: ImageScore) -> list[Box]:
     aspect = image_aspect(image.shape[-1], image.shape[-2])
-    used = {detection for _, detection in verdict.pairs}
-    return [box(f, aspect, kind_of(n, f, used)) for n, f in enumerate(detections)]
+    used = {detection for _, detection in score.pairs}
+    return [box(f, aspect, kind_of(n, f, used)) for n, f in enumerate(score.detections)]
 
 
 def kind_of(number: int, detection: Detection, used: set[int]) -> str:

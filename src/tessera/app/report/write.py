@@ -45,7 +45,7 @@ def write_page(
 ) -> None:
     names = [subject.name for subject in found.subjects]
     heading = title or (" · ".join(names) if names else "Records")
-    text = page(found, measurer.examiner.detector, heading, command)
+    text = page(found, measurer.evaluator.detector, heading, command)
     make_folder(out.parent)
     with atomic(out) as temporary:
         temporary.write_text(text, encoding="utf-8")

@@ -12,6 +12,7 @@ from tessera.errors import UserError
 from tessera.evaluation.calibrate import load_calibration
 from tessera.evaluation.detector import load_detector
 from tessera.evaluation.kmax import TrainingRange
+from tessera.evaluation.pipeline import EvaluationConfig, Evaluator, ScoredSamples
 from tessera.files import check_writable, make_folder
 from tessera.models.loading import check_models, open_model, set_precision
 from tessera.models.model_folder import Model
@@ -20,7 +21,6 @@ from tessera.render.image_io import check_format, save_image
 from tessera.rows import turned
 from tessera.sampling.compose import COMPOSE_METHODS, compose_by_name
 from tessera.sampling.prompts import parse_ks
-from tessera.studies.clevr.evaluate import Answers, EvaluationConfig, Evaluator
 from tessera.studies.clevr.figures import Panel, drawn
 from tessera.studies.clevr.image_grids import ShownImages, shown_of
 from tessera.studies.clevr.tables import repair_rows
@@ -66,13 +66,13 @@ class ReproduceComposition:
         device, jobs = pick_device(self.device), self.jobs()
         evaluation = EvaluationConfig(tuple(parse_ks(self.k)), self.each, self.steps, self.seed, self.s_churn)
         check_models(name for name, _ in jobs)
-        examiner = Evaluator(load_detector(device=device), load_calibration(), device)
+        evaluator = Evaluator(load_detector(device=device), load_calibration(), device)
         rows, panels = [], []
         for name, way in jobs:
             console.say(f"{name}, {way}")
             model = open_model(name, None, None, device)
             set_precision(model, self.precision, device)
-            scores, shown = self.examined(examiner, model, way, evaluation)
+            scores, shown = self.examined(evaluator, model, way, evaluation)
             rows.append({"model": name, "way": way, **scores})
             panels.append(Panel(f"{Path(name).name}, {way}", ABOUT[way], shown))
         settings = {
@@ -104,16 +104,16 @@ class ReproduceComposition:
         return [*((self.model, way) for way in ways), *((name, "plain") for name in others)]
 
     def examined(
-        self, examiner: Evaluator, model: Model, way: str, evaluation: EvaluationConfig
+        self, evaluator: Evaluator, model: Model, way: str, evaluation: EvaluationConfig
     ) -> tuple[dict[str, Any], dict[int, list[ShownImages]]]:
         """K_max and shares, and passes of the network per image and look; and some of the images."""
         composed = compose_by_name(model.denoiser, model.conditioner, way, self.radius, self.batch)
         asked = model.copy_with(denoiser=composed)
-        answers = examiner.run(asked, evaluation)
-        scores = examiner.mark(asked, answers)
+        samples = evaluator.run(asked, evaluation)
+        scores = evaluator.summarize(asked, samples)
         kept = [{name: row[name] for name in KEPT} for row in scores["rows"]]
-        found = {"k_max": scores["k_max"], "rows": kept, "passes": passes(composed, answers, evaluation)}
-        return found, shown_of(answers, TrainingRange(scores["max_train_objects"], scores["label"]))
+        found = {"k_max": scores["k_max"], "rows": kept, "passes": passes(composed, samples, evaluation)}
+        return found, shown_of(samples, TrainingRange(scores["max_train_objects"], scores["label"]))
 
 
 ABOUT = {
@@ -126,7 +126,7 @@ SHOWN = 4  # images of each K in a figure
 KEPT = ("k", "n", "all_found", "exact", "allowed_extras", "two_missing", "found", "extra")
 
 
-def passes(composed: Any, answers: Answers, evaluation: EvaluationConfig) -> float:
+def passes(composed: Any, samples: ScoredSamples, evaluation: EvaluationConfig) -> float:
     """Images the network denoised for each image it would denoise if asked plainly."""
     looks = 2 * evaluation.steps - 1  # Heun looks twice in every step but the last
-    return composed.passes / (len(answers.prompts) * looks)
+    return composed.passes / (len(samples.prompts) * looks)

@@ -25,8 +25,9 @@ from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.evaluation.calibrate import visible_at
 from tessera.evaluation.detector import load_detector
-from tessera.evaluation.kmax import Counts, length_generalization
-from tessera.evaluation.matching import CELL, Verdict, filled_at, match
+from tessera.evaluation.kmax import Counts, generalization_record
+from tessera.evaluation.matching import CELL, ImageScore, filled_at
+from tessera.evaluation.pipeline import Evaluator, label_of, score_images
 from tessera.files import make_folder, save_plot
 from tessera.models.loading import open_model
 from tessera.models.model_folder import Model
@@ -36,7 +37,6 @@ from tessera.sampling.prompts import Prompt, check_number, own_prompts, parse_ks
 from tessera.scenes.placement import reachable
 from tessera.scenes.vocabulary import LOCATIONS, SIZES
 from tessera.stats import share_record
-from tessera.studies.clevr.evaluate import Evaluator, label_of
 from tessera.studies.clevr.tables import crowding_pair_rows, crowding_rows
 
 ACROSS = round(1 / CELL)  # cells along one side of the grid
@@ -73,8 +73,8 @@ class ReproduceCrowding:
         model = open_model(self.model, None, None, device)
         questions = self.questions(model)
         figures = make_folder(self.results / "figures")  # before the work, lest it be lost
-        examiner = Evaluator(load_detector(device=device), None, device)
-        replies = answered(examiner, examiner.ready(model), questions, self)
+        evaluator = Evaluator(load_detector(device=device), None, device)
+        replies = answered(evaluator, evaluator.prepare(model), questions, self)
         name = Path(self.model).name
         asked = {"each": self.each, "pairs": self.pairs, "steps": self.steps, "s_churn": self.s_churn}
         made = {
@@ -124,8 +124,8 @@ class Reply(NamedTuple):
 
     question: Question
     targets: tuple[Location, ...]  # the locations as the model was told them
-    drawn: list[Verdict]
-    rendered: list[Verdict]
+    drawn: list[ImageScore]
+    rendered: list[ImageScore]
 
 
 def far_apart(k: int) -> tuple[Location, ...]:
@@ -159,29 +159,27 @@ def smallest_gap(locations: Sequence[Location]) -> float:
 
 
 def answered(
-    examiner: Evaluator, model: Model, questions: Sequence[Question], settings: ReproduceCrowding
+    evaluator: Evaluator, model: Model, questions: Sequence[Question], settings: ReproduceCrowding
 ) -> list[Reply]:
     """All questions in one go, as images of different questions fill a batch together."""
     prompts = [
         own_prompts(model.conditioner, locations, images, settings.seed) for _, locations, images in questions
     ]
     flat = [prompt for several in prompts for prompt in several]
-    verdicts = iter(examiner.answer(model, flat, settings.steps, settings.s_churn).verdicts)
+    scores = iter(evaluator.score(model, flat, settings.steps, settings.s_churn).scores)
     replies = []
     with console.progress("rendering", len(questions)) as advance:
         for question, several in zip(questions, prompts):
-            seen = rendered(examiner, several, model.size, settings.seed)
-            replies.append(Reply(question, several[0].targets, [next(verdicts) for _ in several], seen))
+            seen = rendered(evaluator, several, model.size, settings.seed)
+            replies.append(Reply(question, several[0].targets, [next(scores) for _ in several], seen))
             advance()
     return replies
 
 
-def rendered(examiner: Evaluator, prompts: Sequence[Prompt], size: int, seed: int) -> list[Verdict]:
+def rendered(evaluator: Evaluator, prompts: Sequence[Prompt], size: int, seed: int) -> list[ImageScore]:
     """The detector on scenes that do have an object wherever one is asked for: the best a model could do."""
-    targets = prompts[0].targets
-    scenes = visible_at(targets, len(prompts), seed, device=examiner.device)
-    found, _ = examiner.detector.look(render(scenes, size)["rgb"])
-    return [match(detections, targets) for detections in found]
+    scenes = visible_at(prompts[0].targets, len(prompts), seed, device=evaluator.device)
+    return score_images(evaluator.detector, render(scenes, size)["rgb"], prompts)
 
 
 # --- records ------------------------------------------------------------------------------------------------
@@ -190,7 +188,7 @@ def rendered(examiner: Evaluator, prompts: Sequence[Prompt], size: int, seed: in
 def marked(model: Model, replies: Sequence[Reply]) -> dict[str, Any]:
     """K_max and the shares of every K, location by location."""
     counts = [Counts.of(len(reply.targets), reply.drawn) for reply in replies]
-    scores = length_generalization(counts, model.max_train_objects, label_of(model))
+    scores = generalization_record(counts, model.max_train_objects, label_of(model))
     rows = [{name: row[name] for name in KEPT} for row in scores["rows"]]
     by_k = {len(reply.targets): reply for reply in replies}
     return {
@@ -221,8 +219,8 @@ def pair_record(reply: Reply) -> dict[str, Any]:
     }
 
 
-def all_found(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    return share_record(sum(verdict.missing == 0 for verdict in verdicts), len(verdicts))
+def all_found(scores: Sequence[ImageScore]) -> dict[str, Any]:
+    return share_record(sum(score.missing == 0 for score in scores), len(scores))
 
 
 # --- figure -------------------------------------------------------------------------------------------------

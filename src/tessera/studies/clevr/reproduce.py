@@ -16,24 +16,23 @@ from tessera.analysis.locality import LocalityConfig, conditional_locality_alone
 from tessera.conditioning import SpatialConditioner
 from tessera.config import Settings, format_count
 from tessera.console import say
-from tessera.devices import precision_on, taken_memory
+from tessera.devices import taken_memory
 from tessera.errors import UserError
 from tessera.evaluation.kmax import TrainingRange
+from tessera.evaluation.pipeline import EvaluationConfig, Evaluator, ScoredSamples, quality
 from tessera.files import make_folder, read_json, rounded, write_json
 from tessera.models.build import build_denoiser
 from tessera.models.model import Model
 from tessera.models.run_snapshots import load_run, stored_averages
 from tessera.provenance import provenance
 from tessera.studies.clevr.entries import IMAGES
-from tessera.studies.clevr.evaluate import Answers, EvaluationConfig, Evaluator, quality
 from tessera.studies.clevr.image_grids import IMAGE_GRID, save_image_grid, shown_record
 from tessera.studies.clevr.records import write_study
 from tessera.studies.clevr.runs import FORMAT, StudyPaths, StudyRun, evenly
 from tessera.training.distributed import ALONE
 from tessera.training.progress_bar import ProgressBar
 from tessera.training.run_folder import Outcome, RunFolder, train_run
-from tessera.training.strategies import chosen_strategy, forget_compiled
-from tessera.training.trainer import Trainer
+from tessera.training.trainer import Trainer, chosen_precision, chosen_strategy, forget_compiled
 
 Keep = Literal["everything", "averages", "last"]
 LOCALITY = LocalityConfig(k=4, images=8, scenes=4, source="truth")  # how locality is measured along training
@@ -68,14 +67,14 @@ class Study:
     def __init__(
         self,
         paths: StudyPaths,
-        examiner: Evaluator,
+        evaluator: Evaluator,
         clock: Clock | None = None,
         keep: Keep = "averages",
         on_record: Callable[[StudyRun, dict[str, Any]], None] | None = None,
     ):
-        self.paths, self.examiner, self.keep = paths, examiner, keep
+        self.paths, self.evaluator, self.keep = paths, evaluator, keep
         self.clock, self.on_record = clock or Clock(), on_record
-        self.device = examiner.device
+        self.device = evaluator.device
         self.failed: dict[str, str] = {}
         self.learners: dict[Settings, Trainer] = {}
 
@@ -98,7 +97,7 @@ class Study:
             self.clock.check()
             self.train(job)
             self.clock.check()
-            self.examine(job)
+            self.evaluate(job)
         except (UserError, torch.OutOfMemoryError) as error:
             self.failed[job.name] = str(error)
             say(f"{job.name} failed: {error}")
@@ -146,29 +145,29 @@ class Study:
 
     # -- the evaluation ------------------------------------------------------------------------------------------
 
-    def examine(self, job: StudyRun) -> None:
+    def evaluate(self, job: StudyRun) -> None:
         """Set the evaluation at moments of training, if asked for, and at its end; then write the record."""
         folder = job.folder(self.paths)
         end = trained_at(job, folder)
         assert end is not None
         forget_compiled()
-        model = self.examiner.ready(load_run(folder, images_seen=end, device=self.device))
+        model = self.evaluator.prepare(load_run(folder, images_seen=end, device=self.device))
         evaluation = EvaluationConfig(**{**job.evaluation, "ks": tuple(job.evaluation["ks"])})
         moments = [self.moment(job, model, evaluation, seen) for seen in self.before_the_end(job, end)]
         take_weights(model, folder, end)
-        answers = self.examiner.run(model, evaluation)
-        result = self.examiner.mark(model, answers)
-        moments += [self.state_at(model, end, answers)] if job.snapshots else []
-        record = self.record(job, model, answers, result, moments)
+        samples = self.evaluator.run(model, evaluation)
+        result = self.evaluator.summarize(model, samples)
+        moments += [self.state_at(model, end, samples)] if job.snapshots else []
+        record = self.record(job, model, samples, result, moments)
         if evaluation.s_churn:
             record["still"] = self.still(model, evaluation)
-        self.write(job, record, answers)
+        self.write(job, record, samples)
         tidy(RunFolder(folder), self.keep)
 
     def still(self, model: Model, evaluation: EvaluationConfig) -> dict[str, Any]:
         """What the evaluation comes to without fresh noise; for comparison, so of no more images than other cells'."""
         calm = replace(evaluation, s_churn=0.0, each=min(evaluation.each, IMAGES))
-        scores = self.examiner.mark(model, self.examiner.run(model, calm))
+        scores = self.evaluator.summarize(model, self.evaluator.run(model, calm))
         return {"k_max": scores["k_max"], "rows": moment_rows(scores)}
 
     def before_the_end(self, job: StudyRun, end: int) -> list[int]:
@@ -184,35 +183,35 @@ class Study:
         if known.get("evaluation") != dict(job.evaluation):
             self.clock.check()
             take_weights(model, folder, seen)
-            answers = self.examiner.run(model, evaluation)
-            scores = self.examiner.mark(model, answers, False, QUICK_RESAMPLES)
+            samples = self.evaluator.run(model, evaluation)
+            scores = self.evaluator.summarize(model, samples, False, QUICK_RESAMPLES)
             known = {
                 "evaluation": dict(job.evaluation),
-                "moment": self.moment_of(model, seen, scores, answers),
+                "moment": self.moment_of(model, seen, scores, samples),
             }
             write_json(path, known)
         return known["moment"]
 
     def moment_of(
-        self, model: Model, images_seen: int, result: dict[str, Any], answers: Answers
+        self, model: Model, images_seen: int, result: dict[str, Any], samples: ScoredSamples
     ) -> dict[str, Any]:
         """What is kept of an evaluation during training: K_max, the shares of every K, and conditional locality."""
         scores = {"k_max": result["k_max"], "rows": moment_rows(result)}
-        return {**self.state_at(model, images_seen, answers), **scores}
+        return {**self.state_at(model, images_seen, samples), **scores}
 
-    def state_at(self, model: Model, images_seen: int, answers: Answers) -> dict[str, Any]:
+    def state_at(self, model: Model, images_seen: int, samples: ScoredSamples) -> dict[str, Any]:
         """A moment without its marks: those of the last one are the record's own."""
         return {
             "images_seen": images_seen,
             "locality": locality_of(model, self.device),
-            "examined": spent_on(answers),
+            "examined": spent_on(samples),
         }
 
     def record(
         self,
         job: StudyRun,
         model: Model,
-        answers: Answers,
+        samples: ScoredSamples,
         result: dict[str, Any],
         moments: list[dict[str, Any]],
     ) -> dict[str, Any]:
@@ -231,19 +230,19 @@ class Study:
             "training": training_record(job, RunFolder(job.folder(self.paths)), model, self.device),
             "ema": model.config["ema"],
             "result": {**result, "rows": rows_kept(result)},
-            "quality": quality(answers),
+            "quality": quality(samples.scores),
             "shown": shown_record(
-                answers, TrainingRange(job.cell.max_train_objects, settings.conditioner.label)
+                samples, TrainingRange(job.cell.max_train_objects, settings.conditioner.label)
             ),
             "snapshots_asked": job.snapshots,
             "snapshots": moments,
-            "examined": spent_on(answers),
+            "examined": spent_on(samples),
             "provenance": provenance(self.device),
         }
 
-    def write(self, job: StudyRun, record: dict[str, Any], answers: Answers) -> None:
+    def write(self, job: StudyRun, record: dict[str, Any], samples: ScoredSamples) -> None:
         """The strip first: a record vouches for everything that belongs to it."""
-        save_image_grid(make_folder(self.paths.image_grids) / f"{job.name}{IMAGE_GRID}", answers)
+        save_image_grid(make_folder(self.paths.image_grids) / f"{job.name}{IMAGE_GRID}", samples)
         # Settings stay exact: by them the record is recognized.
         write_json(job.record_path(self.paths), {**rounded(record), "settings": record["settings"]})
         write_study(self.paths)
@@ -277,7 +276,7 @@ def training_record(job: StudyRun, run: RunFolder, model: Model, device: torch.d
         "images_per_second": round(seen / seconds, 1) if seconds else None,
         "loss": last.get("loss"),
         "weights": sum(p.numel() for p in model.denoiser.parameters()),
-        "precision": precision_on(device, job.settings.training.precision),
+        "precision": chosen_precision(job.settings.training, device),
         "compiled": chosen_strategy(job.settings.training, device) != "eager",
         "peak_memory_bytes": taken_memory(device),
     }
@@ -322,11 +321,11 @@ def locality_of(model: Model, device: torch.device) -> dict[str, Any] | None:
         return None
 
 
-def spent_on(answers: Answers) -> dict[str, Any]:
+def spent_on(samples: ScoredSamples) -> dict[str, Any]:
     return {
-        "images": len(answers.prompts),
-        "sampling_seconds": round(answers.seconds["sampling"], 2),
-        "judging_seconds": round(answers.seconds["judging"], 2),
+        "images": len(samples.prompts),
+        "sampling_seconds": round(samples.seconds["sampling"], 2),
+        "detecting_seconds": round(samples.seconds["detecting"], 2),
     }
 
 

@@ -123,7 +123,10 @@ class Speeds:
 
 
 def seconds_in(examined: Mapping[str, Any]) -> float:
-    return max(1e-9, examined["sampling_seconds"] + examined["judging_seconds"])
+    return max(
+        1e-9,
+        examined["sampling_seconds"] + examined.get("detecting_seconds", examined.get("judging_seconds")),
+    )
 
 
 def in_lists(records: Iterable[Any]) -> list[Any]:

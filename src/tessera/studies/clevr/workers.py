@@ -109,17 +109,17 @@ def new_study(task: Task) -> tuple[Any, list[str]]:
     """A study of this process's own, and the list in which it leaves a line for each record."""
     from tessera.evaluation.calibrate import load_calibration
     from tessera.evaluation.detector import load_detector
-    from tessera.studies.clevr.evaluate import Evaluator
+    from tessera.evaluation.pipeline import Evaluator
     from tessera.studies.clevr.reproduce import Clock, Study
     from tessera.studies.clevr.tables import outcome_words
 
     reported: list[str] = []
-    examiner = Evaluator(load_detector(device=task.device), load_calibration(), task.device)
+    evaluator = Evaluator(load_detector(device=task.device), load_calibration(), task.device)
 
     def on_record(job: StudyRun, record: dict[str, Any]) -> None:
         reported.append(outcome_words(job, record))
 
-    return Study(task.paths, examiner, Clock(task.minutes), task.keep, on_record), reported
+    return Study(task.paths, evaluator, Clock(task.minutes), task.keep, on_record), reported
 
 
 @contextmanager

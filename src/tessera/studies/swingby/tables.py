@@ -1,9 +1,9 @@
-"""The table of swing-by in a diffusion model."""
+"""The table of swing-by in a diffusion model, for the terminal and the docs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tessera.rows import Rows
+from tessera.rows import Rows, or_not_run
 
 HEADS = ("gap", "trainings", "first learned", "error at the end", "rise", "by chance, 95%", "p", "swing-by")
 
@@ -25,3 +25,11 @@ def swingby_row(gap: Mapping[str, Any]) -> Sequence[str]:
         f"{gap['p']:.3f}",
         "yes" if gap["swing_by"] else "no",
     )
+
+
+def swingby(results: Any) -> Rows:
+    record = results.one("swingby")
+    return or_not_run(swingby_rows(record["gaps"] if record else []))
+
+
+DYNAMICS_TABLES: dict[str, Callable[[Any], Rows]] = {"swingby": swingby}

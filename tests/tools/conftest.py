@@ -1,1 +1,0 @@
-from study_fixtures import call, detector, minute, reproduce  # noqa: F401
