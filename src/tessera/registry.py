@@ -19,7 +19,7 @@ from typing import Any
 
 from tessera.errors import UserError
 
-OBJECT = re.compile(r"(?P<module>(?:.*\.py)|(?:\w+(?:\.\w+)*)):(?P<name>\w+(?:\.\w+)*)")
+_OBJECT = re.compile(r"(?P<module>(?:.*\.py)|(?:\w+(?:\.\w+)*)):(?P<name>\w+(?:\.\w+)*)")
 
 
 class Registry(Mapping[str, Any]):
@@ -65,12 +65,12 @@ class Registry(Mapping[str, Any]):
 
 def names_object(text: Any) -> bool:
     """Whether a text is `package.module:name` or `file.py:name`."""
-    return isinstance(text, str) and OBJECT.fullmatch(text) is not None
+    return isinstance(text, str) and _OBJECT.fullmatch(text) is not None
 
 
 def import_object(text: str) -> Any:
     """The object that `package.module:name` or `file.py:name` stands for; this runs the module's code."""
-    match = OBJECT.fullmatch(text)
+    match = _OBJECT.fullmatch(text)
     if match is None:
         raise UserError(f"`{text}` does not name an object; write package.module:name or file.py:name.")
     module, name = match["module"], match["name"]

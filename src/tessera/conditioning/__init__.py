@@ -1,4 +1,4 @@
-"""Scenes become what the network is told: where objects are (grid, list), which colors, or nothing."""
+"""Conditioners: scenes or prompts become conditions (locations on a grid or in a list, color counts, or none)."""
 
 from tessera.conditioning.colors import ColorCounts
 from tessera.conditioning.contract import Conditioner, SpatialConditioner

@@ -1,4 +1,4 @@
-"""Geometry of the grid of cells: which cell holds a location, which cells lie within a square patch."""
+"""Geometry of the grid of cells: which cell holds a location, which cells are within a square patch."""
 
 import torch
 from torch import Tensor

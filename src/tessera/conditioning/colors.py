@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tessera.conditioning.counts import entry_of, take_one, turn_of
+from tessera.conditioning.counts import condition_number, entry_of, take_one
 from tessera.conditioning.labels import Label, check_label, labeled, sample_index
 from tessera.errors import UserError
 from tessera.scenes.batch import SceneBatch
@@ -35,9 +35,9 @@ class ColorCounts:
         return {"kind": "color", "label": self.label}
 
     def encode(self, scenes: SceneBatch, index: Tensor | None = None, seed: int = 0) -> Tensor:
-        told = labeled(scenes.present, self.label, sample_index(scenes, index), seed)
+        is_labeled = labeled(scenes.present, self.label, sample_index(scenes, index), seed)
         counts = torch.zeros(len(scenes), self.dim, device=scenes.device)
-        return counts.scatter_add_(1, scenes.color, told.float())
+        return counts.scatter_add_(1, scenes.color, is_labeled.float())
 
     def at(self, wanted: Sequence[str], device=None) -> Tensor:
         cond = torch.zeros(1, self.dim, device=device)
@@ -55,11 +55,11 @@ class ColorCounts:
         ]
 
     def without(self, cond: Tensor, k: int | str) -> Tensor:
-        turn = turn_of(k)
-        if turn is None:
+        number = condition_number(k)
+        if number is None:
             entry = torch.tensor(color_number(str(k)), device=cond.device)
         else:
-            entry = entry_of(cond, turn)
+            entry = entry_of(cond, number)
         return take_one(cond, entry.expand(len(cond)), k)
 
 

@@ -1,4 +1,4 @@
-"""What every conditioner promises, so that trainers, samplers and measures need not know which it is."""
+"""The contract of conditioners: all that training, samplers and measures use of them."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -27,10 +27,10 @@ class Conditioner(Protocol):
         """Plain data from which `conditioner_from` builds the same conditioner."""
 
     def encode(self, scenes: SceneBatch, index: Tensor | None = None, seed: int = 0) -> Tensor:
-        """What training tells about each scene, (B, dim); chance depends on the sample's index alone."""
+        """The conditions of training scenes, (B, dim); randomness depends on the seed and the sample's index only."""
 
     def at(self, wanted: Sequence[Any], device=None) -> Tensor:
-        """One vector (1, dim) that asks for all of `wanted`: locations, or color names."""
+        """One vector (1, dim) with all conditions of a prompt: locations, or color names."""
 
     def conditions(self, cond: Tensor) -> list[list[Any]]:
         """The single conditions of each row, in the order in which `without` counts them."""
@@ -44,7 +44,7 @@ class Conditioner(Protocol):
 
 @runtime_checkable
 class SpatialConditioner(Conditioner, Protocol):
-    """A conditioner whose conditions lie somewhere, so that one can speak of those near a cell."""
+    """A conditioner whose conditions have locations, so that those near a cell are defined."""
 
     @property
     def cells(self) -> int:
@@ -57,13 +57,13 @@ class SpatialConditioner(Conditioner, Protocol):
         """`near` for all cells, row by row: (B, cells * cells, dim)."""
 
     def active(self, cond: Tensor, radius: int) -> Tensor:
-        """Has the patch around each cell any condition? (B, cells, cells) bool."""
+        """Whether the patch around each cell has any condition, (B, cells, cells) bool."""
 
     def patch_dim(self, radius: int) -> int:
-        """How many numbers `in_patch` tells a patch of `radius` cells to each side."""
+        """Length of the vectors of `in_patch` for a patch of `radius` cells to each side."""
 
     def in_patch(self, cond: Tensor, cell: Tensor, radius: int) -> Tensor:
-        """What a patch network is told: the near conditions as seen from the patch, (B, patch_dim)."""
+        """The condition of a patch network: the near conditions relative to the patch, (B, patch_dim)."""
 
     def as_map(self, cond: Tensor) -> Tensor:
         """The conditions drawn on the grid, (B, channels, cells, cells)."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from tessera.errors import UserError
 
 
-def turn_of(k: Any) -> int | None:
+def condition_number(k: Any) -> int | None:
     """A whole number of any kind (Python's, numpy's, a tensor ()) as an int; None for a location or a name."""
     if isinstance(k, Tensor):
         whole = k.ndim == 0 and not k.is_floating_point() and not k.is_complex()

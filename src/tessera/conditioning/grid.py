@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tessera.conditioning.cells import cell_of, every_cell, one_per_row, window
 from tessera.conditioning.contract import Cell, Location
-from tessera.conditioning.counts import entry_of, take_one, turn_of
+from tessera.conditioning.counts import condition_number, entry_of, take_one
 from tessera.conditioning.labels import (
     Label,
     check_label,
@@ -47,9 +47,9 @@ class LocationGrid:
 
     def encode(self, scenes: SceneBatch, index: Tensor | None = None, seed: int = 0) -> Tensor:
         locations, visible = locations_of(scenes)
-        told = labeled(visible, self.label, sample_index(scenes, index), seed)
+        is_labeled = labeled(visible, self.label, sample_index(scenes, index), seed)
         counts = torch.zeros(len(scenes), self.dim, device=scenes.device)
-        return counts.scatter_add_(1, self._flat(cell_of(locations, self.cells)), told.float())
+        return counts.scatter_add_(1, self._flat(cell_of(locations, self.cells)), is_labeled.float())
 
     def at(self, wanted: Sequence[Location], device=None) -> Tensor:
         cond = torch.zeros(1, self.dim, device=device)
@@ -68,8 +68,10 @@ class LocationGrid:
         ]
 
     def without(self, cond: Tensor, k: int | Location) -> Tensor:
-        turn = turn_of(k)
-        entry = self._cell_number(check_location(k)).to(cond.device) if turn is None else entry_of(cond, turn)
+        number = condition_number(k)
+        entry = (
+            self._cell_number(check_location(k)).to(cond.device) if number is None else entry_of(cond, number)
+        )
         return take_one(cond, entry.expand(len(cond)), k)
 
     def near(self, cond: Tensor, cell: Cell | Tensor, radius: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which objects of a scene the network is told about: all, one, a random number, or all but one."""
+"""Which objects of a training scene are labeled: all, one, a random number, or all but one."""
 
 from typing import Literal, get_args
 
@@ -13,7 +13,7 @@ from tessera.scenes.random import uniform
 Label = Literal["all", "one", "random", "all-but-one", "drop"]
 LABELS: tuple[str, ...] = get_args(Label)
 
-# Streams of chance, kept apart from those that draw scenes and noise.
+# Random streams, separate from those of scenes and noise.
 ORDER_STREAM, NUMBER_STREAM, SLOT_STREAM = "label order", "label number", "label slot"
 
 
@@ -23,7 +23,7 @@ def check_label(label: str) -> None:
 
 
 def labeled(present: Tensor, label: str, index: Tensor, seed: int) -> Tensor:
-    """The objects (B, N) told to the network, given which are present.
+    """The objects (B, N) that are labeled, given which are present.
 
     `random` labels 1 to n objects, each number equally likely; `all-but-one` labels max(1, n - 1), so a single
     object keeps its label; `drop` labels n - 1, so a single object is unlabeled.
@@ -46,9 +46,9 @@ def labeled(present: Tensor, label: str, index: Tensor, seed: int) -> Tensor:
 
 
 def shuffled_rank(present: Tensor, index: Tensor, seed: int) -> Tensor:
-    """Each present object's turn, 0 to n - 1, in a random order; absent objects come last. (B, N) long."""
-    chance = uniform(seed, index, ORDER_STREAM, present.shape[1]).to(present.device)
-    return torch.where(present, chance, 2.0).argsort(dim=-1, stable=True).argsort(-1)
+    """Each present object's rank, 0 to n - 1, in a random order; absent objects come last. (B, N) long."""
+    draws = uniform(seed, index, ORDER_STREAM, present.shape[1]).to(present.device)
+    return torch.where(present, draws, 2.0).argsort(dim=-1, stable=True).argsort(-1)
 
 
 def sample_index(scenes: SceneBatch, index: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""A list of (present, x, y) slots, in random order: what the grid tells, without its geometry."""
+"""A list of (present, x, y) slots in random order: the grid's information without its geometry."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tessera.conditioning.cells import cell_of, every_cell, one_per_row
 from tessera.conditioning.contract import Cell, Location
-from tessera.conditioning.counts import turn_of
+from tessera.conditioning.counts import condition_number
 from tessera.conditioning.labels import (
     SLOT_STREAM,
     Label,
@@ -24,7 +24,10 @@ from tessera.errors import UserError
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.random import uniform
 
-MIDDLE, UNIT = 0.5, 0.25  # x and y are told from the middle of the image, in quarters of it: of unit size
+MIDDLE, UNIT = (
+    0.5,
+    0.25,
+)  # x and y are measured from the middle of the image in quarters of it, so that they have unit size
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class LocationList:
     """Slots of (present, x, y), with x and y from the middle in quarter images; an empty slot is all zero.
 
     With fill `first` objects fill the list from its start, in random order. With `anywhere` they land in random
-    slots: training uses every slot, so that a failure with many locations cannot be blamed on untouched weights,
+    slots: training uses every slot, so that a failure with many locations is not due to untrained weights,
     but it takes far longer to learn which x belongs to which y.
     """
 
@@ -72,27 +75,27 @@ class LocationList:
     def encode(self, scenes: SceneBatch, index: Tensor | None = None, seed: int = 0) -> Tensor:
         index = sample_index(scenes, index)
         locations, visible = locations_of(scenes)
-        told = labeled(visible, self.label, index, seed)
-        if told.shape[1] > self.slots and (told.sum(-1) > self.slots).any():
+        is_labeled = labeled(visible, self.label, index, seed)
+        if is_labeled.shape[1] > self.slots and (is_labeled.sum(-1) > self.slots).any():
             raise UserError(f"A scene has more objects than the list's {self.slots} slots.")
-        slot = self._turns(told, index, seed)  # (B, N)
-        entries = as_entries(locations) * told[..., None]
+        slot = self._ranks(is_labeled, index, seed)  # (B, N)
+        entries = _as_entries(locations) * is_labeled[..., None]
         table = torch.zeros(
             len(scenes), self.slots + 1, 3, device=scenes.device
-        )  # last: for the unconditional
-        slot = torch.where(told, slot, self.slots)[..., None].expand(-1, -1, 3)
+        )  # last: for unlabeled objects
+        slot = torch.where(is_labeled, slot, self.slots)[..., None].expand(-1, -1, 3)
         return table.scatter(1, slot, entries)[:, : self.slots].flatten(1)
 
-    def _turns(self, told: Tensor, index: Tensor, seed: int) -> Tensor:
-        """The slot of each told object."""
-        rank = shuffled_rank(told, index, seed).clamp(max=self.slots - 1)
+    def _ranks(self, is_labeled: Tensor, index: Tensor, seed: int) -> Tensor:
+        """The slot of each labeled object."""
+        rank = shuffled_rank(is_labeled, index, seed).clamp(max=self.slots - 1)
         if self.fill == "first":
             return rank
-        order = uniform(seed, index, SLOT_STREAM, self.slots).to(told.device).argsort(-1)  # (B, slots)
+        order = uniform(seed, index, SLOT_STREAM, self.slots).to(is_labeled.device).argsort(-1)  # (B, slots)
         return order.gather(1, rank)
 
     def at(self, wanted: Sequence[Location], device=None) -> Tensor:
-        """The k-th location asked for goes into the k-th slot."""
+        """The k-th location of the prompt goes into the k-th slot."""
         cond = torch.zeros(1, self.dim, device=device)
         for location in wanted:
             cond = self.adding(cond, location)
@@ -104,16 +107,16 @@ class LocationList:
         if not empty.any(-1).all():
             raise UserError(f"The list holds at most {self.slots} locations.")
         first = empty.float().argmax(-1)
-        entry = as_entries(torch.tensor(check_location(wanted), device=cond.device, dtype=cond.dtype))
+        entry = _as_entries(torch.tensor(check_location(wanted), device=cond.device, dtype=cond.dtype))
         return table.index_put((torch.arange(len(cond), device=cond.device), first), entry).flatten(1)
 
     def conditions(self, cond: Tensor) -> list[list[Location]]:
         here, locations = self._table(cond)[..., 0] > 0.5, self._locations(cond)
-        return [[(x, y) for x, y in row[told].tolist()] for row, told in zip(locations, here)]
+        return [[(x, y) for x, y in row[filled].tolist()] for row, filled in zip(locations, here)]
 
     def without(self, cond: Tensor, k: int | Location) -> Tensor:
-        turn = turn_of(k)
-        gone = self._slot_at(cond, check_location(k)) if turn is None else self._kth_slot(cond, turn)
+        number = condition_number(k)
+        gone = self._slot_at(cond, check_location(k)) if number is None else self._kth_slot(cond, number)
         if not gone.any(-1).all():
             raise UserError(f"There is no condition {k} to take out.")
         return (self._table(cond) * ~gone[..., None]).flatten(1)
@@ -169,7 +172,7 @@ class LocationList:
         return drawn.scatter_add(1, flat, values).transpose(1, 2).unflatten(2, (self.cells, self.cells))
 
     def _within(self, cond: Tensor, cell: Tensor, radius: int) -> Tensor:
-        """Which slots (B, slots) lie in the patch around each row's cell (B, 2)."""
+        """Which slots (B, slots) are in the patch around each row's cell (B, 2)."""
         own = cell_of(self._locations(cond), self.cells)
         return ((own - cell[:, None]).abs() <= radius).all(-1)
 
@@ -181,6 +184,6 @@ class LocationList:
         return cond.unflatten(-1, (self.slots, 3))
 
 
-def as_entries(locations: Tensor) -> Tensor:
+def _as_entries(locations: Tensor) -> Tensor:
     """(present, x, y) of locations (..., 2) in [0, 1]."""
     return torch.cat([torch.ones_like(locations[..., :1]), (locations - MIDDLE) / UNIT], -1)

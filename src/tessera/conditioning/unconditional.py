@@ -27,11 +27,11 @@ class Unconditional:
 
     def at(self, wanted: Sequence[Any], device=None) -> Tensor:
         if len(wanted):
-            raise UserError("This network is told nothing, so nothing can be asked of it.")
+            raise UserError("This network is unconditional: it takes no prompt.")
         return torch.zeros(1, 0, device=device)
 
     def adding(self, cond: Tensor, wanted: Any) -> Tensor:
-        raise UserError("This network is told nothing, so nothing can be asked of it.")
+        raise UserError("This network is unconditional: it takes no prompt.")
 
     def conditions(self, cond: Tensor) -> list[list[Any]]:
         return [[] for _ in range(len(cond))]

@@ -21,7 +21,7 @@ class Adapted(nn.Module, ABC):
     """Shared by the adapters: keeps the network, and images in its own range of values.
 
     `shift` and `scale` turn our images in [-1, 1] into the network's: theirs = shift + scale * ours. A
-    network taught on [0, 1] has shift 0.5 and scale 0.5.
+    network trained on [0, 1] has shift 0.5 and scale 0.5.
     """
 
     def __init__(self, predict: Predict, shift: float = 0.0, scale: float = 1.0):
@@ -140,7 +140,7 @@ class FromClean(DiscreteTime):
         return self._output(x, sigma, cond)[0]
 
 
-PREDICTIONS: dict[str, type[DiscreteTime]] = {  # under the names of diffusers
+_PREDICTIONS: dict[str, type[DiscreteTime]] = {  # under the names of diffusers
     "epsilon": FromNoise,
     "v_prediction": FromV,
     "sample": FromClean,
@@ -149,9 +149,9 @@ PREDICTIONS: dict[str, type[DiscreteTime]] = {  # under the names of diffusers
 
 def from_prediction(kind: str, predict: Predict, alphas: Tensor, **options: Any) -> DiscreteTime:
     """The denoiser of a network that predicts `epsilon`, `v_prediction` or `sample`; `alphas` (T,) as in DiscreteTime."""
-    if kind not in PREDICTIONS:
-        raise UserError(f"The network predicts `{kind}`; understood are {', '.join(PREDICTIONS)}.")
-    return PREDICTIONS[kind](predict, alphas, **options)
+    if kind not in _PREDICTIONS:
+        raise UserError(f"The network predicts `{kind}`; understood are {', '.join(_PREDICTIONS)}.")
+    return _PREDICTIONS[kind](predict, alphas, **options)
 
 
 def linear_alphas(steps: int = 1000, first: float = 1e-4, last: float = 0.02) -> Tensor:

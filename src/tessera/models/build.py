@@ -43,30 +43,34 @@ def build_denoiser(settings: Settings) -> nn.Module:
     """The untrained network of a run; its weights depend on the training seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.training.seed)
-        return make_network(settings, conditioner_for(settings))
+        return _make_network(settings, conditioner_for(settings))
 
 
-def make_network(settings: Settings, conditioner: Conditioner) -> nn.Module:
+def _make_network(settings: Settings, conditioner: Conditioner) -> nn.Module:
     wanted, size = settings.denoiser, settings.data.size
     options: dict[str, Any] = {"coords": wanted.coords}
     if wanted.kind == "localconv":
         options |= {"width": wanted.local_width, "depth": wanted.depth}
-        return LocalConv(size, spatial(conditioner), wanted.radius, **options)
+        return LocalConv(size, _spatial(conditioner), wanted.radius, **options)
     for name in ("width", "mult", "blocks", "attention", "head_width", "dropout"):
         options[name] = getattr(wanted, name)
     if wanted.emb_mult:
         options["emb_mult"] = wanted.emb_mult
     if wanted.kind == "patchwise":
-        side = (2 * wanted.radius + 1) * (size // spatial(conditioner).cells)
+        side = (2 * wanted.radius + 1) * (size // _spatial(conditioner).cells)
         return Patchwise(
-            size, spatial(conditioner), wanted.radius, wanted.cond_radius, **options | dividing(side, wanted)
+            size,
+            _spatial(conditioner),
+            wanted.radius,
+            wanted.cond_radius,
+            **options | _dividing(side, wanted),
         )
     if wanted.tile > 1:
         return Tiled(size, conditioner.dim, wanted.tile, **options)
     return EDM2(size, cond_dim=conditioner.dim, **options)
 
 
-def dividing(side: int, wanted: DenoiserConfig) -> dict[str, Any]:
+def _dividing(side: int, wanted: DenoiserConfig) -> dict[str, Any]:
     """Tiles and levels that a patch can be divided into evenly: padding would cost more than they bring."""
     smallest = wanted.tile << min(1, len(wanted.mult) - 1)  # a U-Net of several levels halves at least once
     tile = wanted.tile if side % smallest == 0 else 1
@@ -74,9 +78,9 @@ def dividing(side: int, wanted: DenoiserConfig) -> dict[str, Any]:
     return {"tile": tile, "mult": tuple(levels)}
 
 
-def spatial(conditioner: Conditioner) -> SpatialConditioner:
+def _spatial(conditioner: Conditioner) -> SpatialConditioner:
     if not isinstance(conditioner, SpatialConditioner):
-        raise UserError("A local network needs conditions that lie somewhere in the image.")
+        raise UserError("A local network needs conditions with locations in the image.")
     return conditioner
 
 

@@ -1,4 +1,4 @@
-"""Tensor files that know their own checksum: safetensors whose header carries a digest of all they hold."""
+"""Tensor files with a checksum: safetensors whose header carries a digest of all they hold."""
 
 import hashlib
 import json
@@ -18,11 +18,11 @@ from tessera.files import atomic
 def write_sealed(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> str:
     """Write tensors and plain facts whole or not at all. Returns the digest."""
     held = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-    told = json.dumps(dict(facts or {}), sort_keys=True, allow_nan=False)
-    seal = digest(held, told)
+    text = json.dumps(dict(facts or {}), sort_keys=True, allow_nan=False)
+    seal = digest(held, text)
     with atomic(path) as temporary:
         try:
-            save_file(held, temporary, metadata={"facts": told, "sha256": seal})
+            save_file(held, temporary, metadata={"facts": text, "sha256": seal})
         except SafetensorError as error:  # the library's name for a full disk, among others
             raise UserError(f"Could not write {path}: {error}.") from error
     return seal
@@ -39,15 +39,15 @@ def read_sealed(path: Path, device=None) -> tuple[dict[str, Tensor], dict[str, A
         raise UserError(f"There is no file {path}.") from None
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path} is damaged or no tensor file: {error}.") from error
-    told = metadata.get("facts", "{}")
-    if metadata.get("sha256") != digest(tensors, told):
+    text = metadata.get("facts", "{}")
+    if metadata.get("sha256") != digest(tensors, text):
         raise UserError(f"{path} is not what was written: its checksum does not match its content.")
-    return {name: tensor.to(device) for name, tensor in tensors.items()}, json.loads(told)
+    return {name: tensor.to(device) for name, tensor in tensors.items()}, json.loads(text)
 
 
-def digest(tensors: Mapping[str, Tensor], told: str) -> str:
+def digest(tensors: Mapping[str, Tensor], text: str) -> str:
     """SHA-256 over the facts and every tensor's name, type, shape and bytes."""
-    seal = hashlib.sha256(told.encode())
+    seal = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         seal.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -1,4 +1,4 @@
-"""Closed-form denoisers: what the best denoiser would answer if a data set, or its patches, were all there is.
+"""Closed-form denoisers: the posterior mean over a data set, or over its patches.
 
 For data y_n the clean image is the posterior mean sum_n w_n y_n, w_n proportional to
 exp(-|x - y_n|^2 / (2 sigma^2)). No network, no training.
@@ -15,11 +15,11 @@ from tessera.conditioning.contract import SpatialConditioner
 from tessera.errors import UserError
 from tessera.models.precondition import per_image
 
-Pieces = Callable[[], Iterable[tuple[Tensor, Tensor | None]]]  # images (n, C, H, W), what is told of them
-NUMBERS_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 28, "mps": 1 << 25}  # of patches compared together
+_Pieces = Callable[[], Iterable[tuple[Tensor, Tensor | None]]]  # images (n, C, H, W), their conditions
+_NUMBERS_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 28, "mps": 1 << 25}  # of patches compared together
 
 
-class RunningMean:
+class _RunningMean:
     """A softmax-weighted mean that is fed in pieces: exact whatever their order and size."""
 
     def __init__(self, rows: int, width: int, like: Tensor):
@@ -30,7 +30,7 @@ class RunningMean:
     def add(self, logits: Tensor, values: Tensor) -> None:
         """`logits` (rows, n), -inf for what has no weight; `values` (n, width)."""
         peak = torch.maximum(self.peak, logits.amax(1))
-        anchor = torch.where(peak.isinf(), 0.0, peak)  # nothing seen yet: all weights are zero anyway
+        anchor = torch.where(peak.isinf(), 0.0, peak)  # no candidate yet: all weights are zero anyway
         shrink, weights = (self.peak - anchor).exp(), (logits - anchor[:, None]).exp()
         self.sum = self.sum * shrink[:, None] + weights @ values
         self.total = self.total * shrink + weights.sum(1)
@@ -46,25 +46,25 @@ class RunningMean:
         return self.peak + self.total.log()
 
 
-def closeness(x: Tensor, y: Tensor, sigma: Tensor) -> Tensor:
+def _closeness(x: Tensor, y: Tensor, sigma: Tensor) -> Tensor:
     """-|x - y|^2 / (2 sigma^2) up to a constant of each row of x: (Q, P), (n, P), (Q,) to (Q, n)."""
     return (x @ y.T - y.square().sum(1) / 2) / sigma.square()[:, None]
 
 
-def working_type(wanted: torch.dtype, device: torch.device) -> torch.dtype:
+def _working_type(wanted: torch.dtype, device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else wanted  # there are no doubles on Apple's GPUs
 
 
 class Empirical(nn.Module):
-    """The exact posterior mean over a data set (told `cond`: over its images with that very condition).
+    """The exact posterior mean over a data set; given `cond`, over its images with that very condition.
 
     `data` is a tensor of images, or a function that gives them piece by piece, for sets that do not fit
-    into memory. Such a denoiser can only give back what it has seen: the baseline that does not generalize.
+    into memory. Such a denoiser only reproduces images of the data set: the baseline that does not generalize.
     """
 
     def __init__(
         self,
-        data: Tensor | Pieces,
+        data: Tensor | _Pieces,
         cond: Tensor | None = None,
         batch: int = 1024,
         dtype: torch.dtype = torch.float64,
@@ -83,8 +83,8 @@ class Empirical(nn.Module):
     def pieces(self) -> Iterator[tuple[Tensor, Tensor | None]]:
         if self.source is not None:
             for images, cond in self.source():
-                told = [None] * len(images) if cond is None else cond.split(self.batch)
-                yield from zip(images.split(self.batch), told)
+                conds = [None] * len(images) if cond is None else cond.split(self.batch)
+                yield from zip(images.split(self.batch), conds)
         else:
             for start in range(0, len(self.images), self.batch):  # type: ignore[arg-type]
                 rows = slice(start, start + self.batch)
@@ -93,32 +93,32 @@ class Empirical(nn.Module):
     @torch.no_grad()
     def forward(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
         """The clean image (B, C, H, W) for noisy x, noise level () or (B,) and condition (B, dim)."""
-        dtype = working_type(self.dtype, x.device)
+        dtype = _working_type(self.dtype, x.device)
         flat, level = x.flatten(1).to(dtype), per_image(sigma, x).to(dtype)
-        running = RunningMean(len(x), flat.shape[1], flat)
-        for images, told in self.pieces():
+        running = _RunningMean(len(x), flat.shape[1], flat)
+        for images, image_cond in self.pieces():
             values = images.flatten(1).to(flat)
             if values.shape[1] != flat.shape[1]:
                 raise UserError(
                     f"The data set has images {tuple(images.shape[1:])}, not {tuple(x.shape[1:])}."
                 )
-            logits = closeness(flat, values, level)
-            if cond is not None and told is not None:
-                logits = logits.masked_fill(~same_rows(cond, told.to(cond)), -torch.inf)
+            logits = _closeness(flat, values, level)
+            if cond is not None and image_cond is not None:
+                logits = logits.masked_fill(~_same_rows(cond, image_cond.to(cond)), -torch.inf)
             running.add(logits, values)
         if bool((running.total == 0).any()):
-            raise UserError("No image of the data set has the condition that was asked for.")
+            raise UserError("No image of the data set has this condition.")
         return running.mean.reshape(x.shape).to(x.dtype)
 
 
-def same_rows(a: Tensor, b: Tensor) -> Tensor:
+def _same_rows(a: Tensor, b: Tensor) -> Tensor:
     """Which rows of a (Q, D) equal which of b (n, D): (Q, n) bool."""
     if a.shape[1] != b.shape[1]:
-        raise UserError(f"The data set is told {b.shape[1]} numbers, not {a.shape[1]}.")
+        raise UserError(f"The data set has conditions of {b.shape[1]} numbers, not {a.shape[1]}.")
     return torch.cdist(a, b, p=torch.inf) < 1e-6
 
 
-class PatchGroup(NamedTuple):
+class _PatchGroup(NamedTuple):
     """Patches that are denoised alike: the same cell of some images, compared with the same candidates."""
 
     cell: int
@@ -185,7 +185,7 @@ class Local(nn.Module):
         """The clean image (B, C, H, W) for noisy x, noise level () or (B,) and condition (B, dim)."""
         if x.shape[1:] != (self.channels, self.size, self.size):
             raise UserError(f"The data set has images of {self.size} pixels, not {tuple(x.shape[1:])}.")
-        dtype = working_type(self.dtype, x.device)
+        dtype = _working_type(self.dtype, x.device)
         noisy, level = self.pad(x.to(dtype)), per_image(sigma, x).to(dtype)
         clean = torch.empty_like(x)
         for group in self.groups(cond, x):
@@ -195,23 +195,23 @@ class Local(nn.Module):
             clean[group.images, :, row : row + self.cell, column : column + self.cell] = centers.to(x.dtype)
         return clean
 
-    def groups(self, cond: Tensor | None, x: Tensor) -> Iterator[PatchGroup]:
+    def groups(self, cond: Tensor | None, x: Tensor) -> Iterator[_PatchGroup]:
         images = torch.arange(len(x), device=x.device)
         everything = torch.arange(len(self.padded), device=x.device)
         for cell in range(self.cells**2):
-            yield PatchGroup(cell, images, [(location, everything) for location in self.locations(cell)])
+            yield _PatchGroup(cell, images, [(location, everything) for location in self.locations(cell)])
 
     def posterior(self, queries: Tensor, sigma: Tensor, sources: list[tuple[int, Tensor]]) -> Tensor:
         """Mean center cell (Q, C, cell, cell) of the candidates, given queries (Q, P)."""
-        best = None if self.keep is None else Best(self.keep)
-        running: RunningMean | None = None
+        best = None if self.keep is None else _Best(self.keep)
+        running: _RunningMean | None = None
         for location, rows in self.candidates(sources, queries):
             patches = (
                 self.window(self.padded, location).index_select(0, rows).to(queries)
             )  # (n, patch, patch C)
-            logits = closeness(queries, patches.flatten(1), sigma)
+            logits = _closeness(queries, patches.flatten(1), sigma)
             centers = self.center(patches)
-            running = running or RunningMean(len(queries), centers[0].numel(), queries)
+            running = running or _RunningMean(len(queries), centers[0].numel(), queries)
             running.add(logits, centers.flatten(1))
             if best is not None:
                 best.add(logits, location, rows)
@@ -222,9 +222,9 @@ class Local(nn.Module):
         self.dropped = max(self.dropped, float(best.dropped(running.log_total).max()))
         return self.as_cells(self.exactly(queries, sigma, best))
 
-    def exactly(self, queries: Tensor, sigma: Tensor, best: "Best") -> Tensor:
+    def exactly(self, queries: Tensor, sigma: Tensor, best: "_Best") -> Tensor:
         """Mean over the kept candidates, from differences rather than inner products: (Q, cell^2 C)."""
-        dtype = working_type(torch.float64, queries.device)
+        dtype = _working_type(torch.float64, queries.device)
         patches = self.cut_out(best.rows, best.locations).to(dtype)  # (Q, k, patch, patch C)
         apart = (queries.to(dtype)[:, None] - patches.flatten(2)).square().sum(2)
         logits = -apart / (2 * sigma.to(dtype).square()[:, None])
@@ -233,7 +233,7 @@ class Local(nn.Module):
 
     def candidates(self, sources: list[tuple[int, Tensor]], queries: Tensor) -> Iterator[tuple[int, Tensor]]:
         """The candidates in pieces that fit into memory."""
-        budget = self.numbers_at_once or NUMBERS_AT_ONCE.get(queries.device.type, NUMBERS_AT_ONCE["cpu"])
+        budget = self.numbers_at_once or _NUMBERS_AT_ONCE.get(queries.device.type, _NUMBERS_AT_ONCE["cpu"])
         step = max(1, budget // (queries.shape[1] + len(queries)))
         for location, rows in sources:
             for piece in rows.split(step):
@@ -280,7 +280,7 @@ class Local(nn.Module):
         return [r * self.cells + c for r in rows for c in columns]
 
 
-class Best:
+class _Best:
     """The k candidates closest to each query, met piece by piece."""
 
     def __init__(self, keep: int):
@@ -303,10 +303,10 @@ class Best:
 
 
 class LocalConditional(Local):
-    """`Local`, from patches whose nearby conditions agree with those asked for: a local conditional score.
+    """`Local`, from patches whose nearby conditions agree with the prompt's: a local conditional score.
 
     N_i is the patch around cell i and L_i what the conditioner's `near` leaves of the conditions there, both
-    as seen from the patch. Where fewer than `least` candidates agree, conditions are compared within a smaller
+    relative to the patch. Where fewer than `least` candidates agree, conditions are compared within a smaller
     radius, in the end not at all; `agreement` counts the cells that were answered at each radius. `most` takes
     only the first so many agreeing patches of each location, as if the data had ended there: empty floor is
     plentiful, objects are not.
@@ -340,7 +340,7 @@ class LocalConditional(Local):
             self.register_buffer(f"keys{n}", keys)
             self.register_buffer(f"order{n}", order)
 
-    def groups(self, cond: Tensor | None, x: Tensor) -> Iterator[PatchGroup]:
+    def groups(self, cond: Tensor | None, x: Tensor) -> Iterator[_PatchGroup]:
         if cond is None:
             yield from super().groups(cond, x)
             return
@@ -348,12 +348,14 @@ class LocalConditional(Local):
             raise UserError(
                 f"The condition must be {(len(x), self.conditioner.dim)}, not {tuple(cond.shape)}."
             )
-        asked = [patch_keys(self.conditioner, cond, near) for near in self.radii]  # of (B, cells^2)
+        prompt_keys = [patch_keys(self.conditioner, cond, near) for near in self.radii]  # of (B, cells^2)
         for cell in range(self.cells**2):
-            kinds, kind = torch.stack([keys[:, cell] for keys in asked], 1).unique(dim=0, return_inverse=True)
+            kinds, kind = torch.stack([keys[:, cell] for keys in prompt_keys], 1).unique(
+                dim=0, return_inverse=True
+            )
             for number, keys in enumerate(kinds):
                 images = (kind == number).nonzero()[:, 0]
-                yield PatchGroup(cell, images, self.agreeing(cell, keys))
+                yield _PatchGroup(cell, images, self.agreeing(cell, keys))
 
     def agreeing(self, cell: int, keys: Tensor) -> list[tuple[int, Tensor]]:
         """Candidates for a cell whose conditions, within ever smaller radii, have these keys."""
@@ -376,13 +378,13 @@ class LocalConditional(Local):
 def patch_keys(conditioner: SpatialConditioner, cond: Tensor, radius: int) -> Tensor:
     """One number (B, cells^2) per patch that is equal for equal counts of conditions around its cell.
 
-    The counts are those of `near`, seen from the patch; their sum with fixed random 64-bit weights wraps
-    around, so unlike patches share a number with a chance of about 2^-64.
+    The counts are those of `near`, relative to the patch; their sum with fixed random 64-bit weights wraps
+    around, so unlike patches share a number with probability of about 2^-64.
     """
     counts = conditioner.as_map(cond)[
         :, :1
     ].float()  # (B, 1, cells, cells); both kinds of conditioner count first
     around = F.unfold(counts, 2 * radius + 1, padding=radius).round().long()  # (B, (2r + 1)^2, cells^2)
-    chance = torch.Generator().manual_seed(radius)
-    weights = torch.randint(-(2**62), 2**62, (around.shape[1],), generator=chance).to(cond.device)
+    generator = torch.Generator().manual_seed(radius)
+    weights = torch.randint(-(2**62), 2**62, (around.shape[1],), generator=generator).to(cond.device)
     return (around * (2 * weights + 1)[:, None]).sum(1)

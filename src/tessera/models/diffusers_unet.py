@@ -13,9 +13,9 @@ from tessera.files import read_json
 from tessera.models.adapters import FromVelocity, from_prediction
 from tessera.models.model import Model
 
-INSTALL = "Models of diffusers need one more extra: pip install 'tessera-diffusion[t2i]'."
-UNETS = ("UNet2DModel", "UNet2DConditionModel")
-SMALLEST_SIGNAL = 1e-8  # of the share a_t; a schedule with no signal at its end has no finite sigma there
+_INSTALL = "Models of diffusers need one more extra: pip install 'tessera-diffusion[t2i]'."
+_UNETS = ("UNet2DModel", "UNet2DConditionModel")
+_SMALLEST_SIGNAL = 1e-8  # of the share a_t; a schedule with no signal at its end has no finite sigma there
 
 
 def from_diffusers(
@@ -72,16 +72,16 @@ def from_diffusers(
 
 def _denoiser(network: nn.Module, scheduler: Any) -> nn.Module:
     if hasattr(scheduler, "alphas_cumprod"):
-        alphas = scheduler.alphas_cumprod.double().clamp(min=SMALLEST_SIGNAL)
-        alphas = alphas[: int((alphas > SMALLEST_SIGNAL).sum())]
+        alphas = scheduler.alphas_cumprod.double().clamp(min=_SMALLEST_SIGNAL)
+        alphas = alphas[: int((alphas > _SMALLEST_SIGNAL).sum())]
         return from_prediction(scheduler.config.prediction_type, network, alphas, whole_times=True)
     if type(scheduler).__name__.startswith("FlowMatch"):
         times = scheduler.config.num_train_timesteps
-        return FromVelocity(ScaledTime(network, times), data_at=0)
+        return FromVelocity(_ScaledTime(network, times), data_at=0)
     raise UserError(f"A {type(scheduler).__name__} has no `alphas_cumprod` and is none of flow matching.")
 
 
-class ScaledTime(nn.Module):
+class _ScaledTime(nn.Module):
     """A network whose time runs from 0 to `times` instead of from 0 to 1."""
 
     def __init__(self, network: nn.Module, times: float):
@@ -158,7 +158,7 @@ def load_diffusers(folder: Path | str, conditioner: Conditioner, *, size: int | 
     try:
         import diffusers
     except ImportError:
-        raise UserError(INSTALL) from None
+        raise UserError(_INSTALL) from None
     folder = Path(folder)
     unet_folder, scheduler_folder = _unet_folder(folder), _scheduler_folder(folder)
     if unet_folder is None:
@@ -181,7 +181,7 @@ def load_diffusers(folder: Path | str, conditioner: Conditioner, *, size: int | 
 def _unet_folder(folder: Path) -> Path | None:
     for candidate in (folder / "unet", folder):
         config = candidate / "config.json"
-        if config.is_file() and read_json(config).get("_class_name") in UNETS:
+        if config.is_file() and read_json(config).get("_class_name") in _UNETS:
             return candidate
     return None
 

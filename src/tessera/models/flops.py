@@ -12,20 +12,20 @@ def flops_per_image(model: EDM2, *, training: bool = True, folded: bool = False)
     By default the network as it is defined, so that utilisations compare across implementations. `folded`
     counts what is computed here, where the first convolution after upsampling meets the small image.
     """
-    return 2 * (3 if training else 1) * multiply_adds(model, folded)
+    return 2 * (3 if training else 1) * _multiply_adds(model, folded)
 
 
-def multiply_adds(model: EDM2, folded: bool = False) -> int:
+def _multiply_adds(model: EDM2, folded: bool = False) -> int:
     """One forward pass of one image."""
     embedding = weights(model.noise) + weights(model.cond)
     total = embedding + weights(model.out) * model.size**2
     for location, entry in [*model.encoder.named_modules(), *model.decoder.named_modules()]:
         if isinstance(entry, Block) or location.endswith(".conv"):
-            total += entry_cost(entry, int(location.split(".")[0]), folded)
+            total += _entry_cost(entry, int(location.split(".")[0]), folded)
     return total
 
 
-def entry_cost(entry: nn.Module, side: int, folded: bool) -> int:
+def _entry_cost(entry: nn.Module, side: int, folded: bool) -> int:
     """A block, or the first convolution, whose output has `side` x `side` pixels."""
     pixels = side * side
     if isinstance(entry, MPConv):

@@ -56,9 +56,9 @@ def load(
             "--std and --images choose among the snapshots of a run folder; a model has only one."
         )
     if not isinstance(what, str | Path):
-        return model_from(what, conditioner).to(device)
+        return _model_from(what, conditioner).to(device)
     if names_object(str(what)) and not Path(what).exists():
-        return model_from(import_object(str(what)), conditioner).to(device)
+        return _model_from(import_object(str(what)), conditioner).to(device)
     if is_model_folder(Path(what)):
         return load_model(what, device)
     if is_diffusers_folder(what):
@@ -69,7 +69,7 @@ def load(
             )
         return load_diffusers(what, open_conditioner(conditioner)).to(device)
     if str(what) in NETWORKS.installed():
-        return model_from(NETWORKS[str(what)], conditioner).to(device)
+        return _model_from(NETWORKS[str(what)], conditioner).to(device)
     return load_model(what, device)
 
 
@@ -98,7 +98,7 @@ def set_precision(model: Model, precision: str, device: torch.device) -> None:
     model.denoiser.precision = precision_on(device, precision)  # type: ignore[assignment]
 
 
-def model_from(made: Any, conditioner: Any = None) -> Model:
+def _model_from(made: Any, conditioner: Any = None) -> Model:
     """A `Model` from one, from (denoiser, conditioner, size), or from a function that returns one of these."""
     if isinstance(made, Model):
         return made
@@ -109,7 +109,7 @@ def model_from(made: Any, conditioner: Any = None) -> Model:
     if callable(made):
         returned = made()
         if isinstance(returned, Model | tuple):
-            return model_from(returned)
+            return _model_from(returned)
         made = returned
     raise UserError(
         f"A model is made by a function that returns (denoiser, conditioner, size) or a tessera.Model, not {made!r}."

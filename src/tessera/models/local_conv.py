@@ -20,7 +20,7 @@ from tessera.models.views import check_input
 
 
 class LocalBlock(nn.Module):
-    """Residual block of two layers, the first of `kernel` width; told everything through a map of factors."""
+    """Residual block of two layers, the first of `kernel` width; noise level and condition enter through a map of factors."""
 
     def __init__(self, width: int, emb_width: int, kernel: int, balance: float, clip: float):
         super().__init__()
@@ -39,9 +39,9 @@ class LocalBlock(nn.Module):
 
 
 class LocalConv(nn.Module):
-    """Denoiser D(x; sigma, cond) whose output pixels each see only pixels and cells within `reach` pixels.
+    """Denoiser D(x; sigma, cond) whose output pixels each depend only on pixels and cells within `reach` pixels.
 
-    `reach` is at most `radius` cells. A condition counts as lying in its whole cell. `coords` tells each
+    `reach` is at most `radius` cells. A condition belongs to its whole cell. `coords` tells each
     pixel where it is, which is no news about other pixels.
     """
 
@@ -64,7 +64,7 @@ class LocalConv(nn.Module):
         logvar_width: int = 128,
     ):
         super().__init__()
-        check_tiles(size, conditioner.cells, tile)
+        _check_tiles(size, conditioner.cells, tile)
         self.size, self.conditioner, self.tile, self.channels, self.sigma_data = (
             size,
             conditioner,
@@ -86,7 +86,7 @@ class LocalConv(nn.Module):
         self.register_buffer("coords", coordinates(size) if coords else None, persistent=False)
         self.fourier = Fourier(emb_width)
         self.noise = MPConv(emb_width, emb_width)
-        self.told = MPConv(conditioner.map_channels + 1, emb_width)
+        self.cond = MPConv(conditioner.map_channels + 1, emb_width)
         self.stem = MPConv(inputs, width)
         self.blocks = nn.ModuleList(
             LocalBlock(width, emb_width, 3 if far else 1, balance, clip) for far in wide
@@ -128,10 +128,10 @@ class LocalConv(nn.Module):
 
     def raw(self, x: Tensor, noise: Tensor, cond: Tensor) -> Tensor:
         """F(x; c_noise, cond), on an input of unit size."""
-        told = self.conditioner.as_map(cond)  # (B, map_channels, cells, cells)
-        told = torch.cat([told, torch.ones_like(told[:, :1])], dim=1)
-        emb = self.embed(noise, told)
-        x = torch.cat([self.tiles(x), resized(told, self.size // self.tile)], dim=1)
+        maps = self.conditioner.as_map(cond)  # (B, map_channels, cells, cells)
+        maps = torch.cat([maps, torch.ones_like(maps[:, :1])], dim=1)
+        emb = self.embed(noise, maps)
+        x = torch.cat([self.tiles(x), resized(maps, self.size // self.tile)], dim=1)
         if self._precision != "float32":  # else whatever the weights have, which may be float64
             x = x.to(DTYPES[self._precision])
         x = self.stem(x.contiguous(memory_format=torch.channels_last))
@@ -139,10 +139,10 @@ class LocalConv(nn.Module):
             x = block(x, emb)
         return F.pixel_shuffle(self.out(x, self.out_gain).to(self.out_gain.dtype), self.tile)
 
-    def embed(self, noise: Tensor, told: Tensor) -> Tensor:
+    def embed(self, noise: Tensor, maps: Tensor) -> Tensor:
         """Noise level and each cell's own conditions, (B, emb_width, cells, cells)."""
         everywhere = self.noise(self.fourier(noise))[:, :, None, None]
-        return mp_silu(mp_sum(everywhere, self.told(told * 2), 0.5))
+        return mp_silu(mp_sum(everywhere, self.cond(maps * 2), 0.5))
 
     def tiles(self, x: Tensor) -> Tensor:
         """Pixels, and coordinates if there are any, stacked tile by tile into channels."""
@@ -152,7 +152,7 @@ class LocalConv(nn.Module):
 
 
 def wide_layers(allowed: int, tile: int, depth: int) -> list[bool]:
-    """Which blocks may look at neighboring tiles: as many as `allowed` pixels permit, spread evenly."""
+    """Which blocks may use neighboring tiles: as many as `allowed` pixels permit, spread evenly."""
     number = min(depth, max(0, (allowed - (tile - 1)) // tile))
     return [(turn + 1) * number // depth > turn * number // depth for turn in range(depth)]
 
@@ -162,7 +162,7 @@ def resized(x: Tensor, side: int) -> Tensor:
     return F.interpolate(x, size=(side, side), mode="nearest") if x.shape[-1] != side else x
 
 
-def check_tiles(size: int, cells: int, tile: int) -> None:
+def _check_tiles(size: int, cells: int, tile: int) -> None:
     if tile < 1 or size % tile or size % cells or (size // tile) % cells:
         raise UserError(
             f"Tiles of {tile} pixels and {cells} cells do not divide an image of {size} pixels together."

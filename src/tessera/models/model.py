@@ -34,7 +34,7 @@ class Model:
         size: int | None = None,
         config: dict[str, Any] | None = None,
     ):
-        check_conditioner(conditioner)
+        _check_conditioner(conditioner)
         self.denoiser = denoiser if isinstance(denoiser, nn.Module) else FunctionDenoiser(denoiser)
         self.conditioner = conditioner
         self.config: dict[str, Any] = dict(config or {})
@@ -117,7 +117,7 @@ class FunctionDenoiser(nn.Module):
         return self.function(x, sigma, cond)
 
 
-def check_conditioner(conditioner: Any) -> None:
+def _check_conditioner(conditioner: Any) -> None:
     """One sentence that names the methods a conditioner lacks."""
     missing = [name for name in ("at", "conditions", "without", "dim") if not hasattr(conditioner, name)]
     if missing:

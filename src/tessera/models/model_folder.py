@@ -18,6 +18,7 @@ from tessera.version import __version__
 
 FORMAT = 1
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+_FORMER_NAMES = {"told.weight": "cond.weight"}  # of LocalConv
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 ZOO_FOLDERS = (
     Path(__file__).parents[1] / "zoo",
@@ -55,8 +56,8 @@ def card(folder: Path, denoiser: nn.Module, record: Mapping[str, Any]) -> str:
     settings = record.get("settings", {})
     facts = {
         "experiment": settings.get("experiment"),
-        "training scenes": objects_words(settings.get("data", {}).get("objects")),
-        "told": conditioner_words(record["conditioner"]),
+        "training scenes": _objects_words(settings.get("data", {}).get("objects")),
+        "conditioner": _conditioner_words(record["conditioner"]),
         "network": f"{record['denoiser']['kind']}, {weights:,} weights",
         "images": f"{record['denoiser']['size']} x {record['denoiser']['size']}",
         "images seen": record.get("images_seen"),
@@ -69,23 +70,23 @@ def card(folder: Path, denoiser: nn.Module, record: Mapping[str, Any]) -> str:
             "---", "library_name: tessera", "tags: [diffusion, clevr]", "---", "",
             f"# {folder.name}", "", "A conditional diffusion model of CLEVR-like scenes, trained by Tessera.", "",
             "| | |", "|---|---|", *rows, "",
-            "```python", "import tessera", "", f'model = tessera.load("{load_word(folder)}")', "```", "",
-            "Its images show rendered toy scenes; it knows nothing else.", "",
+            "```python", "import tessera", "", f'model = tessera.load("{_load_word(folder)}")', "```", "",
+            "Its images show rendered toy scenes and nothing else.", "",
         ]
     )  # fmt: skip
 
 
-def load_word(folder: Path) -> str:
+def _load_word(folder: Path) -> str:
     """What `load_model` finds the folder by: its name if it stands on a shelf, else its path."""
     shelved = folder.resolve().parent in [models.resolve() for models in ZOO_FOLDERS]
     return folder.name if shelved else folder.as_posix()
 
 
-def objects_words(objects) -> str | None:
+def _objects_words(objects) -> str | None:
     return None if not objects else f"{objects[0]} to {objects[1]} objects"
 
 
-def conditioner_words(conditioner: Mapping[str, Any]) -> str:
+def _conditioner_words(conditioner: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in conditioner.items())
 
 
@@ -102,11 +103,11 @@ def load_model(name: str | Path, device=None) -> Model:
         denoiser, conditioner = denoiser_from(record["denoiser"]), conditioner_from(record["conditioner"])
     except KeyError as error:
         raise UserError(f"{folder / CONFIG} lacks the entry {error}.") from error
-    load_weights_into(denoiser, read_weights(folder, record), folder)
+    load_weights_into(denoiser, _read_weights(folder, record), folder)
     return Model(denoiser.to(device).eval().requires_grad_(False), conditioner, config=record)
 
 
-def read_weights(folder: Path, record: Mapping[str, Any]) -> dict[str, Tensor]:
+def _read_weights(folder: Path, record: Mapping[str, Any]) -> dict[str, Tensor]:
     """Weights in float32, if the file is the one the config speaks of."""
     weights = folder / WEIGHTS
     if weights.is_file() and record.get("sha256") not in (None, sha256(weights)):
@@ -116,8 +117,10 @@ def read_weights(folder: Path, record: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def load_weights_into(denoiser: nn.Module, state: Mapping[str, Tensor], where: Path) -> None:
+    """Set the weights of a network; those of earlier versions under their names of then."""
+    renamed = {_FORMER_NAMES.get(name, name): value for name, value in state.items()}
     try:
-        denoiser.load_state_dict(state)
+        denoiser.load_state_dict(renamed if renamed.keys() == denoiser.state_dict().keys() else state)
     except RuntimeError as error:
         first = str(error).splitlines()[1:2] or [str(error)]
         raise UserError(f"The weights in {where} do not fit their config: {first[0].strip()}") from error
@@ -134,7 +137,7 @@ def find_model(name: str | Path) -> Path:
     if path.exists():
         raise UserError(f"{path} is no model folder: it has no {CONFIG} with {WEIGHTS} beside it.")
     if HUB_ID.fullmatch(str(name)):
-        return from_hub(str(name))
+        return _from_hub(str(name))
     near = difflib.get_close_matches(str(name), shipped(), n=1, cutoff=0.4)
     known = f"shipped are {', '.join(shipped())}" if shipped() else "no models are shipped with this version"
     raise UserError(f"There is no model `{name}`; " + (f"did you mean `{near[0]}`?" if near else f"{known}."))
@@ -152,7 +155,7 @@ def shipped() -> list[str]:
     )
 
 
-def from_hub(name: str) -> Path:
+def _from_hub(name: str) -> Path:
     """The three files of a hub repository, downloaded once and kept by the hub's own cache."""
     try:
         from huggingface_hub import snapshot_download

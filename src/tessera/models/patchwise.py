@@ -1,9 +1,9 @@
 """A local conditional score by construction: every cell is denoised by looking at its own patch alone.
 
 The image is a grid of cells. The patch around a cell, `radius` cells to each side, goes through one EDM2
-that is told the conditions inside the patch and where the cell lies; only the center cell of the answer is
+that takes the conditions inside the patch and the position of the cell; only the center cell of the answer is
 kept (appendix E.3). The paper's definition has a neighborhood of pixels and one of conditions (N and L);
-`hears` makes the second the smaller one.
+`cond_radius` makes the second the smaller one.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ from tessera.models.tiled import Tiled
 from tessera.models.views import Views, check_input
 from tessera.scenes.random import uniform
 
-PIXELS_AT_ONCE = {"cpu": 1 << 15, "cuda": 1 << 22, "mps": 1 << 20}  # patch pixels in one pass: cache, memory
+_PIXELS_AT_ONCE = {"cpu": 1 << 15, "cuda": 1 << 22, "mps": 1 << 20}  # patch pixels in one pass: cache, memory
 
 
 class Patchwise(nn.Module):
     """Denoiser D(x; sigma, cond) with exactly zero influence from beyond the patch.
 
     Beyond the image a patch is zero, in training and in sampling alike. The network recognizes the border
-    by the cell position it is told, and by pixels without noise. Radius cells - 1 sees the whole image from
+    by the position of its cell, and by pixels without noise. Radius cells - 1 covers the whole image from
     every cell; at half the cells the patch is as large as the image. `tile` x `tile` pixels count as one.
     """
 
@@ -57,12 +57,12 @@ class Patchwise(nn.Module):
         self.cond_radius = radius if cond_radius is None else min(cond_radius, radius)
         if self.cond_radius < 0:
             raise UserError(
-                f"A patch hears of its own cell at least, that is 0 cells around it, not {cond_radius}."
+                f"A patch takes the conditions of its own cell at least, that is a cond_radius of 0, not {cond_radius}."
             )
         self.cell = size // conditioner.cells  # pixels
         self.patch = (2 * radius + 1) * self.cell
         # Padded with zeros until the U-Net can halve it often enough.
-        self.side = rounded_up(self.patch, tile << len(mult) - 1)
+        self.side = _rounded_up(self.patch, tile << len(mult) - 1)
         self.pixels_at_once = pixels_at_once
         self.cond_dim, self.channels = conditioner.dim, network.get("channels", 3)
         attended = [self.side >> level for level in range(len(mult)) if size >> level in attention]
@@ -94,10 +94,10 @@ class Patchwise(nn.Module):
         return self.denoised(x, sigma, self.conditioned_everywhere(cond))
 
     def denoised(self, x: Tensor, sigma: Tensor | float, patch_cond: Tensor) -> Tensor:
-        """The clean image when the patch of every cell is told its own row of `told` (B * cells^2, patch_dim + 2)."""
+        """The clean image when the patch of every cell has its own row of `patch_cond` (B * cells^2, patch_dim + 2)."""
         patches = self.unfold(x)  # (B * cells^2, C, side, side)
         sigmas = per_image(sigma, x).repeat_interleave(self.cells**2)
-        budget = self.pixels_at_once or PIXELS_AT_ONCE.get(x.device.type, PIXELS_AT_ONCE["cpu"])
+        budget = self.pixels_at_once or _PIXELS_AT_ONCE.get(x.device.type, _PIXELS_AT_ONCE["cpu"])
         step = max(1, budget // self.side**2)
         centers = [
             self.center(self.network(*piece))
@@ -129,7 +129,7 @@ class Patchwise(nn.Module):
         return F.pad(x, (before, before + extra, before, before + extra))
 
     def cut(self, patches: Tensor) -> Tensor:
-        """Blank what was only added to make the side divisible: it lies beyond the patch."""
+        """Blank what was only added to make the side divisible: it is outside the patch."""
         extra = self.side - self.patch
         return F.pad(patches[..., : self.patch, : self.patch], (0, extra, 0, extra)) if extra else patches
 
@@ -142,10 +142,10 @@ class Patchwise(nn.Module):
         grid = centers.unflatten(0, (-1, self.cells, self.cells))  # (B, rows, columns, C, cell, cell)
         return grid.permute(0, 3, 1, 4, 2, 5).reshape(-1, centers.shape[1], self.size, self.size)
 
-    # -- what a patch is told ---------------------------------------------------------------------------
+    # -- conditions of patches --------------------------------------------------------------------------
 
     def patch_cond(self, cond: Tensor, cell: Tensor) -> Tensor:
-        """Conditions within `hears` of `cell` (B, 2), then the cell's row and column in [-1, 1]."""
+        """Conditions within `cond_radius` of `cell` (B, 2), then the cell's row and column in [-1, 1]."""
         position = (2 * cell + 1) / self.cells - 1
         return torch.cat([self.conditioner.in_patch(cond, cell, self.cond_radius), position.to(cond)], dim=1)
 
@@ -164,14 +164,14 @@ class Patchwise(nn.Module):
         patches: int = 2,
         loss_radius: int = 16,
     ) -> Views:
-        """So many patches per image, in turn with a condition that they hear and without (any, where there is none).
+        """So many patches per image, alternating with a condition within cond_radius and without one (any, where there is none).
 
         The loss counts `loss_radius` cells around the center: all of the patch in the paper, though sampling
         keeps the center alone.
         """
         active = self.conditioner.active(cond, self.cond_radius).flatten(1)  # (B, cells^2)
-        chance = uniform(seed, index, "patch", patches).to(images.device)
-        cells = [pick(~active if turn % 2 else active, chance[:, turn]) for turn in range(patches)]
+        draws = uniform(seed, index, "patch", patches).to(images.device)
+        cells = [pick(~active if number % 2 else active, draws[:, number]) for number in range(patches)]
         near = self.around_center(min(loss_radius, self.radius), images)
         views = [
             self.view(images, cond, number, patches * index + turn, near) for turn, number in enumerate(cells)
@@ -202,12 +202,12 @@ class Patchwise(nn.Module):
         return self.cut(patches.permute(0, 3, 1, 2))
 
 
-def pick(allowed: Tensor, chance: Tensor) -> Tensor:
+def pick(allowed: Tensor, draws: Tensor) -> Tensor:
     """One allowed entry of each row (B, N), all equally likely; any, where none is allowed. (B,) long."""
     allowed = allowed | ~allowed.any(1, keepdim=True)
-    turn = (chance * allowed.sum(1)).long()
-    return (allowed.cumsum(1) <= turn[:, None]).sum(1)
+    rank = (draws * allowed.sum(1)).long()
+    return (allowed.cumsum(1) <= rank[:, None]).sum(1)
 
 
-def rounded_up(number: int, step: int) -> int:
+def _rounded_up(number: int, step: int) -> int:
     return -(-number // step) * step

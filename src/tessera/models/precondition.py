@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 
-class Scalings(NamedTuple):
+class _Scalings(NamedTuple):
     """Factors for one noise level per image; clean = skip * x + out * network(inp * x, noise)."""
 
     skip: Tensor
@@ -16,10 +16,10 @@ class Scalings(NamedTuple):
     noise: Tensor
 
 
-def scalings(sigma: Tensor, sigma_data: float) -> Scalings:
+def _scalings(sigma: Tensor, sigma_data: float) -> _Scalings:
     """The factors for noise levels (B,) and images of standard deviation `sigma_data`."""
     total = sigma.square() + sigma_data**2
-    return Scalings(
+    return _Scalings(
         skip=sigma_data**2 / total,
         out=sigma * sigma_data * total.rsqrt(),
         inp=total.rsqrt(),
@@ -31,7 +31,7 @@ def preconditioned(
     network: Callable[[Tensor, Tensor], Tensor], x: Tensor, sigma: Tensor | float, sigma_data: float
 ) -> Tensor:
     """The clean image from a network of (unit-size input, c_noise), for x (B, C, H, W) and sigma () or (B,)."""
-    c = scalings(per_image(sigma, x), sigma_data)
+    c = _scalings(per_image(sigma, x), sigma_data)
     return like_image(c.skip) * x + like_image(c.out) * network(like_image(c.inp) * x, c.noise)
 
 

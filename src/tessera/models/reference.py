@@ -11,7 +11,7 @@ from tessera.errors import UserError
 if TYPE_CHECKING:
     from tessera.models.edm2 import EDM2
 
-ARGUMENTS = {
+_ARGUMENTS = {
     "img_resolution": "size",
     "img_channels": "channels",
     "label_dim": "cond_dim",
@@ -32,7 +32,7 @@ ARGUMENTS = {
     "logvar_channels": "logvar_width",
     "dropout": "dropout",
 }
-TOP = {
+_TOP = {
     "unet.out_gain": "out_gain",
     "unet.out_conv.weight": "out.weight",
     "unet.emb_noise.weight": "noise.weight",
@@ -50,24 +50,24 @@ INSIDE = {
     "attn_proj.weight": "proj.weight",
     "weight": "weight",  # the first convolution, which is not a block
 }
-SIDES = {"enc": "encoder", "dec": "decoder"}
+_SIDES = {"enc": "encoder", "dec": "decoder"}
 
 
 def our_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Constructor arguments under our names; `use_fp16` is a matter of running, not of the network."""
-    unknown = set(config) - set(ARGUMENTS) - {"use_fp16"}
+    unknown = set(config) - set(_ARGUMENTS) - {"use_fp16"}
     if unknown:
         raise UserError(f"The reference network has no argument {', '.join(sorted(unknown))}.")
-    return {ARGUMENTS[name]: value for name, value in config.items() if name in ARGUMENTS}
+    return {_ARGUMENTS[name]: value for name, value in config.items() if name in _ARGUMENTS}
 
 
 def our_name(name: str) -> str:
     """`unet.enc.64x64_block0.conv_res0.weight` is our `encoder.64.block0.res0.weight`."""
     entry = re.fullmatch(r"unet\.(enc|dec)\.(\d+)x\2_(\w+)\.(.+)", name)
     if entry is None:
-        return TOP.get(name, name)
+        return _TOP.get(name, name)
     side, resolution, location, rest = entry.groups()
-    return f"{SIDES[side]}.{resolution}.{location}.{INSIDE.get(rest, rest)}"
+    return f"{_SIDES[side]}.{resolution}.{location}.{INSIDE.get(rest, rest)}"
 
 
 def our_state(state: Mapping[str, Tensor], model: "EDM2") -> dict[str, Tensor]:

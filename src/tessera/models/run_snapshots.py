@@ -21,7 +21,7 @@ from tessera.models.model import Model
 from tessera.models.model_folder import load_weights_into
 
 CONFIG, SNAPSHOTS = "config.json", "snapshots"
-AVERAGE_FILE = re.compile(r"ema-(\d+)-([\d.]+(?:e-\d+)?)\.safetensors")
+_AVERAGE_FILE = re.compile(r"ema-(\d+)-([\d.]+(?:e-\d+)?)\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def stored_averages(folder: Path) -> list[Snapshot]:
     """All stored averages, oldest first; no file is read before `load` is called."""
     found = []
     for path in sorted((Path(folder) / SNAPSHOTS).glob("ema-*")):
-        if match := AVERAGE_FILE.fullmatch(path.name):
+        if match := _AVERAGE_FILE.fullmatch(path.name):
             found.append(Snapshot(int(match[1]), float(match[2]), _Reader(path)))
     return found
 

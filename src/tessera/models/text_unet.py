@@ -15,7 +15,7 @@ from tessera.errors import UserError
 from tessera.models.adapters import DiscreteTime, from_prediction
 
 SIZES = 6  # numbers about an image's size: original (h, w), crop (top, left), target (h, w)
-FAST = [
+_FAST = [
     SDPBackend.FLASH_ATTENTION,
     SDPBackend.EFFICIENT_ATTENTION,
     SDPBackend.CUDNN_ATTENTION,
@@ -79,7 +79,7 @@ class TextUNet(nn.Module):
         # Measures that batch gradients ask for plain attention, whose memory grows with the fourth power of the
         # image's side; gradients are taken one by one here, so the frugal kernels may stay. Blocks that are
         # recomputed in the backward pass must find there what they had, and hold one attention at a time.
-        with nullcontext() if self.checkpointing else sdpa_kernel(FAST):
+        with nullcontext() if self.checkpointing else sdpa_kernel(_FAST):
             output = self.unet(x.to(dtype), time, given.sequence, added_cond_kwargs=added, return_dict=False)
         return output[0].to(x.dtype)
 

@@ -12,7 +12,7 @@ from tessera.errors import UserError
 
 @dataclass(frozen=True)
 class Views:
-    """V images (or patches) to denoise in training; chance belonging to row v is keyed by index[v]."""
+    """V images (or patches) to denoise in training; the random stream of row v is keyed by index[v]."""
 
     images: Tensor  # (V, C, H, W)
     cond: Tensor  # (V, dim)
@@ -32,7 +32,7 @@ class Views:
 class SeesPatches(Protocol):
     """A denoiser that trains a smaller `network` on pieces of the image.
 
-    `network` is no member here: from Python 3.12 on, `isinstance` does not see the submodules of a module.
+    `network` is no member here: from Python 3.12 on, `isinstance` ignores the submodules of a module.
     """
 
     def training_patches(
@@ -55,7 +55,7 @@ def innermost(denoiser: nn.Module) -> nn.Module:
 def training_views(
     denoiser: nn.Module, images: Tensor, cond: Tensor, index: Tensor, settings: TrainingConfig
 ) -> Views:
-    """The images themselves, or patches of each for a network that sees no more."""
+    """The images themselves, or patches of each for a network of patches."""
     if isinstance(denoiser, SeesPatches):
         how = settings.seed, settings.patches, settings.loss_radius
         return denoiser.training_patches(images, cond, index, *how)
@@ -65,7 +65,7 @@ def training_views(
 def check_input(x: Tensor, cond: Tensor | None, channels: int, size: int, cond_dim: int) -> Tensor:
     """The condition for images x, all zero if there is none; one sentence if either has the wrong shape.
 
-    A network that is told nothing may be given any: as the weaker one of a guided pair it is.
+    An unconditional network ignores the condition: so it can be the weaker one of a guided pair.
     """
     if x.ndim != 4 or tuple(x.shape[1:]) != (channels, size, size):
         raise UserError(f"This network takes images (B, {channels}, {size}, {size}), not {tuple(x.shape)}.")
