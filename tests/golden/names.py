@@ -11,6 +11,7 @@ from typing import Any
 Json = Any
 
 KEYS: dict[str, str] = {
+    "told.weight": "cond.weight",
     "flat grey": "flat gray",
     "exam_minutes": "evaluation_minutes",
     "all_filled": "all_found",
