@@ -24,13 +24,13 @@ slow: $(STAMP)           ## the long tests, or those of them in TESTS
 	$(BIN)/python -m pytest -m slow -n $(JOBS) $(TESTS)
 
 lint: $(STAMP)           ## style and types
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests tools
+	$(BIN)/ruff format --check src tests tools
 	$(BIN)/mypy
 
 format: $(STAMP)
-	$(BIN)/ruff check --fix src tests
-	$(BIN)/ruff format src tests
+	$(BIN)/ruff check --fix src tests tools
+	$(BIN)/ruff format src tests tools
 
 clean:
 	rm -rf $(VENV) demo build dist

@@ -33,6 +33,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from golden import names
+from programs import call_program
 from tessera.cli.main import main
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -222,7 +223,7 @@ CASES: dict[str, Case] = {
             "render --count 4 --objects 1-5 --size 48 --quality fast --seed 3 --out {out}/b --device cpu",
             "render --count 2 --size 32x24 --locations '0.65,0.65 0.25,0.65' --no-jitter "
             "--out {out}/c --device cpu",
-            "compare-renders {out}/b {out}/a --json",
+            "tools/compare_renders.py {out}/b {out}/a --json",
         ),
         {
             "scenes": "*/scenes.json",
@@ -306,7 +307,7 @@ CASES: dict[str, Case] = {
         ("detector calibrate --per-k 6 --k 0-4 --size 32 64 --spacing official study --device cpu --json",)
     ),
     "detector-train": Case(
-        ("detector train --out {out}/d --total 32 --batch 16 --device cpu --json",),
+        ("tools/train_detector.py --out {out}/d --total 32 --batch 16 --device cpu --json",),
         {"weights": "d/*.safetensors"},
         slow=True,
     ),
@@ -488,10 +489,19 @@ def call(command: str, out: Path) -> Json:
     """What the command printed, if it is JSON."""
     words = [word.format(out=out, repo=GOLDEN.parents[1]) for word in shlex.split(command)]
     said = io.StringIO()
-    with contextlib.redirect_stdout(said), pytest.raises(SystemExit) as left:
-        main(words)
-    assert left.value.code == 0, f"`tessera {command}` left with {left.value.code}"
+    with contextlib.redirect_stdout(said):
+        if words[0].startswith("tools/"):
+            code = call_program(Path(words[0]).stem, *words[1:])
+        else:
+            code = call_verb(words)
+    assert code == 0, f"`{command}` left with {code}"
     return json.loads(said.getvalue()) if said.getvalue().startswith(("{", "[")) else None
+
+
+def call_verb(words: list[str]) -> int:
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    return left.value.code or 0
 
 
 def content(file: Path) -> Json:

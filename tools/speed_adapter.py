@@ -9,7 +9,7 @@ from tessera import load
 from tessera.config import settings_for
 from tessera.evaluation.detector import load_detector
 from tessera.models.build import build_denoiser
-from tessera.render.render import render
+from tessera.render.render import Quality, render
 from tessera.sampling import noise_levels, sample
 from tessera.scenes import Scenes
 from tessera.training.run_folder import stream_for
@@ -20,8 +20,8 @@ CPU = torch.device("cpu")
 
 
 def training(experiment: str, preset: str, batch: int) -> Prepared:
-    """Steps of the plain, uncompiled training, rendering included."""
-    changes = {"batch": batch, "render_batch": 8 * batch, "compile": "off", "precision": "float32"}
+    """Steps of training as a CPU does it by default (uncompiled, in float32), rendering included."""
+    changes = {"batch": batch, "render_batch": 8 * batch}
     settings = settings_for(experiment, preset, {"training": changes})
     torch.manual_seed(0)
     trainer = Trainer(build_denoiser(settings), settings.training, CPU)
@@ -36,7 +36,7 @@ def sampling(name: str, steps: int) -> Prepared:
     return lambda: sample(model.denoiser, cond, model.size, range(1), sigmas=sigmas), 1, "images"
 
 
-def rendering(quality: str, count: int) -> Prepared:
+def rendering(quality: Quality, count: int) -> Prepared:
     scenes = Scenes(objects=(1, 6)).draw(count, seed=0)
     return lambda: render(scenes, size=64, quality=quality), count, "images"
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tessera.models.loading import load
     from tessera.models.model import Model
     from tessera.render.render import render
-    from tessera.sampling.compose import compose_by_name as compose
+    from tessera.sampling.compose import compose
     from tessera.sampling.sample import sample
     from tessera.scenes import Scene, SceneObject, Scenes
 
@@ -20,7 +20,7 @@ _PUBLIC = {
     "Scene": "tessera.scenes:Scene",
     "SceneObject": "tessera.scenes:SceneObject",
     "Scenes": "tessera.scenes:Scenes",
-    "compose": "tessera.sampling.compose:compose_by_name",
+    "compose": "tessera.sampling.compose:compose",
     "from_diffusers": "tessera.models.diffusers_unet:from_diffusers",
     "load": "tessera.models.loading:load",
     "render": "tessera.render:",  # a package that can be called

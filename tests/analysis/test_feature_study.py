@@ -5,16 +5,13 @@ import torch
 from torch import nn
 from waking import awake
 
+from tessera.analysis.feature_study import FeatureBatch, by_memory, hook_products, mean_over_hooks
 from tessera.analysis.features import (
-    FeatureBatch,
     FeatureConfig,
-    by_memory,
     check_plan,
     chosen_steps,
     concepts_for,
     feature_study,
-    hook_products,
-    mean_over_hooks,
     reinitialized,
     shown,
     truth,
@@ -126,9 +123,9 @@ def test_memory_changes_the_number_of_passes_but_no_number(color_network):
     inputs = shown(model, plan)[0]
     calls = []
     handle = color_network.register_forward_hook(lambda *_: calls.append(1))
-    whole = hook_products(color_network, inputs, plan.at, plan)
+    whole = hook_products(color_network, inputs, plan.at, plan.pairs, rows=64, memory=plan.memory)
     first = len(calls)
-    pieces = hook_products(color_network, inputs, plan.at, FeatureConfig(**{**vars(plan), "memory": 1}))
+    pieces = hook_products(color_network, inputs, plan.at, plan.pairs, rows=64, memory=1)
     handle.remove()
     assert first == 2 and len(calls) - first == 1 + len(whole) == 12
     for name in whole:
@@ -207,9 +204,9 @@ def test_conditions_to_compare_follow_what_the_model_is_told():
     assert concepts_for(ColorCounts()) == COLOR_NAMES
     assert concepts_for(ColorCounts(), ["red", "blue"]) == ("red", "blue")
     assert concepts_for(LocationGrid()) == LOCATIONS[:8]
-    with pytest.raises(UserError, match="not told colors"):
+    with pytest.raises(UserError, match="not conditioned on colors"):
         concepts_for(LocationGrid(), ["red"])
-    with pytest.raises(UserError, match="told nothing"):
+    with pytest.raises(UserError, match="unconditional"):
         concepts_for(Unconditional())
     with pytest.raises(UserError, match="did you mean red"):
         concepts_for(ColorCounts(), ["redd"])

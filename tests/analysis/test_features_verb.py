@@ -6,7 +6,7 @@ import pytest
 import torch
 from waking import awake
 
-from tessera.analysis.feature_tables import words
+from doc_tables.features import words
 from tessera.cli.main import main
 from tessera.conditioning import LocationGrid
 from tessera.conditioning.unconditional import Unconditional
@@ -107,8 +107,8 @@ def test_bad_input_is_one_sentence(capsys, color_model, words, complaint):
 
 def test_colors_need_a_model_that_is_told_colors(capsys, hook_model, tmp_path):
     code, _, said = run(capsys, "features", hook_model, "--colors", "red,blue")
-    assert code == 2 and "not told colors" in said
+    assert code == 2 and "not conditioned on colors" in said
     network = awake(build_denoiser(settings_for("exp1", "tiny", {"conditioner": {"kind": "nothing"}})))
     deaf = save_model(tmp_path / "deaf", network, Unconditional(), {})
     code, _, said = run(capsys, "features", deaf)
-    assert code == 2 and "told nothing" in said
+    assert code == 2 and "unconditional" in said

@@ -33,7 +33,6 @@ def test_a_budget_of_memory_is_positive_and_finite():
         (("locality", "nowhere", "--memory", -1), "positive number of GiB, not -1"),
         (("locality", "nowhere", "--memory", "nan"), "memory"),
         (("locality", "nowhere", "--rows", 0), "At least one image is denoised at a time, not 0"),
-        (("bench", "locality", "--memory", 0), "positive number of GiB, not 0"),
         (("reproduce", "fig12", "--cifar", "nowhere", "--memory", -1), "positive number of GiB, not -1"),
     ],
 )

@@ -8,8 +8,8 @@ import torch
 from matplotlib.colors import to_hex
 from scipy import stats
 
+from doc_tables import locality as tables
 from tessera.analysis import locality as study
-from tessera.analysis import locality_tables as tables
 from tessera.analysis.locality import (
     LocalityConfig,
     conditional_locality_alone,

@@ -76,29 +76,6 @@ def test_bad_input_is_one_sentence(capsys, model, words, complaint):
     assert code == 2 and printed == "" and complaint in said and len(said.strip().splitlines()) == 1
 
 
-def test_bench_measures_both_ways_and_finds_the_same_numbers(capsys, tmp_path):
-    words = (
-        "--preset",
-        "tiny",
-        "--probes",
-        6,
-        "--levels",
-        2,
-        "--images",
-        1,
-        "--repeats",
-        1,
-        "--device",
-        "cpu",
-    )
-    code, printed, _ = run(capsys, "bench", "locality", *words, "--json", "--out", tmp_path / "speed.json")
-    record = json.loads(printed)
-    assert json.loads((tmp_path / "speed.json").read_text()) == record
-    assert code == 0 and record["ratio"] > 0 and record["ratio_with_one_forward_for_all_probes"] > 0
-    assert record["largest_difference"] < 1e-4 and record["probes_timed_one_by_one"] == 4
-    assert record["seconds"]["batched"] > 0
-
-
 def test_scatter_draws_points_and_refuses_half_a_pair(capsys, tmp_path):
     rows = [
         {"model": f"model {m}", "images_seen": 100 * (n + 1), "k_max": 3 + m + n, "max_train_objects": 3}

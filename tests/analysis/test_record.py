@@ -81,7 +81,7 @@ def test_a_pattern_without_a_hook_lists_near_names(edm2, pattern):
 
 
 def test_a_plain_function_has_no_inside():
-    with pytest.raises(UserError, match="Only a torch network"), record(lambda x, s, c: x):
+    with pytest.raises(UserError, match="Only features of a torch network"), record(lambda x, s, c: x):
         pass
 
 
@@ -144,7 +144,7 @@ def test_images_of_several_levels_in_one_pass_are_told_apart(edm2):
 def test_patches_of_several_levels_cannot_be_told_apart():
     network = awake(Patchwise(16, LocationGrid(cells=4), 1, mult=(1,), width=8, blocks=1, attention=()))
     images, cond = torch.randn(2, 3, 16, 16), torch.zeros(2, 16)
-    with pytest.raises(UserError, match="told apart"), record(network, "**.block0", sigmas=[1.0]):
+    with pytest.raises(UserError, match="cannot be separated"), record(network, "**.block0", sigmas=[1.0]):
         network(images, torch.tensor([1.0, 3.0]), cond)
     with record(network, "**.block0", sigmas=[1.0]) as seen:
         network(images, 1.0, cond)

@@ -89,17 +89,17 @@ def test_running_out_of_memory_is_told_in_one_sentence(capsys, monkeypatch):
 
 def test_a_misspelt_verb_is_told_the_near_one(capsys):
     assert "did you mean `render`" in complaint(capsys, "rendr")
-    assert "did you mean `bench render`" in complaint(capsys, "bench", "rendr")
+    assert "did you mean `detector explain`" in complaint(capsys, "detector", "explian")
 
 
 def test_a_misspelt_option_is_told_the_near_one(capsys):
-    told = complaint(capsys, "detector", "train", "--totl", "5")
-    assert "Unrecognized options: --totl" in told and "--total" in told
+    told = complaint(capsys, "render", "--out", "x", "--coun", "5")
+    assert "Unrecognized options: --coun" in told and "--count" in told
 
 
 def test_a_wrong_value_names_its_option(capsys):
-    assert "--total" in complaint(capsys, "detector", "train", "--total", "abc")
-    assert "Expected one of" in complaint(capsys, "detector", "train", "--device", "cude")
+    assert "--count" in complaint(capsys, "render", "--out", "x", "--count", "abc")
+    assert "Expected one of" in complaint(capsys, "render", "--out", "x", "--device", "cude")
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,6 @@ def evaluated_by(monkeypatch):
     def use(lists, **options):
         stand_in = StandIn(lists, **options)
         monkeypatch.setattr("tessera.cli.evaluate.load_detector", lambda weights, device: stand_in)
-        monkeypatch.setattr("tessera.evaluation.bench.load_detector", lambda weights, device: stand_in)
         monkeypatch.setattr("tessera.evaluation.calibrate.SHIPPED", Path("no-calibration-here.json"))
         return stand_in
 
@@ -424,17 +423,3 @@ def test_a_image_is_not_replaced_by_its_explanation_and_explanations_are_not_eva
     assert run(capsys, "detector", "explain", image)[0] == 0
     code, record, _ = run(capsys, "evaluate", tmp_path, "--device", "cpu", "--json")
     assert code == 0 and record["images"] == 1 and not record["skipped"]
-
-
-def test_training_a_detector_on_nothing_is_refused(tmp_path, capsys):
-    for words in ("--total 0", "--batch 0", "--minutes -1", "--rate 0"):
-        assert run(capsys, f"detector train --out {tmp_path / 'detector'} {words} --device cpu")[0] == 2
-    assert not (tmp_path / "evaluate").exists()
-
-
-def test_the_benchmark_counts_images_per_second(evaluated_by, capsys):
-    evaluated_by([[obj((0.5, 0.5))]] * 100)
-    words = "bench detector --size 16 --count 5 --objects 1 --repeats 2 --device cpu --json"
-    code, record, _ = run(capsys, words)
-    assert code == 0 and record["count"] == 5 and record["found_per_image"] == 1
-    assert record["images_per_second"]["min"] <= record["images_per_second"]["median"]

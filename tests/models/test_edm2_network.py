@@ -13,7 +13,7 @@ from tessera.models.contract import Denoiser
 from tessera.models.edm2 import EDM2, attention
 from tessera.models.flops import flops_per_image
 from tessera.models.magnitude import CHANNELS_BY, FOLDING, normalize_weights, set_weight_norm
-from tessera.training.loss import edm_loss, objective
+from tessera.training.loss import edm_loss, training_sigmas
 
 KEPT = Path(__file__).parents[1] / "fixtures" / "edm2"
 
@@ -63,9 +63,9 @@ def test_numbers_recorded_after_the_reference_was_matched_still_hold():
     x, sigma, cond = tensors["x"], tensors["sigma"], tensors["cond"]
     torch.testing.assert_close(net.eval()(x, sigma, cond), tensors["clean"], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(net.logvar(sigma), tensors["logvar"], rtol=1e-4, atol=1e-5)
-    loss = edm_loss(net, tensors["images"], cond, tensors["normal"], tensors["noise"])
+    loss = edm_loss(net, tensors["images"], cond, training_sigmas(tensors["normal"]), tensors["noise"])
     torch.testing.assert_close(loss, tensors["loss"], rtol=1e-4, atol=1e-5)
-    objective(loss).backward()
+    (loss.sum() / len(loss)).backward()
     for name, parameter in net.named_parameters():
         expected = tensors[f"gradient/{name}"]
         assert (parameter.grad.norm() - expected).abs() <= 1e-3 * expected + 1e-6, name
@@ -83,7 +83,7 @@ def test_an_untrained_network_returns_the_scaled_input():
 def test_only_the_last_gain_and_the_expected_error_learn_first():
     net = EDM2(16, width=8, mult=(1, 2), blocks=1, head_width=8)
     x, sigma, _ = inputs()
-    objective(edm_loss(net, x, None, sigma.log(), torch.randn_like(x))).backward()
+    edm_loss(net, x, None, training_sigmas(sigma.log()), torch.randn_like(x)).mean().backward()
     moving = {name for name, p in net.named_parameters() if p.grad is not None and p.grad.abs().max() > 0}
     assert moving == {"out_gain", "logvar_linear.weight"}
 
@@ -216,7 +216,7 @@ def test_wrong_inputs_are_refused():
 
 def training_loss(net):
     def loss(images, cond, normal, noise):
-        return objective(edm_loss(net, images, cond, normal, noise))
+        return edm_loss(net, images, cond, training_sigmas(normal), noise).sum() / len(images)
 
     return loss
 

@@ -13,9 +13,9 @@ from tessera.errors import UserError
 from tessera.models.ema import (
     Averages,
     Snapshot,
+    beta,
     correlation,
     exponent_to_std,
-    keep,
     reconstruct,
     response,
     solve_coefficients,
@@ -58,7 +58,7 @@ def test_conversions_match_the_reference(numbers):
 
 def test_decay_response_and_correlation_match_the_reference(numbers):
     for case in numbers["beta"]:
-        kept = keep(case["std"], case["t_next"], case["t_delta"])
+        kept = beta(case["std"], case["t_next"], case["t_delta"])
         assert kept == pytest.approx(case["beta"], rel=1e-10, abs=1e-300)
     for case in numbers["response"]:
         weights = response(case["std"], case["ofs"], case["len"])

@@ -3,10 +3,8 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 from tessera.cli.main import main
-from tessera.render.image_io import save_png
 from tessera.scenes.clevr import read_scenes, write_scenes
 from tessera.scenes.scene import Scene
 
@@ -38,32 +36,6 @@ def test_a_image_that_fits_into_no_memory_is_refused(capsys, tmp_path):
 def test_the_advice_is_an_option_of_the_verb(capsys, tmp_path):
     told = refused(capsys, "render", "--objects", 60, "--device", "cpu", "--out", tmp_path / "out")
     assert "--spacing relaxed" in told and '"relaxed"' not in told
-
-
-@pytest.mark.parametrize("rounds", [0, -1])
-def test_fitting_takes_at_least_one_round(capsys, tmp_path, rounds):
-    assert "At least one round" in refused(capsys, "fit-renderer", tmp_path, "--rounds", rounds)
-
-
-@pytest.fixture
-def pair(tmp_path) -> tuple[Path, Path]:
-    folders = tmp_path / "a", tmp_path / "b"
-    for shade, folder in enumerate(folders):
-        folder.mkdir()
-        for name in ("0.png", "1.png"):
-            save_png(folder / name, torch.full((3, 16, 16), 60 * shade, dtype=torch.uint8))
-    return folders
-
-
-def test_comparing_refuses_a_format_it_does_not_write_and_an_empty_pick(capsys, pair, tmp_path):
-    side = tmp_path / "side.bmp"
-    assert ".png or .webp" in refused(capsys, "compare-renders", *pair, "--side-by-side", side)
-    assert not side.exists()
-    assert "picks none" in refused(capsys, "compare-renders", *pair, "--pick", "")
-
-
-def test_comparing_takes_any_whole_number_as_a_seed(capsys, pair):
-    assert run(capsys, "compare-renders", *pair, "--seed", -1, "--json")[0] == 0
 
 
 # --- a folder that holds something --------------------------------------------------------------------------

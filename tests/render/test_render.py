@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessera.errors import UserError
-from tessera.render import shapes
 from tessera.render.render import render, to_display
 from tessera.render.shading import ROUGH_SHARE, fresnel, lobe_table
 from tessera.render.stage import CURVE_Z, across, hit_stage, stage_normal
-from tessera.render.vectors import Vec
 from tessera.render.world import Points, World
+from tessera.scenes import geometry
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.camera import project
 from tessera.scenes.sampling import Scenes
 from tessera.scenes.scene import Scene, SceneObject
+from tessera.scenes.vectors import Vec
 
 
 def vec(*points) -> Vec:
@@ -47,7 +47,7 @@ def solid(name: str):
     return inside
 
 
-@pytest.mark.parametrize("name", shapes.HIT)
+@pytest.mark.parametrize("name", geometry.HIT)
 def test_rays_meet_a_shape_where_marching_finds_it(name):
     rng = np.random.default_rng(0)
     origin = rng.normal(size=(400, 3))
@@ -58,7 +58,7 @@ def test_rays_meet_a_shape_where_marching_finds_it(name):
         (origin[:, None] + steps[None, :, None] * direction[:, None]).reshape(-1, 3)
     ).reshape(400, -1)
     marched = np.where(inside.any(1), steps[inside.argmax(1)], np.inf)
-    found, normal = shapes.HIT[name](Vec.of(torch.tensor(origin)), Vec.of(torch.tensor(direction)))
+    found, normal = geometry.HIT[name](Vec.of(torch.tensor(origin)), Vec.of(torch.tensor(direction)))
     grazing = inside.sum(1) < 40  # rays through a sliver may be decided either way
     agree = np.isclose(found.numpy(), marched, atol=1e-3) | (np.isinf(found.numpy()) & np.isinf(marched))
     assert (agree | grazing).all()
@@ -67,7 +67,7 @@ def test_rays_meet_a_shape_where_marching_finds_it(name):
     assert ((normal.stacked().numpy() * direction).sum(1)[met] < 0).all()  # normals face the ray
 
 
-@pytest.mark.parametrize("name", shapes.CLEAR)
+@pytest.mark.parametrize("name", geometry.CLEAR)
 def test_clearance_is_negative_exactly_for_rays_that_go_through(name):
     rng = np.random.default_rng(1)
     start = np.c_[rng.uniform(-3, 3, (600, 2)), np.full(600, -1.0)]
@@ -78,7 +78,7 @@ def test_clearance_is_negative_exactly_for_rays_that_go_through(name):
         .reshape(600, -1)
         .any(1)
     )
-    gap, _ = shapes.CLEAR[name](Vec.of(torch.tensor(start)), Vec.of(torch.tensor(way)))
+    gap, _ = geometry.CLEAR[name](Vec.of(torch.tensor(start)), Vec.of(torch.tensor(way)))
     close = np.abs(gap.numpy()) < 0.1  # in shadows a slightly smaller, sharp solid stands for the rounded one
     assert ((gap.numpy() < 0) == marched)[~close].all()
     assert close.mean() < 0.25
@@ -278,7 +278,7 @@ def test_bad_requests_are_told_in_one_sentence(wrong):
 
 
 def reference(folder, indices):
-    from tessera.scenes.folder import ClevrFolder
+    from tessera.render.clevr_folder import ClevrFolder
 
     data = ClevrFolder(folder)
     pairs = [data[i] for i in indices]
@@ -305,7 +305,7 @@ def test_images_match_blenders(clevr_reference, quality):
 def test_masks_match_blenders(clevr_reference):
     from PIL import Image
 
-    from tessera.scenes.folder import ClevrFolder
+    from tessera.render.clevr_folder import ClevrFolder
 
     data = ClevrFolder(clevr_reference)
     overlaps = []

@@ -207,7 +207,6 @@ def complaint(capsys, *given) -> str:
         ),
         (["--scenes", "nowhere.json"], "Could not read nowhere.json"),
         (["--scenes", "nowhere.json", "--objects", "3"], "--objects has no meaning together with --scenes"),
-        (["--samples", "8"], "--samples has no meaning together with --backend tessera"),
         (["--shards", "none"], "no shard size"),
         (["--shards", "0"], "at least one image"),
     ],
@@ -283,19 +282,6 @@ def test_a_full_disk_while_writing_images_keeps_the_finished_ones(tmp_path, caps
         f"CLEVR_tessera_00000{i}.png" for i in (0, 1)
     ]
     assert load_png(tmp_path / "images" / "CLEVR_tessera_000001.png").shape == (3, 32, 32)
-
-
-def test_the_benchmark_reports_speed_memory_and_its_settings(tmp_path, capsys):
-    given = ["--size", 16, "--count", 4, "--repeats", 1, "--objects", 1, "--device", "cpu", "--batch", 2]
-    assert tessera("bench", "render", *given, "--json", "--out", tmp_path / "r" / "b.json") == 0
-    record = json.loads(capsys.readouterr().out)
-    assert record == json.loads((tmp_path / "r" / "b.json").read_text())
-    assert set(record["quality"]) == {"true", "fast"} and record["batch"] == 2
-    for numbers in record["quality"].values():
-        assert numbers["images_per_second"]["median"] == pytest.approx(4 / numbers["seconds"]["median"])
-        assert numbers["peak_memory_bytes"] > 1e6
-    assert record["scene_drawing"]["scenes_per_second"]["median"] > 0
-    assert "--repeats must be at least 1" in complaint(capsys, "bench", "render", "--repeats", 0)
 
 
 def test_an_earlier_render_whose_images_lie_elsewhere_is_not_deleted(tmp_path, capfd):

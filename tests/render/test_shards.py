@@ -14,7 +14,6 @@ import torch
 from tessera.errors import UserError
 from tessera.files import sha256
 from tessera.render import shards
-from tessera.render.compare import compare
 from tessera.render.shards import MANIFEST, ShardFolder, images_per_shard, pack, write_shards
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.scene import Scene, SceneObject
@@ -282,6 +281,8 @@ def test_shards_and_images_of_the_same_command_are_the_same(tmp_path):
         assert leaving.value.code == 0
     for path in (tmp_path / "a").glob("*/*.png"):
         path.rename(path.with_name(path.name.removeprefix("CLEVR_tessera_")))
+    from compare_renders import compare
+
     found = compare(tmp_path / "a", tmp_path / "b")
     assert len(found) == 5 and all(row.psnr == 100 for row in found)
     assert all(iou == 1 for row in found for iou in row.mask_iou)

@@ -8,7 +8,8 @@ from PIL import Image
 
 from tessera.errors import UserError
 from tessera.evaluation.truth import ClevrTruth
-from tessera.scenes import ClevrFolder, Scenes, write_scenes
+from tessera.render.clevr_folder import ClevrFolder
+from tessera.scenes import Scenes, write_scenes
 
 SCENES = Scenes(objects=(1, 3)).draw(3, seed=1).unstack()
 

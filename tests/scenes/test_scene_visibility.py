@@ -2,13 +2,36 @@
 
 import json
 import math
+from typing import NamedTuple
 
 import pytest
 import torch
 
 from tessera.scenes import Scene, SceneBatch, SceneObject, Scenes, read_scenes
 from tessera.scenes.camera import BEHIND
-from tessera.scenes.visibility import ENOUGH, all_visible, disagreement, enough_by_rays, ray_pixels
+from tessera.scenes.visibility import ENOUGH, all_visible, enough_by_rays, mask_pixels, ray_pixels
+
+
+class Disagreement(NamedTuple):
+    """How `fast` compares with `exact`, over all objects of some scenes."""
+
+    objects: int
+    verdicts: int  # objects that only one of the two finds visible
+    scenes: int  # scenes that only one of the two accepts
+    mean: float  # pixels, fast less exact
+    rms: float
+    largest: float
+
+
+def disagreement(scenes: SceneBatch) -> Disagreement:
+    """Measure `fast` against `exact`: what each decides, and what their rays count."""
+    exact, here = mask_pixels(scenes), scenes.present
+    error = (ray_pixels(scenes) - exact)[here].double()
+    differs = (enough_by_rays(scenes) != (exact >= ENOUGH)) & here
+    accepts = all_visible(scenes, "fast") != ((exact >= ENOUGH) | ~here).all(-1)
+    rms, largest = error.square().mean().sqrt(), error.abs().max()
+    counts = (int(here.sum()), int(differs.sum()), int(accepts.sum()))
+    return Disagreement(*counts, float(error.mean()), float(rms), float(largest))
 
 
 def batch(*objects: SceneObject) -> SceneBatch:

@@ -1,4 +1,4 @@
-"""The training loop: it learns, accumulates exactly, and every chance is the sample's own."""
+"""The training loop: it learns, accumulates exactly, and its random numbers are keyed by sample."""
 
 from dataclasses import replace
 
@@ -11,7 +11,8 @@ from tessera.models.views import training_views
 from tessera.training import trainer as loop
 from tessera.training.distributed import ProcessGroup
 from tessera.training.run_folder import stream_for
-from tessera.training.trainer import CompiledNormal, Trainer, train
+from tessera.training.strategies import CompiledNormal
+from tessera.training.trainer import Trainer, train
 
 
 def trainer_for(settings, **changes):
@@ -69,10 +70,10 @@ def test_small_portions_give_the_gradient_of_the_whole_batch(minute, experiment)
         assert torch.allclose(whole, threes, rtol=1e-3, atol=1e-4)
 
 
-def test_chance_belongs_to_the_sample(minute):
+def test_noise_is_keyed_by_the_sample(minute):
     settings = minute()
     trainer, stream = trainer_for(settings), stream_for(settings)
-    views = [trainer.chance(stream_views(stream, start, count)) for start, count in ((0, 6), (4, 2))]
+    views = [trainer.noise(stream_views(stream, start, count)) for start, count in ((0, 6), (4, 2))]
     assert torch.equal(views[0][0][4:], views[1][0]) and torch.equal(views[0][1][4:], views[1][1])
     assert abs(float(views[0][1].std()) - 1) < 0.1
 
@@ -116,25 +117,25 @@ def test_the_rate_cools_down_toward_the_total(minute):
     assert rates == pytest.approx([0.01, 0.01, 0.01, 0.005])
 
 
-def test_a_step_on_patches_learns_from_as_many_of_each_image_as_asked(minute, monkeypatch):
+def test_a_step_on_patches_trains_on_the_configured_number_per_image(minute):
     settings = minute("exp2L")
     trainer = trainer_for(settings, total=4, patches=6)
     seen = []
-    monkeypatch.setattr(trainer, "gradients", lambda views: seen.append(len(views)) or torch.zeros(()))
-    monkeypatch.setattr(trainer, "update", lambda: 0.0)
+    real = trainer.loss_fn
+    trainer.loss_fn = lambda images, *rest: seen.append(len(images)) or real(images, *rest)
     trainer.step(next(stream_for(settings).steps(0, 4)))
     assert seen == [6 * 4]
 
 
-def test_a_step_counts_the_loss_around_the_center_of_a_patch_if_asked(minute):
+def test_a_loss_radius_restricts_the_loss_to_the_center_of_a_patch(minute):
     settings = minute("exp2L")
     trainer, batch = trainer_for(settings), next(stream_for(settings).steps(0, 4))
     center = replace(trainer.settings, loss_radius=0)
     views = training_views(trainer.denoiser, batch.images, batch.cond, batch.index, center)
-    chance = trainer.chance(views)
-    of_center = trainer.loss_of(views.images, views.cond, *chance, views.inside, views.counted, 4)
-    of_all = trainer.loss_of(views.images, views.cond, *chance, views.inside, views.inside, 4)
-    of_none = trainer.loss_of(views.images, views.cond, *chance, views.inside, 0 * views.inside, 4)
+    noise = trainer.noise(views)
+    of_center = trainer.loss(views.images, views.cond, *noise, views.inside, views.counted, 4)
+    of_all = trainer.loss(views.images, views.cond, *noise, views.inside, views.inside, 4)
+    of_none = trainer.loss(views.images, views.cond, *noise, views.inside, 0 * views.inside, 4)
     assert of_none == 0 and of_center != of_all
     narrow, whole = (trainer_for(settings, total=4, loss_radius=radius) for radius in (0, 16))
     assert narrow.step(batch).loss * views.images.shape[1:].numel() == pytest.approx(of_center.item() / 2)
@@ -201,8 +202,8 @@ def test_a_compiler_that_spoils_the_noise_is_not_trusted():
 
 def test_a_network_s_own_sigma_data_is_that_of_its_loss(minute, monkeypatch):
     used = []
-    real = loop.loss_at
-    monkeypatch.setattr(loop, "loss_at", lambda *a, **options: used.append(options) or real(*a, **options))
+    real = loop.edm_loss
+    monkeypatch.setattr(loop, "edm_loss", lambda *a, **options: used.append(options) or real(*a, **options))
     trainer = trainer_for(minute())
     trainer.sigma_data = trainer.network.sigma_data = 0.25
     next(train(trainer, stream_for(minute())))
@@ -232,16 +233,16 @@ def test_a_state_that_does_not_fit_changes_nothing(minute):
     assert all(torch.equal(value, before[name]) for name, value in weights(trainer).items())
 
 
-def test_beyond_the_border_of_a_image_a_patch_has_no_noise(minute, monkeypatch):
+def test_a_patch_has_no_noise_beyond_the_border_of_the_image(minute, monkeypatch):
     settings = minute("exp2L")
     trainer, batch = trainer_for(settings), next(stream_for(settings).steps(0, 4))
     views = training_views(trainer.denoiser, batch.images, batch.cond, batch.index, trainer.settings)
     shown = []
-    real = loop.loss_at
+    real = loop.edm_loss
     monkeypatch.setattr(
-        loop, "loss_at", lambda *given, **more: shown.append(given[4]) or real(*given, **more)
+        loop, "edm_loss", lambda *given, **more: shown.append(given[4]) or real(*given, **more)
     )
-    trainer.gradients(views)
+    trainer.gradients(batch)
     beyond = (views.inside == 0).expand_as(shown[0])
     assert beyond.any() and (shown[0][beyond] == 0).all() and (shown[0][~beyond] != 0).all()
 

@@ -7,11 +7,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tessera.config import TrainingConfig
 from tessera.models.edm2 import EDM2
 from tessera.models.ema import Averages
 from tessera.models.magnitude import normalize_weights, project_gradients, set_weight_norm
 from tessera.models.reference import our_state
-from tessera.training.loss import NoiseLevels, edm_loss, loss_at, objective
+from tessera.training.loss import edm_loss, training_sigmas
 from tessera.training.schedule import learning_rate
 
 
@@ -40,12 +41,12 @@ def test_loss_and_gradients_match_the_reference(edm2_parity, manifest, name, mod
     set_weight_norm(net, "in-forward")
     normal = t["in/rnd_normal"].flatten()
     settings = manifest["loss"][name]
-    levels = NoiseLevels(settings["P_mean"], settings["P_std"])
-    assert relative(levels(normal), t["in/sigma"].flatten()) < 1e-6
-    loss = edm_loss(net, t["in/images"], t.get("in/class_labels"), normal, t["in/eps"], levels=levels)
+    sigma = training_sigmas(normal, settings["P_mean"], settings["P_std"])
+    assert relative(sigma, t["in/sigma"].flatten()) < 1e-6
+    loss = edm_loss(net, t["in/images"], t.get("in/class_labels"), sigma, t["in/eps"])
     assert relative(loss, t[f"{mode}/loss"]) < 1e-5
-    assert relative(objective(loss), t[f"{mode}/loss_sum_over_batch"]) < 1e-5
-    objective(loss).backward()
+    assert relative(loss.sum() / len(loss), t[f"{mode}/loss_sum_over_batch"]) < 1e-5
+    (loss.sum() / len(loss)).backward()
     gradients = {name: parameter.grad for name, parameter in net.named_parameters()}
     expected = our_state(part(t, f"{mode}/grad/"), net)
     assert set(expected) == set(gradients)
@@ -68,16 +69,18 @@ def replay(net, t, settings, how):
         losses.append([])
         rounds = [t[f"in/{name}"][step] for name in ("images", "labels", "sigma", "eps")]
         for images, labels, sigma, noise in zip(*rounds, strict=True):
-            loss = loss_at(net, images, labels, sigma.flatten(), noise)
-            objective(loss, batch).backward()
+            loss = edm_loss(net, images, labels, sigma.flatten(), noise)
+            (loss.sum() / batch).backward()
             losses[-1].append(loss.mean().item())
         rates.append(
             learning_rate(
                 step * batch,
-                batch=batch,
-                reference=lr["ref_lr"],
-                decay_batches=lr["ref_batches"],
-                rampup_images=lr["rampup_Mimg"] * 1e6,
+                TrainingConfig(
+                    batch=batch,
+                    lr=lr["ref_lr"],
+                    lr_decay_start=lr["ref_batches"],
+                    lr_warmup=lr["rampup_Mimg"] * 1e6,
+                ),
             )
         )
         if how == "projected":
@@ -142,14 +145,14 @@ class Perfect:
 
 def test_a_perfect_denoiser_has_no_loss():
     images = torch.randn(2, 3, 4, 4)
-    loss = edm_loss(Perfect(images), images, None, torch.randn(2), torch.randn_like(images))
+    loss = edm_loss(Perfect(images), images, None, torch.rand(2) + 0.1, torch.randn_like(images))
     assert torch.equal(loss, torch.zeros_like(images))
 
 
 def test_an_error_is_weighed_by_its_noise_level():
     """(0.5^2 + 0.5^2) / (0.5 0.5)^2 = 8, and at sigma 1: (1 + 0.25) / 0.25 = 5."""
     images = torch.zeros(2, 1, 2, 2)
-    loss = loss_at(Perfect(images + 3), images, None, torch.tensor([0.5, 1.0]), torch.zeros_like(images))
+    loss = edm_loss(Perfect(images + 3), images, None, torch.tensor([0.5, 1.0]), torch.zeros_like(images))
     torch.testing.assert_close(loss[:, 0, 0, 0], torch.tensor([72.0, 45.0]))
 
 
@@ -161,7 +164,7 @@ def test_an_untrained_network_has_a_loss_near_one_at_every_level():
     for sigma in (0.01, 0.3, 5.0, 80.0):
         levels = torch.full((64,), sigma)
         u = net.logvar(levels)[0]
-        loss = loss_at(net, images, None, levels, torch.randn_like(images))
+        loss = edm_loss(net, images, None, levels, torch.randn_like(images))
         assert ((loss - u) * u.exp()).mean().item() == pytest.approx(1, rel=0.03)
 
 
@@ -175,12 +178,6 @@ def test_the_best_uncertainty_is_the_log_of_the_error():
 
 def test_the_noise_levels_are_log_normal():
     torch.manual_seed(0)
-    logs = NoiseLevels(-0.8, 1.6)(torch.randn(100_000)).log()
+    logs = training_sigmas(torch.randn(100_000), -0.8, 1.6).log()
     assert logs.mean().item() == pytest.approx(-0.8, abs=0.02)
     assert logs.std().item() == pytest.approx(1.6, abs=0.02)
-
-
-def test_rounds_of_accumulation_add_up_to_one_batch():
-    loss = torch.rand(6, 3, 2, 2)
-    rounds = sum(objective(rows, batch=6) for rows in loss.split(2))
-    torch.testing.assert_close(rounds, objective(loss))

@@ -234,18 +234,18 @@ def test_two_processes_cannot_train_in_one_folder(minute, tmp_path):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_loss_that_is_no_number_stops_and_names_the_last_good_state(minute, tmp_path, monkeypatch, value):
-    real = loop.loss_at
+    real = loop.edm_loss
     calls = []
 
     def spoilt(*args, **kwargs):
         calls.append(1)
         return real(*args, **kwargs) * (value if len(calls) == 12 else 1)
 
-    monkeypatch.setattr(loop, "loss_at", spoilt)
+    monkeypatch.setattr(loop, "edm_loss", spoilt)
     with pytest.raises(UserError, match=r"NaN or infinite .*state-000000000040"):
         quietly(minute(), tmp_path)
     assert all(torch.isfinite(tensor).all() for tensor in state_of(tmp_path).values())
-    monkeypatch.setattr(loop, "loss_at", real)
+    monkeypatch.setattr(loop, "edm_loss", real)
     assert quietly(minute(), tmp_path)[0].finished
 
 

@@ -37,9 +37,9 @@ def test_a_sample_does_not_depend_on_its_batch(sixteen):
     assert torch.allclose(made.images, sixteen.images[shuffled], atol=1e-5)
 
 
-def test_drawn_scenes_are_those_of_the_scene_stream():
+def test_its_scenes_are_those_of_the_scene_stream(sixteen):
     drawn = Scenes(objects=(1, 3)).draw(6, seed=3)
-    assert torch.equal(STREAM.scenes_at(torch.arange(6)).xy, drawn.xy)
+    assert torch.equal(STREAM.conditioner.encode(drawn, torch.arange(6), 3), sixteen.cond[:6])
 
 
 @pytest.mark.parametrize("render_batch", [1, 8, 12])

@@ -1,4 +1,4 @@
-"""The verbs train, ema, sample and bench, as a person would call them."""
+"""The verbs train, ema and sample, as a person would call them."""
 
 import json
 
@@ -205,30 +205,6 @@ def test_samples_are_not_mixed_with_renders(run, tmp_path, capfd):
     assert call("sample", run, "--k", "1", "--steps", "2", "--out", tmp_path) == 2
     assert "something other than samples" in capfd.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["scenes.json"]
-
-
-def test_the_training_bench_prints_one_record(capfd):
-    words = [word for word in SMALL if word not in ("--tensorboard", "off")]
-    drop = words.index("--conditioner.cells")
-    words = words[:drop] + words[drop + 2 :]
-    assert (
-        call(
-            "bench", "train", "--steps", "1", "--rounds", "2", "--warmup", "0", "--profile", "--json", *words
-        )
-        == 0
-    )
-    record = json.loads(capfd.readouterr().out)
-    low, high = record["images_per_second"]["interval"]
-    assert low < record["images_per_second"]["mean"] < high
-    assert record["utilization"]["flops_per_image"] > 0 and record["weights"] > 0
-    assert {"name", "ms", "calls"} == set(record["kernels"][0]) and record["kernels"][0]["ms"] > 0
-
-
-def test_the_denoise_bench_compares_with_the_global_network(capfd):
-    words = ["--preset", "tiny", "--batch", "1", "--repeats", "2", "--device", "cpu", "--json"]
-    assert call("bench", "denoise", *words, "--denoiser.width", "8", "--denoiser.head-width", "8") == 0
-    networks = json.loads(capfd.readouterr().out)["networks"]
-    assert networks["edm2"]["ratio"] == 1 and set(networks) == {"edm2", "localconv", "patchwise"}
 
 
 def test_a_rate_that_falls_toward_the_total_keeps_the_total(tmp_path, capsys):

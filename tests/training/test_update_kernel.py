@@ -63,7 +63,7 @@ class Trainee:
         for parameter, grad in zip(self.model.parameters(), grads, strict=True):
             parameter.grad = None if grad is None else grad.clone()
         if self.kernel:
-            assert self.kernel(lr, self.averages.shares(self.seen, BATCH))
+            assert self.kernel(lr, self.averages.lerp_weights(self.seen, BATCH))
             return
         self.optimizer.param_groups[0]["lr"] = lr
         if self.weight_norm == "projected":
@@ -151,13 +151,13 @@ def check_tables_are_sent_only_when_needed(device: str) -> None:
     _, kernel = twins("projected", device)
     parameters = [*kernel.model.parameters()]
     kernel.update(drawn_grads(kernel.model), lr=0.01)
-    homes, pulls = kernel.kernel.homes.table, kernel.kernel.pulls.table
+    addresses, grads = kernel.kernel.addresses.table, kernel.kernel.grads.table
     assert kernel.kernel(0.01, (0.5, 0.5))
-    assert kernel.kernel.homes.table is homes and kernel.kernel.pulls.table is pulls
+    assert kernel.kernel.addresses.table is addresses and kernel.kernel.grads.table is grads
     parameters[0].grad = parameters[0].grad.clone()
     assert kernel.kernel(0.01, (0.5, 0.5))
-    assert kernel.kernel.homes.table is homes and kernel.kernel.pulls.table is not pulls
-    assert kernel.kernel.pulls.table.tolist() == [p.grad.data_ptr() for p in parameters]
+    assert kernel.kernel.addresses.table is addresses and kernel.kernel.grads.table is not grads
+    assert kernel.kernel.grads.table.tolist() == [p.grad.data_ptr() for p in parameters]
 
 
 def check_unsuitable_tensors_are_left_to_pytorch(device: str) -> None:
@@ -218,7 +218,7 @@ def test_a_trainer_updates_part_by_part_only_what_the_kernel_does_not_take(minut
     settings = minute(training={"lr_warmup": 0})
     trainer = Trainer(build_denoiser(settings), settings.training)
     asked = []
-    trainer.update_in_one = lambda lr, shares: asked.append((lr, shares)) or taken
+    trainer.update_kernel = lambda lr, lerp_weights: asked.append((lr, lerp_weights)) or taken
     step = next(train(trainer, stream_for(settings)))
     assert asked == [(step.lr, [1.0, 1.0])] and trainer.images_seen == step.images_seen == 4
     assert bool(trainer.optimizer.state) is not taken  # Adam begins its state with its first step
@@ -239,16 +239,16 @@ class Watched:
     def __init__(self, update):
         self.update, self.answers = update, []
 
-    def __call__(self, lr, shares):
-        self.answers.append(self.update(lr, shares))
+    def __call__(self, lr, lerp_weights):
+        self.answers.append(self.update(lr, lerp_weights))
         return self.answers[-1]
 
 
 def trainer_on_gpu(settings, kernel: bool, **changes) -> Trainer:
     settings = replace(settings, training=replace(settings.training, **changes))
     trainer = Trainer(build_denoiser(settings), settings.training, "cuda")
-    assert type(trainer.update_in_one).__name__ == "UpdateKernel"
-    trainer.update_in_one = Watched(trainer.update_in_one if kernel else lambda lr, shares: False)
+    assert type(trainer.update_kernel).__name__ == "UpdateKernel"
+    trainer.update_kernel = Watched(trainer.update_kernel if kernel else lambda lr, lerp_weights: False)
     return trainer
 
 
@@ -276,7 +276,7 @@ def test_twenty_steps_of_training_agree(minute, repeatable, weight_norm):
     settings = minute()
     plain, kernel = (trainer_on_gpu(settings, way, weight_norm=weight_norm, **PLAIN) for way in (False, True))
     losses, expected = trained(kernel, settings), trained(plain, settings)
-    assert kernel.update_in_one.answers == [True] * 20
+    assert kernel.update_kernel.answers == [True] * 20
     assert torch.allclose(losses, expected, atol=2e-3)
     assert disagreement(kernel, plain) < 5e-3
     assert disagreement(kernel, trainer_on_gpu(settings, True, **PLAIN)) > 0.5
@@ -294,7 +294,7 @@ def test_a_run_begun_on_one_path_carries_on_on_the_other(minute, repeatable, beg
     other = trainer_on_gpu(settings, not begun_with_kernel, **PLAIN)
     other.load({name: tensor.cpu().clone() for name, tensor in half.tensors().items()}, 40)
     assert torch.allclose(trained(other, settings), losses[10:], atol=2e-3)
-    assert other.update_in_one.answers == [not begun_with_kernel] * 10
+    assert other.update_kernel.answers == [not begun_with_kernel] * 10
     assert disagreement(other, whole) < 5e-3
     steps = [float(value) for name, value in other.tensors().items() if name.startswith("adam.step.")]
     assert set(steps) == {20.0}
@@ -306,7 +306,7 @@ def test_a_run_begun_on_one_path_carries_on_on_the_other(minute, repeatable, beg
 def test_the_kernel_takes_the_gradients_of_compiled_training(minute):
     trainer = trainer_on_gpu(minute(), True, total=24, micro_batch=2)
     assert torch.isfinite(trained(trainer, minute())).all()
-    assert trainer.update_in_one.answers == [True] * 6 and trainer.finite()
+    assert trainer.update_kernel.answers == [True] * 6 and trainer.finite()
 
 
 if __name__ == "__main__":  # in a process of its own, with Triton's interpreter

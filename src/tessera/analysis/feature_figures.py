@@ -14,8 +14,8 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from tessera.analysis.feature_statistics import null_band, off_diagonal
-from tessera.analysis.features import FeatureResult, FeatureStudy, Level, mean_over_hooks
+from tessera.analysis.feature_statistics import off_diagonal
+from tessera.analysis.feature_study import FeatureResult, HookFeatures, Level, mean_over_hooks
 from tessera.analysis.hooks import OUTPUT, SCALE
 from tessera.analysis.locality_figures import condition_name
 from tessera.plots.figures import (
@@ -47,11 +47,11 @@ EARLY = 2  # resolutions the paper averages and calls its feature space
 
 
 @styled
-def figure_matrices(
-    level: Level, nulls: Sequence[Level], concepts: Sequence[Any], sigma: float, name: str
-) -> Figure:
+def figure_matrices(result: FeatureResult, number: int, name: str) -> Figure:
     """Figure 11's layout: cosines of the conditions' mean differences at every hook, section by section."""
-    rows = [row for section in sections(level).values() for row in rows_of(section, COLUMNS)]
+    level, rows = result.learned[number], []
+    for section in sections(level).values():
+        rows += rows_of(section, COLUMNS)
     columns = max(len(row) for row in rows)
     figure = Figure(figsize=(1.25 * columns + 1.3, 1.62 * len(rows) + 0.75))
     axes = figure.subplots(len(rows), columns, squeeze=False)
@@ -60,12 +60,13 @@ def figure_matrices(
             if hook is None:
                 ax.set_axis_off()
                 continue
-            show_matrix(ax, level[hook].raw.matrix, concepts)
-            ax.set_title(f"{short(hook)}\n{verdict(level[hook], [one[hook] for one in nulls])}", fontsize=7)
+            show_matrix(ax, level[hook].raw.matrix, result.concepts)
+            ax.set_title(f"{short(hook)}\n{mean_cosine(result, number, hook)}", fontsize=7)
         row[0].set_ylabel(section_of(names[0]), fontsize=10, labelpad=12)
     cosine_bar(figure, axes)
     figure_title(
-        figure, f"{name}: cosine similarity of conditions' mean differences, $\\sigma$ = {sigma:.3g}"
+        figure,
+        f"{name}: cosine similarity of conditions' mean differences, $\\sigma$ = {result.sigmas[number]:.3g}",
     )
     figure.supxlabel(
         "above each: mean off the diagonal, in brackets the range of untrained networks",
@@ -75,10 +76,9 @@ def figure_matrices(
 
 
 @styled
-def figure_early(
-    level: Level, nulls: Sequence[Level], concepts: Sequence[Any], sigma: float, name: str
-) -> Figure:
+def figure_early(result: FeatureResult, number: int, name: str) -> Figure:
     """Figure 5 (right), with its control below: the encoder's layers, and the mean of the early ones."""
+    level, nulls = result.learned[number], result.null_level(number)
     hooks = sections(level).get("encoder") or list(level)
     early = early_hooks(hooks)
     columns = [*hooks, None]
@@ -88,16 +88,16 @@ def figure_early(
     for row, network in zip(axes, networks, strict=True):
         for ax, hook in zip(row, columns, strict=True):
             shown = mean_matrix(network, early if hook is None else [hook])
-            show_matrix(ax, shown, concepts)
+            show_matrix(ax, shown, result.concepts)
             ax.set_xlabel(f"{float(off_diagonal(shown)):.2f}", fontsize=7, labelpad=3)
     for ax, hook in zip(axes[0], columns, strict=True):
         ax.set_title("mean, early" if hook is None else short(hook), fontsize=7.5)
     for row, said in zip(axes, ("learned", f"untrained\n(one of {len(nulls)})"), strict=False):
         row[0].set_ylabel(said, fontsize=9, labelpad=12)
     for ax in axes[:, -1]:
-        frame(ax, len(concepts))
+        frame(ax, len(result.concepts))
     cosine_bar(figure, axes)
-    figure_title(figure, f"{name}: conditions in the encoder, $\\sigma$ = {sigma:.3g}")
+    figure_title(figure, f"{name}: conditions in the encoder, $\\sigma$ = {result.sigmas[number]:.3g}")
     note = f"framed: mean over the {len(early)} early layers; below each: mean off the diagonal"
     figure.supxlabel(note, fontsize=7.5)
     return figure
@@ -133,70 +133,75 @@ def swatch(concept: Any, number: int) -> Any:
     return [part / 255 for part in COLORS[concept]] if concept in COLORS else condition_color(number)
 
 
-def verdict(found: FeatureResult, nulls: Sequence[FeatureResult]) -> str:
+def mean_cosine(result: FeatureResult, number: int, hook: str) -> str:
     """The mean off the diagonal, with the untrained networks' range."""
-    value = found.raw.off_diagonal
+    value = result.learned[number][hook].raw.off_diagonal
     if not math.isfinite(value):
-        return "not heard"
-    band = null_band([null.raw.off_diagonal for null in nulls])
+        return "no effect"
+    band = result.band(number, hook, lambda found: found.raw.off_diagonal)
     return f"{value:.2f}" if band is None else f"{value:.2f} [{band.low:.2f}, {band.high:.2f}]"
 
 
 # -- curves over layers ------------------------------------------------------------------------------------
 
-Measure = Callable[[FeatureResult], tuple[float, tuple[float, float] | None]]
+Ranged = Callable[[HookFeatures], tuple[float, tuple[float, float] | None]]
 
-LAYER_ROWS: dict[str, Measure] = {
+LAYER_ROWS: dict[str, Ranged] = {
     "cosine between\nconditions": lambda f: (f.raw.off_diagonal, f.raw.intervals.get("off_diagonal")),
     "rms of it (0: all\nat right angles)": lambda f: (f.raw.off_rms, f.raw.intervals.get("off_rms")),
     "same condition, other\nseeds, less different": lambda f: (f.raw.gap, f.raw.intervals.get("gap")),
 }
-LEAK_ROWS: dict[str, Measure] = {
-    "leakage": lambda f: (f.leak.leakage, f.leak.intervals.get("leakage")),
-    "feature locality": lambda f: (f.leak.locality, f.leak.intervals.get("locality")),
+LEAK_ROWS: dict[str, Ranged] = {
+    "leakage": lambda f: leak_range(f, "leakage"),
+    "feature locality": lambda f: leak_range(f, "locality"),
 }
 
 
+def leak_range(found: HookFeatures, name: str) -> tuple[float, tuple[float, float] | None]:
+    assert found.leak is not None
+    return getattr(found.leak, name), found.leak.intervals.get(name)
+
+
 @styled
-def figure_layers(study: FeatureStudy, name: str) -> Figure:
+def figure_layers(result: FeatureResult, name: str) -> Figure:
     """How far apart conditions are, layer by layer, beside networks that learned nothing."""
-    figure, axes = layer_axes(study, len(LAYER_ROWS))
-    draw_rows(axes, study, LAYER_ROWS)
+    figure, axes = layer_axes(result, len(LAYER_ROWS))
+    draw_rows(axes, result, LAYER_ROWS)
     for ax in axes.flat:
         ax.axhline(0, color=QUIET, lw=0.8, zorder=1)
     for ax in axes[:, 0]:
         low, high = ax.get_ylim()
         ax.set_ylim(low, high + ROOM * (high - low))
-    layer_legend(figure, study)
+    layer_legend(figure, result)
     figure_title(figure, f"{name}: conditions in feature space")
     return figure
 
 
 @styled
-def figure_leakage(study: FeatureStudy, name: str, k: int) -> Figure:
+def figure_leakage(result: FeatureResult, name: str) -> Figure:
     """Where the change goes when one of K conditions is removed."""
-    figure, axes = layer_axes(study, 1 + len(LEAK_ROWS))
-    for ax, level in zip(axes[0], study.learned, strict=True):
+    figure, axes = layer_axes(result, 1 + len(LEAK_ROWS))
+    for ax, level in zip(axes[0], result.learned, strict=True):
         stack_shares(ax, level)
     axes[0, 0].set_ylabel("share of the change")
-    draw_rows(axes[1:], study, LEAK_ROWS)
+    draw_rows(axes[1:], result, LEAK_ROWS)
     for ax in axes[2]:
-        ax.axhline(1 / k, color=QUIET, lw=0.9, ls=(0, (4, 2)), zorder=1)
+        ax.axhline(1 / result.k, color=QUIET, lw=0.9, ls=(0, (4, 2)), zorder=1)
     for row, top in zip(axes, (1, 1 + ROOM, 1 + ROOM), strict=True):
         row[0].set_ylim(0, top)
     shares: list[Any] = [Patch(color=SHARES[part], label=said) for part, said in SHARE_NAMES.items()]
     none = Line2D([], [], color=QUIET, lw=0.9, ls=(0, (4, 2)), label="no locality, 1 / K")
-    layer_legend(figure, study, [*shares, none])
-    figure_title(figure, f"{name}: one of K = {k} conditions removed")
+    layer_legend(figure, result, [*shares, none])
+    figure_title(figure, f"{name}: one of K = {result.k} conditions removed")
     return figure
 
 
-def layer_axes(study: FeatureStudy, rows: int) -> tuple[Figure, np.ndarray]:
+def layer_axes(result: FeatureResult, rows: int) -> tuple[Figure, np.ndarray]:
     """A column per noise level, hooks along x."""
-    hooks, columns = list(study.learned[0]), len(study.sigmas)
+    hooks, columns = list(result.learned[0]), len(result.sigmas)
     figure = Figure(figsize=(columns * (0.17 * len(hooks) + 1.0) + 0.6, 1.9 * rows + 1.5))
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey="row")
-    for ax, sigma in zip(axes[0], study.sigmas, strict=True):
+    for ax, sigma in zip(axes[0], result.sigmas, strict=True):
         ax.set_title(rf"$\sigma$ = {sigma:.3g}", pad=14)
     for ax in axes.flat:
         part_sections(ax, hooks)
@@ -227,30 +232,27 @@ def name_sections(ax: Axes, hooks: Sequence[str]) -> None:
             )
 
 
-def draw_rows(axes: np.ndarray, study: FeatureStudy, rows: dict[str, Measure]) -> None:
+def draw_rows(axes: np.ndarray, result: FeatureResult, rows: dict[str, Ranged]) -> None:
     for line, (said, measure) in zip(axes, rows.items(), strict=True):
         line[0].set_ylabel(said)
         for number, ax in enumerate(line):
-            draw_band(ax, [one[number] for one in study.nulls], measure)
-            draw_learned(ax, study.learned[number], measure)
-            conditioner_mean(ax, study, number, measure)
+            draw_band(ax, result, number, measure)
+            draw_learned(ax, result.learned[number], measure)
+            write_mean(ax, result, number, measure)
             ax.yaxis.set_major_locator(MaxNLocator(5))
 
 
-def draw_band(ax: Axes, nulls: Sequence[Level], measure: Measure) -> None:
+def draw_band(ax: Axes, result: FeatureResult, number: int, measure: Ranged) -> None:
     """The range of the untrained networks, as steps, for hooks are not a continuum."""
-    if not nulls:
-        return
-    for n, hook in enumerate(nulls[0]):
-        band = null_band([measure(one[hook])[0] for one in nulls])
+    for n, hook in enumerate(result.learned[number]):
+        band = result.band(number, hook, lambda found: measure(found)[0])
         if band is not None:
-            ax.add_patch(
-                Rectangle((n - 0.5, band.low), 1, band.high - band.low, color=BAND, lw=0, zorder=1.5)
-            )
+            steps = (n - 0.5, band.low), 1, band.high - band.low
+            ax.add_patch(Rectangle(*steps, color=BAND, lw=0, zorder=1.5))
             ax.plot([n - 0.5, n + 0.5], [band.mean] * 2, color=QUIET, lw=0.9, zorder=1.6)
 
 
-def draw_learned(ax: Axes, level: Level, measure: Measure) -> None:
+def draw_learned(ax: Axes, level: Level, measure: Ranged) -> None:
     found = [measure(one) for one in level.values()]
     values = np.array([value for value, _ in found])
     ax.plot(range(len(values)), values, color=LEARNED, lw=1.1, marker="o", ms=3, zorder=3)
@@ -259,11 +261,10 @@ def draw_learned(ax: Axes, level: Level, measure: Measure) -> None:
             ax.plot([n, n], ends, color=INTERVAL, lw=3, solid_capstyle="butt", zorder=2.5)
 
 
-def conditioner_mean(ax: Axes, study: FeatureStudy, number: int, measure: Measure) -> None:
+def write_mean(ax: Axes, result: FeatureResult, number: int, measure: Ranged) -> None:
     """The mean over hooks, which is one number per network, beside that of the untrained ones."""
-    value = mean_over_hooks(study.learned[number], lambda found: measure(found)[0])
-    nulls = [mean_over_hooks(one[number], lambda found: measure(found)[0]) for one in study.nulls]
-    band = null_band(nulls)
+    value = mean_over_hooks(result.learned[number], lambda found: measure(found)[0])
+    band = result.mean_band(number, lambda found: measure(found)[0])
     said = f"mean {value:.2f}" + ("" if band is None else f" [{band.low:.2f}, {band.high:.2f}]")
     where: dict[str, Any] = {
         "transform": ax.transAxes,
@@ -283,10 +284,10 @@ def stack_shares(ax: Axes, level: Level) -> None:
         below += np.nan_to_num(values)
 
 
-def layer_legend(figure: Figure, study: FeatureStudy, more: Sequence[Any] = ()) -> None:
+def layer_legend(figure: Figure, result: FeatureResult, more: Sequence[Any] = ()) -> None:
     handles: list[Any] = [Line2D([], [], color=LEARNED, marker="o", ms=3, lw=1.1, label="learned (95%)")]
-    if study.nulls:
-        said = f"range and mean of {len(study.nulls)} untrained networks"
+    if result.nulls:
+        said = f"range and mean of {len(result.nulls)} untrained networks"
         handles.append(Patch(color=BAND, label=said))
     figure.legend(handles=[*handles, *more], loc="outside lower left", ncols=3, fontsize=7.5)
 

@@ -1,12 +1,13 @@
-"""Names for the inside of a network, patterns that choose among them, and hooks that look there.
+"""Names for the inside of a network, patterns that choose among them, and forward hooks that read features there.
 
-Every submodule is a hook under its own name. Two kinds more: `output`, what the whole network returns, and
-`NAME.scale`, the modulation layer of the block NAME: its features just multiplied by what noise level and
-condition say.
+Every submodule of any torch network, EDM2 and diffusers UNets alike, is a hook under its own name. Three kinds more:
+`output`, what the whole network returns; `NAME.scale`, the modulation layer of the EDM2 or local block NAME: its
+features multiplied by factors of noise level and condition; `NAME.maps`, the probabilities of the diffusers
+attention NAME, mean over heads.
 """
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -19,28 +20,30 @@ from tessera.models.edm2 import Block, expand_to_map
 from tessera.models.local_conv import LocalBlock, resized
 from tessera.models.views import innermost
 
-OUTPUT, SCALE = "output", "scale"
+OUTPUT, SCALE, MAPS = "output", "scale", "maps"
 MODULATION = "**.scale"  # all modulation layers, in encoder and decoder
-SHOWN = 5  # names a complaint suggests
+SUGGESTED = 5  # names that an error message lists
 
-See = Callable[[Tensor], None]
+OnFeatures = Callable[[Tensor], None]
 
 
 @dataclass(frozen=True)
 class Hook:
-    """Where to look: what a module returns, or the product inside a block."""
+    """What to read: what a module returns, or one of the products computed inside it."""
 
     module: nn.Module
-    kind: Literal["module", "scale"] = "module"
+    kind: Literal["module", "scale", "maps"] = "module"
 
-    def watch(self, see: See, stack: ExitStack) -> None:
-        """Call `see` with the features of every pass, until the stack is closed."""
+    def watch(self, on_features: OnFeatures, stack: ExitStack) -> None:
+        """Call `on_features` in every forward pass, until the stack is closed."""
         if self.kind == "module":
-            watch_module(self.module, see, stack)
+            _watch_module(self.module, on_features, stack)
+        elif self.kind == "maps":
+            _watch_attention(self.module, on_features, stack)
         elif isinstance(self.module, Block):
-            watch_scale(self.module, see, stack)
+            _watch_scale(self.module, on_features, stack)
         else:
-            watch_local_scale(self.module, see, stack)
+            _watch_local_scale(self.module, on_features, stack)
 
 
 # -- names -------------------------------------------------------------------------------------------------
@@ -50,32 +53,36 @@ def network_of(denoiser: Any) -> nn.Module:
     """The torch module of a denoiser or of a loaded model."""
     network = denoiser if isinstance(denoiser, nn.Module) else getattr(denoiser, "denoiser", None)
     if not isinstance(network, nn.Module):
-        raise UserError(f"Only a torch network has an inside to record, not a {type(denoiser).__name__}.")
+        raise UserError(
+            f"Only features of a torch network can be recorded, not of a {type(denoiser).__name__}."
+        )
     return network
 
 
 def find_hooks(denoiser: Any) -> dict[str, Hook]:
     """Everything that can be recorded, in the order in which the network lists it.
 
-    A network that only wraps another, as on tiles or patches, is looked through: names are the inner one's.
+    Names are those of the innermost network where a denoiser wraps one: tiles, patches, adapters.
     """
     network = network_of(denoiser)
-    found: dict[str, Hook] = {}
+    hooks: dict[str, Hook] = {}
     for name, module in innermost(network).named_modules():
-        if name and not is_container(module):
-            found[name] = Hook(module)
+        if name and not _is_container(module):
+            hooks[name] = Hook(module)
         if isinstance(module, Block | LocalBlock):
-            found[f"{name}.{SCALE}"] = Hook(module, "scale")
-    return found | {OUTPUT: Hook(network)}
+            hooks[f"{name}.{SCALE}"] = Hook(module, "scale")
+        if hasattr(module, "get_attention_scores"):
+            hooks[f"{name}.{MAPS}"] = Hook(module, "maps")
+    return hooks | {OUTPUT: Hook(network)}
 
 
-def containers_of(denoiser: Any) -> list[str]:
+def _containers_of(denoiser: Any) -> list[str]:
     """Names that stand for the hooks inside them, such as `encoder` and `encoder.64`."""
     modules = innermost(network_of(denoiser)).named_modules()
-    return [name for name, module in modules if name and is_container(module)]
+    return [name for name, module in modules if name and _is_container(module)]
 
 
-def is_container(module: nn.Module) -> bool:
+def _is_container(module: nn.Module) -> bool:
     """Containers are never called themselves."""
     return isinstance(module, nn.ModuleDict | nn.ModuleList)
 
@@ -89,76 +96,80 @@ def chosen_hooks(denoiser: Any, at: str | Sequence[str]) -> dict[str, Hook]:
     `*` stands for (part of) one part of a dotted name, `**` for any number of parts. A container stands for
     the hooks directly in it: `encoder.*` means all blocks of the encoder, as `encoder` does.
     """
-    hooks, containers = find_hooks(denoiser), containers_of(denoiser)
-    wanted: set[str] = set()
+    hooks, containers = find_hooks(denoiser), _containers_of(denoiser)
+    chosen: set[str] = set()
     for pattern in [at] if isinstance(at, str) else at:
-        direct = {name for name in hooks if matches(name, pattern)}
-        holders = [name for name in containers if matches(name, pattern)]
-        inside = {name for holder in holders for name in directly_in(holder, hooks)}
-        if not direct | inside:
-            raise UserError(complaint(pattern, hooks, containers))
-        wanted |= direct | inside
-    if not wanted:
+        fitting = {name for name in hooks if matches(name, pattern)}
+        for container in containers:
+            if matches(container, pattern):
+                fitting.update(_directly_in(container, hooks))
+        if not fitting:
+            raise UserError(no_such_hook(pattern, [*containers, *hooks]))
+        chosen |= fitting
+    if not chosen:
         raise UserError("At least one hook must be recorded.")
-    return {name: hook for name, hook in hooks.items() if name in wanted}
+    return {name: hook for name, hook in hooks.items() if name in chosen}
 
 
 def matches(name: str, pattern: str) -> bool:
-    return parts_match(name.split("."), pattern.split("."))
+    return _parts_match(name.split("."), pattern.split("."))
 
 
-def parts_match(parts: Sequence[str], wanted: Sequence[str]) -> bool:
-    if not wanted:
+def _parts_match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    if not pattern:
         return not parts
-    if wanted[0] == "**":
-        return any(parts_match(parts[skip:], wanted[1:]) for skip in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], wanted[0]) and parts_match(parts[1:], wanted[1:])
+    if pattern[0] == "**":
+        return any(_parts_match(parts[skip:], pattern[1:]) for skip in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _parts_match(parts[1:], pattern[1:])
 
 
-def directly_in(holder: str, hooks: Mapping[str, Hook]) -> list[str]:
+def _directly_in(container: str, hooks: Mapping[str, Hook]) -> list[str]:
     """The outermost modules of a container: none of those inside another hook."""
     modules = [name for name, hook in hooks.items() if hook.kind == "module"]
-    inside = [name for name in modules if name.startswith(holder + ".")]
+    inside = [name for name in modules if name.startswith(container + ".")]
     return [name for name in inside if not any(name.startswith(other + ".") for other in inside)]
 
 
-def complaint(pattern: str, hooks: Mapping[str, Hook], containers: Sequence[str]) -> str:
-    names = [*containers, *hooks]
-    near = difflib.get_close_matches(pattern, names, n=SHOWN, cutoff=0.4) or names[:SHOWN]
+def no_such_hook(pattern: str, names: Iterable[str]) -> str:
+    """An error message with the names that begin most like the pattern."""
+    start = pattern.rstrip("*.")
+
+    def likeness(name: str) -> float:
+        return difflib.SequenceMatcher(None, start, name[: len(pattern)]).ratio()
+
+    near = sorted(names, key=likeness, reverse=True)[:SUGGESTED]
     return f"No hook in this network is called `{pattern}`; near are {', '.join(near)}."
 
 
-# -- hooks -------------------------------------------------------------------------------------------------
+# -- forward hooks -----------------------------------------------------------------------------------------
 
 
-def watch_module(module: nn.Module, see: See, stack: ExitStack) -> None:
-    """See what a module returns; hooks return nothing, so nothing changes."""
-    handle = module.register_forward_hook(lambda _, given, returned: see(first_tensor(returned)))
+def _watch_module(module: nn.Module, on_features: OnFeatures, stack: ExitStack) -> None:
+    """Read what a module returns; a forward hook that returns nothing changes nothing."""
+    handle = module.register_forward_hook(lambda _, given, returned: on_features(_first_tensor(returned)))
     stack.callback(handle.remove)
 
 
-def watch_scale(block: Block, see: See, stack: ExitStack) -> None:
-    """See the product of an EDM2 block's first convolution with its factors (B, C) or (B, C, H', W').
-
-    The convolution is not always called as a module, so the block's method is what we listen to.
-    """
+def _watch_scale(block: Block, on_features: OnFeatures, stack: ExitStack) -> None:
+    """Read the product of an EDM2 block's first convolution with its factors (B, C) or (B, C, H', W')."""
     pending: list[Tensor] = []
     convolve = block.first_conv
 
     def note(_: nn.Module, given: tuple[Any, ...]) -> None:
         pending[:] = [given[1]]
 
-    def listening(small: Tensor, x: Tensor) -> Tensor:
+    def recorded(small: Tensor, x: Tensor) -> Tensor:
         y = convolve(small, x)
-        see(y * expand_to_map(pending.pop()).to(y.dtype))
+        on_features(y * expand_to_map(pending.pop()).to(y.dtype))
         return y
 
     stack.callback(block.register_forward_pre_hook(note).remove)
-    stack.callback(restored, block, block.__dict__.get("first_conv"))
-    block.__dict__["first_conv"] = listening
+    stack.callback(_restore, block, block.__dict__.get("first_conv"))
+    # The convolution is not always called as a module, so no forward hook of it would see every pass.
+    block.__dict__["first_conv"] = recorded
 
 
-def restored(block: Block, before: Any) -> None:
+def _restore(block: Block, before: Any) -> None:
     """The block's method as it was; an outer recording's, where there is one."""
     if before is None:
         block.__dict__.pop("first_conv", None)
@@ -166,7 +177,7 @@ def restored(block: Block, before: Any) -> None:
         block.__dict__["first_conv"] = before
 
 
-def watch_local_scale(block: nn.Module, see: See, stack: ExitStack) -> None:
+def _watch_local_scale(block: nn.Module, on_features: OnFeatures, stack: ExitStack) -> None:
     """The same in a local block, whose factors are a map over cells."""
     assert isinstance(block, LocalBlock)
     pending: list[Tensor] = []
@@ -175,16 +186,47 @@ def watch_local_scale(block: nn.Module, see: See, stack: ExitStack) -> None:
         pending[:] = [returned + 1]
 
     def multiply(_: nn.Module, given: Any, y: Tensor) -> None:
-        see(y * resized(pending.pop(), y.shape[-1]).to(y.dtype))
+        on_features(y * resized(pending.pop(), y.shape[-1]).to(y.dtype))
 
     stack.callback(block.emb.register_forward_hook(note).remove)
     stack.callback(block.res0.register_forward_hook(multiply).remove)
 
 
-def first_tensor(returned: Any) -> Tensor:
+def _watch_attention(attention: Any, on_features: OnFeatures, stack: ExitStack) -> None:
+    """Attention by the plain formula: fused kernels never form the probabilities."""
+    stack.callback(setattr, attention, "processor", attention.processor)
+    attention.processor = _PlainAttention(on_features)
+
+
+class _PlainAttention:
+    """A diffusers attention processor that reports probabilities (B, H W, tokens), mean over heads."""
+
+    def __init__(self, on_features: OnFeatures):
+        self.on_features = on_features
+
+    def __call__(
+        self,
+        attn: Any,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        temb: Tensor | None = None,
+    ) -> Tensor:
+        """Queries from hidden_states (B, H W, C), keys and values from encoder_hidden_states (B, tokens, width)."""
+        context = hidden_states if encoder_hidden_states is None else encoder_hidden_states
+        query = attn.head_to_batch_dim(attn.to_q(hidden_states))
+        key, value = attn.head_to_batch_dim(attn.to_k(context)), attn.head_to_batch_dim(attn.to_v(context))
+        mask = attn.prepare_attention_mask(attention_mask, context.shape[1], len(context))
+        probabilities = attn.get_attention_scores(query, key, mask)  # (B heads, H W, tokens)
+        self.on_features(probabilities.unflatten(0, (len(context), -1)).mean(1))
+        out = attn.to_out[1](attn.to_out[0](attn.batch_to_head_dim(probabilities @ value)))
+        return (out + hidden_states if attn.residual_connection else out) / attn.rescale_output_factor
+
+
+def _first_tensor(returned: Any) -> Tensor:
     """Some modules of other networks return a tuple with their features first."""
     if isinstance(returned, Tensor):
         return returned
     if isinstance(returned, tuple | list) and returned and isinstance(returned[0], Tensor):
         return returned[0]
-    raise UserError(f"A recorded hook returns a {type(returned).__name__} instead of features.")
+    raise UserError(f"A recorded module returns a {type(returned).__name__} instead of features.")

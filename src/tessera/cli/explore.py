@@ -53,7 +53,7 @@ class Explore:
     def run(self) -> None:
         with extra_needed():
             from tessera.app.explorer.server import check_port, serve
-            from tessera.app.explorer.work import Session
+            from tessera.app.explorer.session import Session
         import torch
 
         from tessera.app.explorer.models import open_models
@@ -107,10 +107,10 @@ class ExploreProbe:
 
     def run(self) -> None:
         with extra_needed():
-            from tessera.app.explorer.remake import ProbeOptions, remade
+            from tessera.app.explorer.single_probe import ProbeOptions, probe_once
         use_threads(self.threads)
         options = ProbeOptions(**{field.name: getattr(self, field.name) for field in fields(ProbeOptions)})
-        record, images = remade(options, pick_device(self.device))
+        record, images = probe_once(options, pick_device(self.device))
         out = None if self.out is None else make_folder(self.out)
         if out:
             images.save(out)

@@ -28,33 +28,20 @@ class Verb(NamedTuple):
 
 VERBS = {
     "render": Verb("tessera.cli.render:Render", "draw scenes: images, masks, depth, shards"),
-    "compare-renders": Verb("tessera.cli.render:CompareRenders", "how close are two folders of images"),
-    "fit-renderer": Verb("tessera.render.fit:FitRenderer", "fit the renderer to real renders"),
-    "bench render": Verb("tessera.render.bench:BenchRender", "speed and memory of the renderer"),
     "train": Verb("tessera.cli.train:Train", "train an experiment, or carry it on"),
     "ema": Verb("tessera.cli.train:Ema", "a model with a running average of any length"),
     "sample": Verb("tessera.cli.sample:Sample", "make images with a run or a model"),
-    "bench train": Verb("tessera.training.bench:BenchTrain", "training speed, memory and utilization"),
-    "bench denoise": Verb("tessera.training.bench:BenchDenoise", "one denoise call: local against global"),
     "dynamics run": Verb("tessera.cli.dynamics:DynamicsRun", "one run of the identity-map model"),
     "dynamics sweep": Verb("tessera.cli.dynamics:DynamicsSweep", "phase diagrams of swing-by"),
     "dynamics figure": Verb("tessera.cli.dynamics:DynamicsFigure", "the swing-by paper's figures"),
-    "bench dynamics": Verb("tessera.studies.swingby.bench:BenchDynamics", "speed of phase diagrams"),
     "evaluate": Verb("tessera.cli.evaluate:Evaluate", "count what images show, and K_max with intervals"),
     "detector explain": Verb("tessera.cli.evaluate:Explain", "what the detector sees in one image, in words"),
     "detector calibrate": Verb(
         "tessera.cli.evaluate:Calibrate", "how far the detector can be trusted, for every K"
     ),
-    "detector train": Verb(
-        "tessera.evaluation.train_detector:TrainDetector", "train the detector anew on rendered truth"
-    ),
-    "bench detector": Verb("tessera.evaluation.bench:BenchDetector", "images per second of the detector"),
     "locality": Verb("tessera.cli.locality:Locality", "which pixels and which conditions move a pixel"),
     "locality scatter": Verb(
         "tessera.cli.locality:LocalityScatter", "length generalization against locality"
-    ),
-    "bench locality": Verb(
-        "tessera.analysis.bench_locality:BenchLocality", "many probes at once, against one by one"
     ),
     "features": Verb("tessera.cli.features:Features", "are conditions disentangled inside a model"),
     "sdxl tiny": Verb("tessera.cli.t2i:SdxlTiny", "a tiny untrained SDXL pipeline, built offline"),
@@ -64,10 +51,6 @@ VERBS = {
     "theory check": Verb("tessera.cli.theory:TheoryCheck", "the theory's statements, tried out"),
     "theory ideal": Verb("tessera.cli.closed_form:TheoryIdeal", "sample and evaluate a closed-form denoiser"),
     "report": Verb("tessera.cli.report:Report", "one page: how far a model composes, why, and how we know"),
-    "tables": Verb(
-        "tessera.app.report.documentation_tables:WriteTables",
-        "write the tables of README and docs from results/",
-    ),
     "reproduce": Verb(
         "tessera.cli.reproduce:Reproduce", "the paper's tables and figures: train, sample, evaluate"
     ),
@@ -93,11 +76,6 @@ VERBS = {
         "tessera.cli.swingby:ReproduceSwingby", "swing-by in a diffusion model of circles"
     ),
     "zoo list": Verb("tessera.studies.clevr.zoo:ZooList", "the models that come with Tessera"),
-    "zoo pack": Verb("tessera.studies.clevr.zoo:Pack", "put the study's models into the package"),
-    "bench zoo": Verb("tessera.studies.clevr.zoo:BenchZoo", "seconds per image of the shipped models"),
-    "bench speedrun": Verb(
-        "tessera.studies.clevr.speedrun:Speedrun", "minutes from nothing to length generalization"
-    ),
     "explore": Verb("tessera.cli.explore:Explore", "a page to play with models: prompt, draw, probe"),
     "explore probe": Verb("tessera.cli.explore:ExploreProbe", "what moves one pixel of one image"),
     "demo": Verb("tessera.cli.demo:Demo", "a first look, from nothing to images on disk"),

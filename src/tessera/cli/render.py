@@ -1,38 +1,26 @@
-"""`tessera render` draws scenes into files; `tessera compare-renders` says how close two folders are."""
+"""`tessera render` draws scenes into files."""
 
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-import tyro
-from rich.table import Table
 from torch import Tensor
 
 from tessera import console
 from tessera.config import parse_range
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
-from tessera.files import make_folder, sha256
+from tessera.files import sha256
 from tessera.plots.image_grid import image_grid
 from tessera.provenance import provenance
-from tessera.render.blender import SAMPLES, blender_python, checked_assets
-from tessera.render.compare import MEASURES, compare, folder_name, report, side_by_side
-from tessera.render.image_io import (
-    RESIZE_FILTER,
-    check_format,
-    parse_size,
-    save_image,
-    save_png,
-    to_uint8,
-    width_height,
-)
+from tessera.render.image_io import parse_size, save_png, to_uint8, width_height
 from tessera.render.render import Quality
-from tessera.render.renderers import BlenderRenderer, Renderer, TracingRenderer, aspect_of
-from tessera.render.scene_folder import SceneFolderWriter, image_name
+from tessera.render.renderers import Renderer, aspect_of
+from tessera.render.scene_folder import SceneFolderWriter, distinct_names, image_name
 from tessera.render.shards import ShardFolder, images_per_shard, write_shards
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.clevr import read_entries
@@ -113,12 +101,6 @@ class Render:
     """Write safetensors shards of so many images (4096) or bytes (256MB); the same command carries on."""
     quality: Quality = "true"
     """Closest to Blender, or fastest."""
-    backend: Literal["tessera", "blender"] = "tessera"
-    """Our ray tracer, or Blender's Cycles (needs bpy)."""
-    samples: int = SAMPLES
-    """Samples per pixel of the Blender backend."""
-    assets: Path | None = None
-    """Folder of the official .blend files for the Blender backend; else all is built from numbers."""
     batch: int | None = None
     """Images drawn at once."""
     device: DeviceName = "auto"
@@ -126,28 +108,22 @@ class Render:
 
     def run(self) -> None:
         began = time.perf_counter()
-        painter = self.painter()
-        source = self.source(painter.device)
-        write = self.write_shards if self.shards else self.write_album
+        renderer = self.renderer()
+        source = self.source(renderer.device)
+        write = self.write_shards if self.shards else self.write_folder
         with console.progress("drawing", source.count) as advance:
-            what = write(source, painter, advance)
+            what = write(source, renderer, advance)
         spent = time.perf_counter() - began
-        width, height = width_height(painter.size)
+        width, height = width_height(renderer.size)
         images = f"{source.count} image" + ("s" if source.count > 1 else "")
         console.say(f"Wrote {images} of {width}x{height} to {self.out}: {what} ({spent:.1f} s).")
 
-    def painter(self) -> Renderer:
+    def renderer(self) -> Renderer:
         if self.batch is not None and self.batch < 1:
             raise UserError(f"At least one image is drawn at once, not {self.batch}.")
         layers = ("rgb", "mask", "depth") if self.depth else ("rgb", "mask")
         size = parse_size(self.size)
-        if self.backend == "tessera":
-            self.refuse(("samples", "assets"), "--backend tessera")
-            return TracingRenderer(size, layers, self.batch, pick_device(self.device), self.quality)
-        self.refuse(("quality", "device"), "--backend blender")
-        blender_python()  # complain before anything is written
-        assets = checked_assets(self.assets)
-        return BlenderRenderer(size, layers, self.batch, samples=self.samples, assets=assets)
+        return Renderer(size, layers, self.batch, pick_device(self.device), self.quality)
 
     def source(self, device: torch.device) -> Source:
         if self.count is not None and self.count < 1:
@@ -230,32 +206,34 @@ class Render:
     def stream_settings(self, rules: Scenes) -> dict[str, Any]:
         return {"rules": vars(rules), "seed": self.seed, "start": self.start}
 
-    def write_album(self, source: Source, painter: Renderer, advance: Callable) -> str:
-        album = SceneFolderWriter(self.out, painter.size, painter.layers, source.names)
+    def write_folder(self, source: Source, renderer: Renderer, advance: Callable) -> str:
+        writer = SceneFolderWriter(self.out, renderer.size, renderer.layers, source.names)
         shown: list[Tensor] = []
-        for first in range(0, source.count, painter.at_once):
-            scenes = source.take(first, min(painter.at_once, source.count - first))
-            frame = painter.paint(scenes)
-            album.add(frame, scenes.unstack(), source.names[first : first + len(scenes)])
+        for first in range(0, source.count, renderer.batch_size):
+            scenes = source.take(first, min(renderer.batch_size, source.count - first))
+            frame = renderer.render(scenes)
+            writer.add(frame, scenes.unstack(), source.names[first : first + len(scenes)])
             shown.extend(to_uint8(frame["rgb"][: SHEET_MOST - len(shown)]).cpu())
             advance(len(scenes))
-        album.close()
+        writer.close()
         return ", ".join(
             ["images", "masks", *["depth"] * self.depth, "scenes.json", *self.lay_out(shown, source)]
         )
 
-    def write_shards(self, source: Source, painter: Renderer, advance: Callable) -> str:
-        width, height = width_height(painter.size)
+    def write_shards(self, source: Source, renderer: Renderer, advance: Callable) -> str:
+        width, height = width_height(renderer.size)
         per_image = width * height * (4 + 4 * self.depth)  # three bytes of color, one of mask, four of depth
         per_shard = min(source.count, images_per_shard(str(self.shards), per_image))
 
         def draw(first: int, many: int) -> dict[str, Tensor]:
-            starts = range(first, first + many, painter.at_once)
-            parts = [painter.packed(source.take(i, min(painter.at_once, first + many - i))) for i in starts]
+            starts = range(first, first + many, renderer.batch_size)
+            parts = [
+                renderer.packed(source.take(i, min(renderer.batch_size, first + many - i))) for i in starts
+            ]
             return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
-        settings = {"tessera": __version__, **painter.settings, **source.settings}
-        record = provenance(painter.device)
+        settings = {"tessera": __version__, **renderer.settings, **source.settings}
+        record = provenance(renderer.device)
         shards = write_shards(self.out, draw, source.count, per_shard, settings, record, advance)
         folder = ShardFolder(self.out)
         shown = [folder[i].image for i in range(min(len(folder), SHEET_MOST))] if self.sheet else []
@@ -285,14 +263,6 @@ def words(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(word for group in given for word in group.replace(",", " ").split())
 
 
-def distinct_names(images: Sequence[str | None], start: int) -> list[str]:
-    """File names as the scenes give them, without folders and as PNG; numbered ones if those will not do."""
-    names = [Path(image or "").with_suffix(".png").name if image else "" for image in images]
-    if all(names) and len(set(names)) == len(names):
-        return names
-    return [image_name(start + i) for i in range(len(images))]
-
-
 def warned_once(take: Callable[[int, int], SceneBatch]) -> Callable[[int, int], SceneBatch]:
     """Warnings about odd locations, each said once as a plain line."""
     said: set[str] = set()
@@ -307,65 +277,3 @@ def warned_once(take: Callable[[int, int], SceneBatch]) -> Callable[[int, int], 
         return scenes
 
     return quiet_take
-
-
-@dataclass(frozen=True)
-class CompareRenders:
-    """How close two folders of images (or shards) of the same scenes are: PSNR, SSIM, centers, masks.
-
-    Images are matched by file name and numbered as in the scene file. SSIM is the mean over R, G and B.
-    Center errors are in pixels of the second folder's images.
-    """
-
-    a: tyro.conf.Positional[Path]
-    """Folder of images, with masks/ and scenes.json if it has them."""
-    b: tyro.conf.Positional[Path]
-    """Folder to compare with, such as real renders."""
-    size: str | None = None
-    """Reduce all images to this size first, such as 128x128."""
-    subset: bool = False
-    """Compare what both folders have, although one has more."""
-    pick: str | None = None
-    """Only these images, counted from 0: 3,9,54 or, for every second one, 1::2."""
-    side_by_side: Path | None = None
-    """Draw the images of B, those of A and four times their difference into this image, .png or .webp."""
-    seed: int = 0
-    """Seed of the bootstrap intervals."""
-    json: bool = False
-    """Print one JSON object."""
-    out: Path | None = None
-    """Write the JSON object to this file too."""
-
-    def run(self) -> None:
-        if self.side_by_side:
-            check_format(self.side_by_side)
-        size = width_height(parse_size(self.size)) if self.size else None
-        with console.progress("comparing", None) as advance:
-            found = compare(self.a, self.b, size, self.subset, advance, self.pick)
-        record = {
-            "a": folder_name(self.a),
-            "b": folder_name(self.b),
-            "pick": self.pick,
-            "size": size,
-            "resize": RESIZE_FILTER if size else None,
-            "ssim": "mean over R, G, B; Gaussian window 11, sigma 1.5",
-            "seed": self.seed,
-            **report(found, self.seed),
-            "provenance": provenance(),
-        }
-        if self.side_by_side:
-            make_folder(self.side_by_side.parent)
-            save_image(self.side_by_side, side_by_side(self.a, self.b, self.pick))
-        console.publish(record, self.json, self.out, likeness_table(record))
-
-
-def likeness_table(record: dict[str, Any]) -> Table:
-    """One row per measure, one column for all images and one per kind of scene."""
-    columns = {"all": record["all"], **record["kinds"]}
-    table = Table("measure", *columns, title=f"{record['images']} images, mean with 95% interval")
-    for name in MEASURES:
-        cells = [columns[column].get(name) for column in columns]
-        if any(cells):
-            shown = [f"{c['mean']:.3f} [{c['low']:.3f}, {c['high']:.3f}]" if c else "-" for c in cells]
-            table.add_row(name.replace("_", " "), *shown)
-    return table

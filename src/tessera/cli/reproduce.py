@@ -199,7 +199,7 @@ def plan_words(plan: Sequence[Estimate]) -> list[str]:
     if whole["minutes"] is None:
         lines.append(
             f"How long {whole['unknown']} of them take is unknown: no speed of their networks is recorded "
-            f"(`tessera bench train`); the others take about {whole['minutes_known']:.1f} minutes."
+            f"(`tools/bench.py train`); the others take about {whole['minutes_known']:.1f} minutes."
         )
     else:
         lines.append(f"Expected: {whole['minutes']:.1f} minutes, at the speeds recorded in results/.")

@@ -90,7 +90,7 @@ def save_detector(folder: Path, network: DetectorNetwork, known: dict[str, Tenso
 
 
 def load_detector(path: Path | str | None = None, device="cpu") -> Detector:
-    """The shipped detector, or one trained by `tessera detector train` and kept in the folder `path`."""
+    """The shipped detector, or one trained by `tools/train_detector.py` and kept in the folder `path`."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

@@ -7,9 +7,9 @@ from typing import Any
 from tessera.errors import UserError
 from tessera.evaluation.detection import Detection
 from tessera.files import read_json, resolve_inside
+from tessera.render.clevr_folder import ClevrFolder, scene_files
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.camera import ASPECT, project
-from tessera.scenes.folder import ClevrFolder, scene_files
 from tessera.scenes.scene import Scene, SceneObject
 
 

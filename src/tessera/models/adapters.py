@@ -31,6 +31,11 @@ class Adapted(nn.Module, ABC):
         self.predict = predict
         self.shift, self.scale = shift, scale
 
+    @property
+    def network(self) -> nn.Module | None:
+        """The network inside, whose modules can be recorded; None for a plain function."""
+        return self.predict if isinstance(self.predict, nn.Module) else None
+
     def forward(self, x: Tensor, sigma: Tensor | float, cond: Any = None) -> Tensor:
         sigma = per_image(sigma, x) * self.scale  # in the network's range of values
         return (self.clean(self.shift + self.scale * x, sigma, cond) - self.shift) / self.scale

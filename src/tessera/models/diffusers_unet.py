@@ -100,6 +100,11 @@ class ConditionedUNet(nn.Module):
         self.unet, self.conditioner = unet, conditioner
         self.route = "own" if hasattr(conditioner, "unet_inputs") else _route(unet.config, conditioner)
 
+    @property
+    def network(self) -> nn.Module:
+        """The network inside, whose modules can be recorded."""
+        return self.unet
+
     def forward(self, x: Tensor, time: Tensor, cond: Any = None) -> Tensor:
         if cond is None:
             cond = self.conditioner.at((), device=x.device).expand(len(x), -1)

@@ -34,13 +34,13 @@ def exponent_to_std(exponent: float) -> float:
     return math.sqrt((exponent + 1) / ((exponent + 2) ** 2 * (exponent + 3)))
 
 
-def keep(std: float, images_seen: float, batch: float) -> float:
-    """beta: the share of the old average that survives the step which ends at `images_seen` (Eq. 127)."""
+def beta(std: float, images_seen: float, batch: float) -> float:
+    """Share of the old average that remains after the step which ends at `images_seen` (Eq. 127)."""
     return (1 - batch / images_seen) ** (std_to_exponent(std) + 1)
 
 
 def response(std: float, now: int, length: int) -> np.ndarray:
-    """Weight that an average of step `now` gives to each of the steps 0..length-1, summing to 1."""
+    """Weight of each of the steps 0 .. length - 1 in the average at step `now`, summing to 1."""
     steps = np.arange(length, dtype=np.float64)
     weights = np.where(steps <= now, steps ** std_to_exponent(std), 0.0)
     return weights / weights.sum()
@@ -65,18 +65,18 @@ class Averages:
     @torch.no_grad()
     def update(self, images_seen: float, batch: float) -> None:
         """`images_seen` counts the images of the step just made too."""
-        for means, share in zip(self.means.values(), self.shares(images_seen, batch), strict=True):
-            torch._foreach_lerp_(means, self.live, share)
+        for means, weight in zip(self.means.values(), self.lerp_weights(images_seen, batch), strict=True):
+            torch._foreach_lerp_(means, self.live, weight)
 
     @torch.no_grad()
     def restart(self) -> None:
-        """Forget the past: every average is the weights as they are."""
+        """Begin anew: every average is a copy of the weights."""
         for means in self.means.values():
             torch._foreach_copy_(means, self.live)
 
-    def shares(self, images_seen: float, batch: float) -> list[float]:
-        """How far toward the weights the step that ends at `images_seen` moves each average."""
-        return [1 - keep(std, images_seen, batch) for std in self.means]
+    def lerp_weights(self, images_seen: float, batch: float) -> list[float]:
+        """1 - beta of each average: how far the step that ends at `images_seen` moves it toward the weights."""
+        return [1 - beta(std, images_seen, batch) for std in self.means]
 
     def state(self, std: float) -> dict[str, Tensor]:
         """The averaged model's state dict; tensors are shared, not copied."""
@@ -84,7 +84,7 @@ class Averages:
 
     @torch.no_grad()
     def load(self, std: float, state: State) -> None:
-        """Carry on from a saved state."""
+        """Continue from a saved state."""
         for name, mean in zip(self.names, self.means[self._known(std)], strict=True):
             if name not in state or state[name].shape != mean.shape:
                 raise UserError(f"The saved average does not fit: {name} is missing or of another shape.")

@@ -97,13 +97,12 @@ class Model:
             compose: compose conditions at inference time: `sum`, `project` or `localize`.
             options: passed on to `tessera.sample`, such as `s_churn` or `batch`.
         """
-        import tessera.sampling  # the method is a shorthand of public functions, which stand below this package
+        import tessera  # the method is a shorthand of public functions, which stand below this package
 
         device = next((parameter.device for parameter in self.denoiser.parameters()), None)
         cond = prompt if isinstance(prompt, Tensor) else self.conditioner.at(prompt, device=device)
-        denoise = tessera.compose(self.denoiser, self.conditioner, compose) if compose else self.denoiser
-        sigmas = tessera.sampling.noise_levels(steps)
-        return tessera.sample(denoise, cond, self.size, seeds, sigmas=sigmas, device=device, **options)
+        model = tessera.compose(self, compose) if compose else self
+        return tessera.sample(model.denoiser, cond, self.size, seeds, steps=steps, device=device, **options)
 
 
 class FunctionDenoiser(nn.Module):

@@ -44,6 +44,11 @@ class TextUNet(nn.Module):
         self.unet, self.tokens = unet, tokens
 
     @property
+    def network(self) -> nn.Module:
+        """The network inside, whose modules can be recorded."""
+        return self.unet
+
+    @property
     def widths(self) -> tuple[int, int, int]:
         """Width of the sequence, of the pooled vector, and how many numbers about sizes there are."""
         config: Any = self.unet.config

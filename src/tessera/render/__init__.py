@@ -1,7 +1,4 @@
-"""The renderer: scenes become images, instance masks and depth.
-
-`tessera.render` is this package and the public function `render` at once: calling the package renders.
-"""
+"""The renderer: scenes become images, instance masks and depth. The package is also the function `tessera.render`."""
 
 import sys
 from types import ModuleType

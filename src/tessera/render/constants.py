@@ -1,4 +1,4 @@
-"""The few constants of the renderer that physics does not hand us. `tessera fit-renderer` finds them."""
+"""The few constants of the renderer that physics does not determine; `tools/fit_renderer.py` fits them."""
 
 import json
 from dataclasses import asdict, dataclass

@@ -1,4 +1,4 @@
-"""The ray tracer as one GPU kernel: the formulas of `shapes`, `stage`, `world` and `shading`, a thread per pixel.
+"""The ray tracer as one GPU kernel: the formulas of `geometry`, `stage`, `world` and `shading`, a thread per pixel.
 
 Every thread follows its rays through all bounces, so nothing but the image is ever written to memory. The plain
 PyTorch renderer says what is right; tests hold the two together.
@@ -11,11 +11,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tessera.render import shading, shapes, stage
+from tessera.render import shading, stage
 from tessera.render.constants import RenderConstants
 from tessera.render.shading import around_objects, lobe_table
 from tessera.render.world import World
-from tessera.scenes import visibility
+from tessera.scenes import geometry
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.camera import FOCAL, camera_axes
 
@@ -29,10 +29,10 @@ FRONT, WALL = tl.constexpr(stage.FRONT), tl.constexpr(stage.WALL)
 S0, S1, S2, S3, S4, S5 = (tl.constexpr(c) for c in stage.START)
 STAGE_SHARE = tl.constexpr(stage.ALBEDO / math.pi)
 PI = tl.constexpr(math.pi)
-BALL = tl.constexpr(visibility.SPHERE_RADIUS)
-FLAT, ROUND = tl.constexpr(visibility.CUBE_CORE), tl.constexpr(visibility.CUBE_ROUNDING)
-RIM_R, RIM_Z = tl.constexpr(visibility.RIM_RADIUS), tl.constexpr(visibility.RIM_HEIGHT)
-HALF, TALL = tl.constexpr(shapes.SHADOW_WIDE), tl.constexpr(shapes.SHADOW_TALL)
+BALL = tl.constexpr(geometry.SPHERE_RADIUS)
+FLAT, ROUND = tl.constexpr(geometry.CUBE_CORE), tl.constexpr(geometry.CUBE_ROUNDING)
+RIM_R, RIM_Z = tl.constexpr(geometry.RIM_RADIUS), tl.constexpr(geometry.RIM_HEIGHT)
+HALF, TALL = tl.constexpr(geometry.SHADOW_WIDE), tl.constexpr(geometry.SHADOW_TALL)
 ROUGH, SHARP, SHARE = (tl.constexpr(c) for c in (shading.ROUGH, shading.SHARP, shading.ROUGH_SHARE))
 STRETCH, GLOSS = tl.constexpr(shading.STRETCH), tl.constexpr(shading.RUBBER_GLOSS)
 OBJECT_, LAMP_, CAMERA_ = tl.constexpr(OBJECT), tl.constexpr(LAMP), tl.constexpr(CAMERA)

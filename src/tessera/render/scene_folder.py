@@ -83,6 +83,14 @@ def image_name(number: int) -> str:
     return f"CLEVR_{SPLIT}_{number:06d}.png"
 
 
+def distinct_names(images: Sequence[str | None], start: int) -> list[str]:
+    """File names as the scenes give them, without folders and as PNG; numbered ones if those will not do."""
+    names = [Path(image or "").with_suffix(".png").name if image else "" for image in images]
+    if all(names) and len(set(names)) == len(names):
+        return names
+    return [image_name(start + i) for i in range(len(images))]
+
+
 def image_record(scene: Scene, index: int, size: int | tuple[int, int], name: str) -> dict[str, Any]:
     """The official record, with pixel coordinates of this very image, rounded and exact."""
     locations = image_coords(scene, size)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tessera.render.constants import RenderConstants
 from tessera.render.stage import ALBEDO, hit_stage, stage_normal
-from tessera.render.vectors import Vec, reflect, take
 from tessera.render.world import Points, World
+from tessera.scenes.vectors import Vec, reflect, take
 
 ROUGH, SHARP = 0.2, 0.01  # the two GGX lobes of metal
 ROUGH_SHARE = 0.4

@@ -6,7 +6,7 @@ Its profile is a quartic curve (u(s), z(s)), s in [0, 1]; a ray meets it where a
 import torch
 from torch import Tensor
 
-from tessera.render.vectors import Vec
+from tessera.scenes.vectors import Vec
 
 AXIS = (-0.9032076597, 0.4292037785)  # u = AXIS . (x, y): from the camera side toward the wall
 CURVE_U = (-9.564176511, 92.547519541, -126.973652146, 79.463936024, -17.381948693)  # powers 0..4 of s

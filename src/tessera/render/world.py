@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tessera.render.shapes import BOUND, CLEAR, HIT
-from tessera.render.vectors import Vec, take
 from tessera.scenes.batch import SceneBatch
-from tessera.scenes.vocabulary import COLORS, MATERIALS, SHAPES
+from tessera.scenes.geometry import CLEAR
+from tessera.scenes.raycast import Solids, column
+from tessera.scenes.vectors import Vec, take
+from tessera.scenes.vocabulary import COLORS, MATERIALS
 
 METAL = MATERIALS.index("metal")
 SUN = (0.414496, -0.194583, 0.889005)  # unit vector toward the sun
@@ -59,75 +60,22 @@ class Points:
 
 
 @dataclass(frozen=True)
-class World:
-    """What rays can meet in B scenes of up to N objects, and the lamps that light it."""
+class World(Solids):
+    """What rays can meet in B scenes of up to N objects, its materials, and the lamps that light it."""
 
-    center: Vec  # (N, B)
-    size: Tensor  # (N, B)
-    cos: Tensor
-    sin: Tensor
-    shape: Tensor  # (N, B) index into SHAPES
     metal: Tensor  # (N, B) bool
     color: Vec  # (N, B) scene-linear
-    bound: Tensor  # (N, B) radius of the sphere around the object; negative for absent objects
     lamps: tuple[Lamp, ...]
 
     @staticmethod
     def of(scenes: SceneBatch) -> "World":
-        def column(values: Tensor) -> Tensor:
-            return values.transpose(0, 1).contiguous()
-
         palette = torch.tensor(list(COLORS.values()), device=scenes.device) / 255.0
-        bounds = torch.tensor([BOUND[name] for name in SHAPES], device=scenes.device)
-        bound = bounds[scenes.shape] * scenes.size
         return World(
-            center=Vec.of(scenes.center).map(column),
-            size=column(scenes.size),
-            cos=column(scenes.rotation.cos()),
-            sin=column(scenes.rotation.sin()),
-            shape=column(scenes.shape),
+            **Solids.columns(scenes),
             metal=column(scenes.material == METAL),
             color=Vec.of(palette[scenes.color]).map(column),
-            bound=column(torch.where(scenes.present, bound, -1.0)),
             lamps=_lamps(scenes),
         )
-
-    def local(self, obj: Tensor, point: Vec) -> Vec:
-        """`point` (K, ...) in the frame of objects (K,), given as flat indices into (N, B)."""
-        center = self.center.map(lambda c: _beside(take(c.flatten(), obj), point.x))
-        return self.local_direction(obj, point - center)
-
-    def local_direction(self, obj: Tensor, way: Vec) -> Vec:
-        cos, sin, size = (_beside(take(c.flatten(), obj), way.x) for c in (self.cos, self.sin, self.size))
-        scale = 1 / size
-        cos, sin = cos * scale, sin * scale
-        return Vec(cos * way.x + sin * way.y, cos * way.y - sin * way.x, scale * way.z)
-
-    def world_direction(self, obj: Tensor, way: Vec) -> Vec:
-        cos, sin = (_beside(take(c.flatten(), obj), way.x) for c in (self.cos, self.sin))
-        return Vec(cos * way.x - sin * way.y, sin * way.x + cos * way.y, way.z)
-
-    def by_shape(self, obj: Tensor):
-        """For each shape: its name and which of the listed objects have it."""
-        shapes = take(self.shape.flatten(), obj)
-        for number, name in enumerate(SHAPES):
-            rows = torch.nonzero(shapes == number).squeeze(-1)
-            if len(rows):
-                yield name, rows
-
-    def meet(self, obj: Tensor, origin: Vec, direction: Vec) -> tuple[Tensor, Vec]:
-        """Ray k against object k: distance (inf where missed) and unit normal. Rays are (K, ...)."""
-        distance = torch.full_like(direction.x, torch.inf)
-        normal = Vec(*(torch.zeros_like(direction.x) for _ in range(3)))
-        for name, rows in self.by_shape(obj):
-            some = take(obj, rows)
-            o, d = self.local(some, origin.take(rows)), self.local_direction(some, direction.take(rows))
-            t, n = HIT[name](o, d)
-            n = self.world_direction(some, n).unit()
-            distance[rows] = t
-            for into, value in zip(normal.parts(), n.parts()):
-                into[rows] = value
-        return distance, normal
 
     def visibility(
         self,
@@ -205,8 +153,3 @@ def _lamps(scenes: SceneBatch) -> tuple[Lamp, ...]:
         Lamp(Vec.of(scenes.back), scaled(12.5, (1.0, 1.0, 1.0)), disc(1.0)),
         Lamp(Vec.of(sun), scaled(0.45, (1.0, 1.0, 1.0)), 0.1 * SUN_DISTANCE, sun=True),
     )
-
-
-def _beside(column: Tensor, values: Tensor) -> Tensor:
-    """A column (K,) shaped to broadcast against (K, ...)."""
-    return column.reshape(-1, *([1] * (values.dim() - 1)))

@@ -14,6 +14,7 @@ from tessera.conditioning.cells import cell_of, every_cell
 from tessera.conditioning.contract import Conditioner, SpatialConditioner
 from tessera.errors import UserError
 from tessera.models.contract import Denoiser
+from tessera.models.model import Model
 from tessera.models.patchwise import Patchwise
 from tessera.models.precondition import per_image
 
@@ -179,6 +180,28 @@ class Localize(Composed):
         pixels = outputs.flatten(2).transpose(0, 1)
         clean = pixels.gather(1, chosen.flatten(1).expand(len(pixels), -1, -1))
         return clean.transpose(0, 1).unflatten(2, x.shape[-2:])
+
+
+def compose(model: Model, how: str = "sum", radius: int = 2, batch: int | None = None) -> Model:
+    """A model that composes conditions at inference time; nothing is trained.
+
+    Args:
+        model: the model to compose.
+        how: `sum` (scores of single conditions added up), `project` (each region from a pass with its own condition
+            only), `localize` (each cell from a pass with its near conditions only) or `plain` (as it is).
+        radius: cells to each side of a location that are its region, or whose conditions are near.
+        batch: images denoised together.
+
+    Returns:
+        A `Model` with the same conditioner and size.
+
+    Example:
+        >>> import tessera
+        >>> model = tessera.compose(tessera.load("exp2"), "sum")
+        >>> model.sample([(0.65, 0.65), (0.25, 0.65)], steps=2).shape
+        torch.Size([1, 3, 64, 64])
+    """
+    return model.copy_with(compose_by_name(model.denoiser, model.conditioner, how, radius, batch))
 
 
 def compose_by_name(

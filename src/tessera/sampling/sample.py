@@ -18,6 +18,7 @@ def sample(
     size: int,
     seeds: Sequence[int] | Tensor,
     *,
+    steps: int = 32,
     batch: int = 64,
     channels: int = 3,
     sigmas: Tensor | None = None,
@@ -25,11 +26,32 @@ def sample(
     s_churn: float = 0.0,
     device=None,
 ) -> Tensor:
-    """One image per seed, (len(seeds), channels, size, size); image i depends on seed i and cond i alone.
+    """One image per seed; image i depends on seed i and condition i alone, whatever the batch.
 
-    `cond` is (len(seeds), ...) or (1, ...), or None. `s_churn` is the strength of stochastic sampling (S_churn,
-    Karras et al. 2022), 0 for none.
+    Args:
+        denoise: a denoiser, `denoise(x, sigma, cond) -> clean`, or a `Model`.
+        cond: conditions (len(seeds), ...) or (1, ...) for all, or None.
+        size: side of the images in pixels.
+        seeds: one per image.
+        steps: noise levels of the schedule of Karras et al. (2022), unless `sigmas` are given.
+        batch: images denoised together.
+        channels: channels of an image.
+        sigmas: falling noise levels, the last one 0.
+        solver: `heun` or `euler`, or any generator of steps like them.
+        s_churn: strength of stochastic sampling (S_churn, Karras et al. 2022), 0 for none.
+        device: where to sample; by default where the network is.
+
+    Returns:
+        Images (len(seeds), channels, size, size).
+
+    Example:
+        >>> import tessera
+        >>> model = tessera.load("exp1")
+        >>> cond = model.conditioner.at([(0.65, 0.65), (0.25, 0.65)])
+        >>> tessera.sample(model, cond, model.size, seeds=range(2), steps=4).shape
+        torch.Size([2, 3, 64, 64])
     """
+    sigmas = noise_levels(steps) if sigmas is None else sigmas
     device = device or home(denoise, cond)
     batches = sample_batches(
         denoise,

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from tessera.scenes.batch import SceneBatch as SceneBatch
     from tessera.scenes.clevr import read_scenes as read_scenes
     from tessera.scenes.clevr import write_scenes as write_scenes
-    from tessera.scenes.folder import ClevrFolder as ClevrFolder
     from tessera.scenes.placement import scenes_at as scenes_at
     from tessera.scenes.sampling import Scenes as Scenes
     from tessera.scenes.scene import Lights as Lights
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 WHERE = {
     "batch": ("SceneBatch",),
-    "folder": ("ClevrFolder",),
     "clevr": ("read_scenes", "write_scenes"),
     "placement": ("scenes_at",),
     "sampling": ("Scenes",),

@@ -1,10 +1,12 @@
-"""The stage as the camera sees it: world points become locations in the image, and back.
+"""Projection: world points to locations in the image, and back.
 
 World lengths are Blender units, z up. Locations are (x, y) in [0, 1] from the top left of the frame.
 """
 
 import torch
 from torch import Tensor
+
+from tessera.scenes.vectors import Vec
 
 CAMERA = (7.481132, -6.507640, 5.343665)  # always looks at the world origin
 FOCAL = 35 / 32  # focal length over frame width
@@ -19,6 +21,18 @@ def camera_axes(camera: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     right = torch.stack([-backward[..., 1], backward[..., 0], torch.zeros_like(backward[..., 0])], dim=-1)
     right = right / right.norm(dim=-1, keepdim=True)
     return right, torch.linalg.cross(backward, right), backward
+
+
+def exact_camera_axes(camera: Vec) -> tuple[Vec, Vec, Vec]:
+    """`camera_axes` of exactly rounded operations only: the same to the last bit on every device and in every batch.
+
+    What decides whether a scene is dropped needs that; images keep the rounding they have always had.
+    """
+    ground = (camera.x * camera.x + camera.y * camera.y).sqrt()
+    length = (camera.x * camera.x + camera.y * camera.y + camera.z * camera.z).sqrt()
+    right = Vec(-camera.y / ground, camera.x / ground, torch.zeros_like(camera.x))
+    backward = camera.map(lambda part: part / length)
+    return right, Vec(-backward.z * right.y, backward.z * right.x, ground / length), backward
 
 
 def project(points: Tensor, camera: Tensor, aspect: float = ASPECT) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tessera.scenes import sampling, visibility
+from tessera.scenes import geometry, sampling, visibility
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.camera import BEHIND, CAMERA, RIGHT
 from tessera.scenes.random import stream_key
@@ -38,12 +38,12 @@ FOCAL_PIXELS = tl.constexpr(visibility.FOCAL_PIXELS)
 ENOUGH, CLEAR = tl.constexpr(float(visibility.ENOUGH)), tl.constexpr(visibility.CLEAR)
 COARSE, FINE = (tl.constexpr(net) for net in visibility.NETS)
 DOUBT_RAYS, DOUBT_PIXELS = (tl.constexpr(float(part)) for part in visibility.DOUBT)
-BALL = tl.constexpr(visibility.SPHERE_RADIUS**2)
-BALL_AREA = tl.constexpr(math.pi * (visibility.FOCAL_PIXELS * visibility.SPHERE_RADIUS) ** 2)
-CUBE_CORE, CUBE_ROUNDING = tl.constexpr(visibility.CUBE_CORE), tl.constexpr(visibility.CUBE_ROUNDING)
-RIM_RADIUS, RIM_HEIGHT = tl.constexpr(visibility.RIM_RADIUS), tl.constexpr(visibility.RIM_HEIGHT)
-CORE_RADIUS, CORE_HEIGHT = tl.constexpr(1 - visibility.RIM_RADIUS), tl.constexpr(1 - visibility.RIM_HEIGHT)
-HALVINGS = tl.constexpr(visibility.HALVINGS)
+BALL = tl.constexpr(geometry.SPHERE_RADIUS**2)
+BALL_AREA = tl.constexpr(math.pi * (visibility.FOCAL_PIXELS * geometry.SPHERE_RADIUS) ** 2)
+CUBE_CORE, CUBE_ROUNDING = tl.constexpr(geometry.CUBE_CORE), tl.constexpr(geometry.CUBE_ROUNDING)
+RIM_RADIUS, RIM_HEIGHT = tl.constexpr(geometry.RIM_RADIUS), tl.constexpr(geometry.RIM_HEIGHT)
+CORE_RADIUS, CORE_HEIGHT = tl.constexpr(1 - geometry.RIM_RADIUS), tl.constexpr(1 - geometry.RIM_HEIGHT)
+HALVINGS = tl.constexpr(geometry.HALVINGS)
 INF = tl.constexpr(float("inf"))
 
 

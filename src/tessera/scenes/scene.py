@@ -16,7 +16,21 @@ BACK = (-1.168501, 2.646024, 5.815737)
 
 @dataclass(frozen=True)
 class SceneObject:
-    """One object on the floor. `size` is its half extent; `rotation` is a yaw in radians."""
+    """One object on the floor.
+
+    Args:
+        shape: `cube`, `sphere` or `cylinder`.
+        color: one of CLEVR's eight colors, such as `red`.
+        material: `rubber` or `metal`.
+        size: half its extent: 0.7 for large objects, 0.35 for small ones.
+        xy: where it stands on the floor, in world units.
+        rotation: yaw in radians.
+
+    Example:
+        >>> import tessera
+        >>> tessera.SceneObject("cube", "red", "metal", size=0.7, xy=(0.0, 1.0)).center
+        (0.0, 1.0, 0.7)
+    """
 
     shape: str
     color: str
@@ -53,7 +67,19 @@ class Lights:
 
 @dataclass(frozen=True)
 class Scene:
-    """Objects on the floor, the camera that looks at them and the lamps above; `render` draws it."""
+    """Objects on the floor, the camera and the lamps above; `tessera.render` makes an image of it.
+
+    Args:
+        objects: the objects, in any order; masks number them from 1.
+        camera: position of the camera in world units.
+        lights: positions of the three lamps.
+
+    Example:
+        >>> import tessera
+        >>> cube = tessera.SceneObject("cube", "red", "metal", size=0.7, xy=(0.0, 1.0))
+        >>> tessera.render([tessera.Scene((cube,))], size=32, layers=("mask",))["mask"].unique().tolist()
+        [0, 1]
+    """
 
     objects: tuple[SceneObject, ...] = ()
     camera: Point = CAMERA

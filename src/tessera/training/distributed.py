@@ -12,12 +12,12 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from tessera.devices import pick_device
 from tessera.errors import UserError
 
-BUCKET = 1 << 26  # bytes summed in one go: large enough to fill the wire, small enough to spare memory
+BUCKET = 1 << 26  # bytes summed at once: large enough for full bandwidth, small enough to save memory
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """This process among its fellows."""
+    """This process and the number of processes that train together."""
 
     rank: int = 0
     world: int = 1
@@ -28,7 +28,7 @@ class ProcessGroup:
         return self.rank == 0
 
     def share(self, batch: int) -> int:
-        """Images of each step that fall to this process."""
+        """Images of each step that this process trains on."""
         if batch % self.world:
             raise UserError(f"A batch of {batch} cannot be shared evenly by {self.world} processes.")
         return batch // self.world
@@ -72,7 +72,7 @@ def buckets(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def join(device_name: str = "auto") -> tuple[ProcessGroup, torch.device]:
-    """The group this process was launched into (alone without a launcher) and the device it shall use."""
+    """The group this process was launched into (of one, without a launcher) and the device it uses."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     device = pick_device(device_name)
     if world == 1:
@@ -86,6 +86,6 @@ def join(device_name: str = "auto") -> tuple[ProcessGroup, torch.device]:
 
 
 def leave() -> None:
-    """Part cleanly, so that no process waits for one that is gone."""
+    """Leave the group, so that no process waits for one that has ended."""
     if dist.is_initialized():
         dist.destroy_process_group()

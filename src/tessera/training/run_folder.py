@@ -1,8 +1,8 @@
-"""A run is one folder: config.json, log.jsonl, snapshots/, samples/, results/. The same command carries on.
+"""Training in a run folder: config.json, log.jsonl, snapshots/, samples/, results/. The same command continues it.
 
-A full state (weights, optimizer, averages) is written whole or not at all and carries its own checksum; the
-newest undamaged one counts. Averages are kept in half precision at every snapshot, so that any other length
-can be had afterwards.
+A full state (weights, optimizer, averages) is written whole or not at all and carries its own checksum; training
+continues from the newest undamaged one. Averages are stored in half precision at every snapshot, from which
+`models.run_snapshots` reconstructs averages of any other length.
 """
 
 import fcntl
@@ -11,7 +11,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -30,16 +30,16 @@ from tessera.models.run_snapshots import average_file, run_settings
 from tessera.scenes import Scenes
 from tessera.training.distributed import ALONE, ProcessGroup
 from tessera.training.stream import Stream
-from tessera.training.trainer import Trainer, train
+from tessera.training.trainer import Trainer, TrainingStep, train
 from tessera.version import __version__
 
 STATES_KEPT = 2  # the newest, and one to fall back on
-LOG_STEPS = 20  # steps between two lines of the log, and between two looks for NaN
-FREE = {  # settings that may change when a run is carried on: they leave what is computed as it is
+LOG_STEPS = 20  # steps between two lines of the log, and between two checks for NaN
+FREE_SETTINGS = {  # a run continues under other values of these: they do not change what is computed
     f"training.{name}"
     for name in ("total", "snapshot", "checkpoint", "strategy", "render_batch", "micro_batch")
 }
-TOTAL = "training.total"  # not free where the rate falls to 0 toward it
+TOTAL = "training.total"  # free only without a cooldown, during which the learning rate depends on it
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class RunFolder:
     # -- opening -------------------------------------------------------------------------------------------
 
     def prepare(self, settings: Settings) -> None:
-        """Make the folder, or check that the run in it is this one."""
+        """Create the folder, or check that the run in it has the same settings."""
         self.check(settings)
         for path in (self.folder, self.snapshots, self.samples, self.results):
             make_folder(path)
@@ -73,15 +73,15 @@ class RunFolder:
 
     def check(self, settings: Settings) -> None:
         if difference := self.difference(settings):
-            name, was, now = difference
+            name, old, new = difference
             raise UserError(
-                f"{self.folder} holds another run: its {name} is {shown(was)}, not {shown(now)}; "
+                f"{self.folder} holds another run: its {name} is {_format_value(old)}, not {_format_value(new)}; "
                 "choose another folder or the same setting."
             )
 
     def difference(self, settings: Settings) -> tuple[str, Any, Any] | None:
-        """The first setting in which the run that lies here, if any, is another one; how it is, and should be."""
-        free = FREE - {TOTAL} if settings.training.cooldown else FREE
+        """The first setting in which the run in this folder, if any, differs: its name, old and new value."""
+        free = FREE_SETTINGS - {TOTAL} if settings.training.cooldown else FREE_SETTINGS
         return first_difference(self.settings(), settings, free) if self.config.exists() else None
 
     def settings(self) -> Settings:
@@ -89,7 +89,7 @@ class RunFolder:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the folder for this process; the system lets go when the process ends, however it ends."""
+        """Lock the folder for this process; the system unlocks it when the process ends, however it ends."""
         with open(make_folder(self.folder) / ".lock", "w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -111,16 +111,16 @@ class RunFolder:
         return path
 
     def resume(self, trainer: Trainer, on_message: Callable[[str], None] = say) -> Path | None:
-        """Load the newest undamaged state, saying so when a newer one had to be passed over."""
+        """Load the newest undamaged state, with a message for each damaged one that is skipped."""
         states = self.states()
-        for path, before in zip_longest(states, states[1:]):
+        for path, older in zip_longest(states, states[1:]):
             try:
                 tensors, facts = read_sealed(path)
                 trainer.load(tensors, facts["images_seen"])
                 return path
             except (UserError, KeyError) as error:
-                then = f"going back to {before.name}" if before else "beginning anew, as there is no other"
-                on_message(f"Passing over {path.name}, {then}: {error}")
+                then = f"going back to {older.name}" if older else "beginning anew, as there is no other"
+                on_message(f"Skipping {path.name}, {then}: {error}")
         return None
 
     # -- averages ------------------------------------------------------------------------------------------
@@ -134,11 +134,11 @@ class RunFolder:
     # -- log -----------------------------------------------------------------------------------------------
 
     def records(self) -> list[dict[str, Any]]:
-        """Lines of the log; a line cut short by a kill is no line."""
+        """Lines of the log, without one that was cut short by a kill."""
         return read_lines(self.log) if self.log.exists() else []
 
     def trim_log(self, images_seen: int) -> None:
-        """Forget what was logged after the state a run resumes from: it will be logged again."""
+        """Remove what was logged after the state a run resumes from: it will be logged again."""
         kept = [record for record in self.records() if record["images_seen"] <= images_seen]
         with atomic(self.log) as temporary:
             temporary.write_text("".join(json.dumps(record) + "\n" for record in kept))
@@ -151,7 +151,7 @@ class RunFolder:
             raise UserError(f"Could not write {self.log}: {error.strerror or error}.") from error
 
 
-def shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return f"`{','.join(map(str, value)) if isinstance(value, tuple) else value}`"
 
 
@@ -177,12 +177,12 @@ def train_run(
     on_step: Callable[[int], None] | None = None,
     on_message: Callable[[str], None] = say,
 ) -> Outcome:
-    """Train until the total, from the newest state in `folder` on. `minutes` pauses before.
+    """Train until the total, from the newest state in `folder` on, or pause after so many `minutes`.
 
     A `trainer` of an earlier run with the same network and training settings saves compiling them again.
     """
-    run = RunFolder(folder)
-    with run.alone() if group.leads else unlocked(), gentle_stop() as stop:
+    run, message = RunFolder(folder), on_message if group.leads else _silent
+    with run.alone() if group.leads else nullcontext(), gentle_stop() as stop:
         if group.leads:
             run.prepare(settings)
         group.wait()
@@ -190,114 +190,112 @@ def train_run(
             trainer = Trainer(build_denoiser(settings), settings.training, device, group)
         else:
             trainer.restart(build_denoiser(settings))
-        begun = run.resume(trainer, on_message if group.leads else silent)
-        if begun and group.leads:
-            on_message(f"Carrying on from {begun.name} ({format_count(trainer.images_seen)} images).")
+        if state := run.resume(trainer, message):
+            message(f"Carrying on from {state.name} ({format_count(trainer.images_seen)} images).")
         if group.leads:
             run.trim_log(trainer.images_seen)
         group.wait()
-        keeper = RunLog(run, trainer, on_record, on_snapshot)
+        log = RunLog(run, trainer, on_record, on_snapshot)
         deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
         for step in train(trainer, stream_for(settings)):
             stop.patient = True
-            keeper.after(step.loss, step.lr)
+            log.after_step(step)
             if on_step:
                 on_step(step.images_seen)
-            # Asking all processes costs them a wait, so several ask each other only now and then.
-            prompt = group.world == 1 or step.images_seen // settings.training.batch % LOG_STEPS == 0
-            if prompt and group.agree(stop.requested or time.monotonic() > deadline):
+            # Processes must stop after the same step. Agreeing on it makes them wait, so they do so rarely.
+            agree_now = group.world == 1 or step.images_seen // settings.training.batch % LOG_STEPS == 0
+            if agree_now and group.agree(stop.requested or time.monotonic() > deadline):
                 break
-        return replace(keeper.finish(), interrupted=stop.requested)
+        return replace(log.finish(), interrupted=stop.requested)
 
 
 class RunLog:
-    """What happens after each step besides training: log, watch for NaN, snapshots, full states."""
+    """Everything after a step besides training: log lines, the check for NaN, snapshots, full states."""
 
     def __init__(self, run: RunFolder, trainer: Trainer, on_record=None, on_snapshot=None):
         self.run, self.trainer = run, trainer
         self.on_record, self.on_snapshot = on_record, on_snapshot
-        self.start = self.mark = time.monotonic()
-        self.losses: list[Tensor] = []
+        self.start = self.last_line = time.monotonic()
+        self.losses: list[Tensor] = []  # of the steps since the last line
         self.record: dict[str, Any] = {}
         self.saved_at = trainer.images_seen
 
-    def after(self, loss: Tensor, lr: float) -> None:
-        settings, seen = self.trainer.settings, self.trainer.images_seen
-        self.losses.append(loss)
-        done = seen >= settings.total
-        snapshot = done or crossed(seen, settings.batch, settings.snapshot)
-        checkpoint = snapshot or crossed(seen, settings.batch, settings.checkpoint)
-        if checkpoint or seen // settings.batch % LOG_STEPS == 0:
-            self.log(lr)
-        if checkpoint:
-            self.check_weights()
-        keeps = snapshot and self.trainer.group.leads
-        if keeps:
+    def after_step(self, step: TrainingStep) -> None:
+        settings, leads = self.trainer.settings, self.trainer.group.leads
+        done = step.images_seen >= settings.total
+        snapshot = done or crossed(step.images_seen, settings.batch, settings.snapshot)
+        checkpoint = snapshot or crossed(step.images_seen, settings.batch, settings.checkpoint)
+        self.losses.append(step.loss)
+        if checkpoint or step.images_seen // settings.batch % LOG_STEPS == 0:
+            self._write_line(step)
+        if checkpoint:  # the check comes first: no bad state is ever written
+            self._check_weights()
+        if snapshot and leads:
             self.run.save_averages(self.trainer)
         if checkpoint:
-            self.save()
-        if keeps and self.on_snapshot:  # last: whatever goes wrong in it, the state is safe
+            self._save_state()
+        if snapshot and leads and self.on_snapshot:  # last: if it fails, the state is safe
             self.on_snapshot(self.run, self.trainer)
 
-    def log(self, lr: float) -> None:
-        """One line for the steps since the last one. Looking at the loss waits for the device, so rarely."""
+    def finish(self) -> Outcome:
+        """Save where training stopped, at the end or before."""
+        seen = self.trainer.images_seen
+        if self.saved_at != seen:
+            if self.losses:
+                self._check_loss(torch.stack(self.losses).mean())
+            self._check_weights()
+            self._save_state()
+        self.trainer.group.wait()
+        done = seen >= self.trainer.settings.total
+        return Outcome(seen, time.monotonic() - self.start, done, record=self.record)
+
+    def _write_line(self, step: TrainingStep) -> None:
+        # Reading the loss waits for the device, so it is read only here.
         mean, now = torch.stack(self.losses).mean(), time.monotonic()
-        self.check_loss(mean)
-        settings, seen = self.trainer.settings, self.trainer.images_seen
-        speed = len(self.losses) * settings.batch / max(now - self.mark, 1e-9)
+        self._check_loss(mean)
+        speed = len(self.losses) * self.trainer.settings.batch / max(now - self.last_line, 1e-9)
         self.record = {
-            "images_seen": seen,
+            "images_seen": step.images_seen,
             "loss": round(float(mean), 6),
-            "lr": lr,
+            "lr": step.lr,
             "images_per_second": round(speed, 1),
             "seconds": round(now - self.start, 3),
         }
-        self.losses, self.mark = [], now
+        self.losses, self.last_line = [], now
         if self.trainer.group.leads:
             self.run.write_record(self.record)
             if self.on_record:
                 self.on_record(self.record)
 
-    def check_loss(self, mean: Tensor) -> None:
+    def _check_loss(self, mean: Tensor) -> None:
         if not bool(torch.isfinite(mean)):
-            self.give_up("The loss became NaN or infinite")
+            self._give_up("The loss became NaN or infinite")
 
-    def check_weights(self) -> None:
-        """No bad state is ever written."""
+    def _check_weights(self) -> None:
         if not self.trainer.finite():
-            self.give_up("A weight became NaN or infinite")
+            self._give_up("A weight became NaN or infinite")
 
-    def give_up(self, what: str) -> None:
-        good = self.run.states()
-        last = f"the last good state is {good[0]}" if good else "no state had been written yet"
-        raise UserError(f"{what} by image {self.trainer.images_seen}; {last}. Try a smaller --training.lr.")
+    def _give_up(self, problem: str) -> None:
+        states = self.run.states()
+        last = f"the last good state is {states[0]}" if states else "no state had been written yet"
+        raise UserError(
+            f"{problem} by image {self.trainer.images_seen}; {last}. Try a smaller --training.lr."
+        )
 
-    def save(self) -> None:
+    def _save_state(self) -> None:
         if self.trainer.group.leads and self.saved_at != self.trainer.images_seen:
             self.run.save_state(self.trainer)
         self.saved_at = self.trainer.images_seen
 
-    def finish(self) -> Outcome:
-        """Keep where training stopped, whether at the end or before."""
-        if self.saved_at != self.trainer.images_seen:
-            if self.losses:
-                self.check_loss(torch.stack(self.losses).mean())
-            self.check_weights()
-            self.save()
-        self.trainer.group.wait()
-        seen = self.trainer.images_seen
-        done = seen >= self.trainer.settings.total
-        return Outcome(seen, time.monotonic() - self.start, done, record=self.record)
 
-
-def crossed(seen: int, batch: int, every: int) -> bool:
+def crossed(images_seen: int, batch: int, every: int) -> bool:
     """Whether the last step passed a multiple of `every`."""
-    return seen // every > (seen - batch) // every
+    return images_seen // every > (images_seen - batch) // every
 
 
 @dataclass
 class Stop:
-    """What Ctrl-C has come to: asked for, and whether there is a step worth waiting for."""
+    """Whether the user asked to stop, and whether there is a step to wait for."""
 
     requested: bool = False
     patient: bool = False
@@ -305,21 +303,21 @@ class Stop:
 
 @contextmanager
 def gentle_stop() -> Iterator[Stop]:
-    """Ctrl-C or SIGTERM lets the step finish and the state be saved; a second one does not wait.
+    """After Ctrl-C or SIGTERM the step is finished and the state saved; a second one interrupts at once.
 
-    Nor does the first until training says it is `patient`: before its first step is done there is nothing to save,
-    and compiling that step may take minutes.
+    So does the first until training sets `patient`: before its first step there is nothing to save, and compiling that
+    step may take minutes.
     """
     stop = Stop()
 
-    def remember(number, frame):
+    def request(number, frame):
         if stop.requested or not stop.patient:
             raise KeyboardInterrupt
         stop.requested = True
 
     try:
-        before = {kind: signal.signal(kind, remember) for kind in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: signals belong to someone else
+        before = {kind: signal.signal(kind, request) for kind in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # signals can be handled in the main thread only
         before = {}
     try:
         yield stop
@@ -328,10 +326,5 @@ def gentle_stop() -> Iterator[Stop]:
             signal.signal(kind, handler)
 
 
-@contextmanager
-def unlocked() -> Iterator[None]:
-    yield
-
-
-def silent(message: str) -> None:
+def _silent(message: str) -> None:
     pass

@@ -9,7 +9,6 @@ from torch import Tensor
 from tessera.conditioning import Conditioner
 from tessera.render.render import Quality, render
 from tessera.scenes import Scenes
-from tessera.scenes.batch import SceneBatch
 
 
 @dataclass(frozen=True)
@@ -17,7 +16,7 @@ class Batch:
     """Samples of a stream."""
 
     images: Tensor  # (B, 3, H, W) in [-1, 1]
-    cond: Tensor  # (B, dim), what is told of them
+    cond: Tensor  # (B, dim)
     index: Tensor  # (B,), their numbers in the stream
 
     def __len__(self) -> int:
@@ -29,7 +28,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Stream:
-    """Scenes drawn, rendered and told, by sample number."""
+    """Scenes drawn, rendered and encoded as conditions, by sample number."""
 
     scenes: Scenes
     size: int
@@ -43,23 +42,17 @@ class Stream:
 
     def samples(self, index: Tensor) -> Batch:
         """The samples numbered `index` (B,), made on its device."""
-        return self.seen(self.scenes_at(index), index)
-
-    def seen(self, scenes: SceneBatch, index: Tensor) -> Batch:
-        """The samples of scenes already drawn."""
+        scenes = self.scenes.numbered(index, self.seed)[0]
         images = render(scenes, size=self.size, quality=self.quality)["rgb"]
         return Batch(images, self.conditioner.encode(scenes, index, self.seed), index)
-
-    def scenes_at(self, index: Tensor) -> SceneBatch:
-        return self.scenes.numbered(index, self.seed)[0]
 
     def steps(
         self, start: int, batch: int, render_batch: int = 1, rank: int = 0, world: int = 1, device=None
     ) -> Iterator[Batch]:
         """This process's share of every training step, from the step that begins with sample `start`.
 
-        Many steps are made together, since drawing and rendering like large batches. Stockpiles begin at
-        multiples of their own length, so a resumed run makes the very same ones.
+        Several steps are rendered together, since drawing and rendering are faster in large batches. These groups of
+        steps begin at multiples of their own length, so a resumed run renders the very same ones.
         """
         share, together = batch // world, max(1, render_batch // batch)
         first = start // batch
@@ -67,7 +60,7 @@ class Stream:
             begin = first - first % together
             step = torch.arange(begin, begin + together, device=device)
             own = step[:, None] * batch + rank * share + torch.arange(share, device=device)  # (steps, share)
-            pile = self.samples(own.flatten())
-            for turn in range(first - begin, together):
-                yield pile[turn * share : (turn + 1) * share]
+            samples = self.samples(own.flatten())
+            for number in range(first - begin, together):
+                yield samples[number * share : (number + 1) * share]
             first = begin + together

@@ -1,7 +1,7 @@
-"""The whole weight update as one GPU kernel, a program per filter: gradient, Adam, unit size, running averages.
+"""The whole weight update as one GPU kernel, one program per filter: gradient, Adam, normalization, running averages.
 
-The plain PyTorch code (`magnitude`, `torch.optim.Adam`, `Averages`) says what is right and is followed formula by
-formula. All state stays where that code keeps it, so either may carry on what the other began.
+It follows the PyTorch code (`magnitude`, `torch.optim.Adam`, `Averages`) formula by formula and keeps all state where
+that code keeps it, so either can continue what the other began.
 """
 
 import math
@@ -16,13 +16,15 @@ from tessera.models import magnitude
 from tessera.models.ema import Averages
 from tessera.models.magnitude import WeightNorm
 
-BLOCK = 512  # numbers worked on together: a longer row takes several turns, so that registers suffice
+BLOCK = 512  # numbers worked on together: a longer row takes several passes, so that registers suffice
 WARPS = 4
 PIECE = 4096  # a parameter that is not made of filters is cut into rows of this length
 
-WEIGHT, FIRST, SECOND, STEP, MEANS = (tl.constexpr(column) for column in range(5))  # columns of `homes`
+WEIGHT, EXP_AVG, EXP_AVG_SQ, STEP, MEANS = (
+    tl.constexpr(column) for column in range(5)
+)  # columns of `addresses`
 ROW_COLUMNS = tl.constexpr(4)  # parameter, where in it the row begins, length, 1 if it is a filter
-EPS, SHRUNK = tl.constexpr(magnitude.EPS), tl.constexpr(1 - magnitude.EPS)
+EPS, ONE_MINUS_EPS = tl.constexpr(magnitude.EPS), tl.constexpr(1 - magnitude.EPS)
 
 
 @triton.jit
@@ -31,10 +33,10 @@ def _tensor(address):
 
 
 @triton.jit
-def _toward(start, end, share):
+def _lerp(start, end, weight):
     """As `torch.lerp`: exact at both ends."""
     gap = end - start
-    return tl.where(share < 0.5, start + share * gap, end - gap * (1.0 - share))
+    return tl.where(weight < 0.5, start + weight * gap, end - gap * (1.0 - weight))
 
 
 @triton.jit
@@ -44,32 +46,45 @@ def _bias_correction(log_beta, step):
 
 
 @triton.jit
-def _radial(weight, pull, length, moved, block: tl.constexpr):
+def _radial(weight, grad, length, has_grad, block: tl.constexpr):
     """The part of a row's gradient that would only change the row's size, in units of the row."""
     total = tl.zeros([block], tl.float32)
     for begin in range(0, length, block):
         at = begin + tl.arange(0, block)
-        inside = (at < length) & moved
-        total += tl.load(weight + at, inside, 0.0) * tl.load(pull + at, inside, 0.0)
-    return tl.div_rn(tl.div_rn(tl.sum(total, 0), length.to(tl.float32)), SHRUNK)
+        inside = (at < length) & has_grad
+        total += tl.load(weight + at, inside, 0.0) * tl.load(grad + at, inside, 0.0)
+    return tl.div_rn(tl.div_rn(tl.sum(total, 0), length.to(tl.float32)), ONE_MINUS_EPS)
 
 
 @triton.jit
-def _adam(weight, pull, first, second, length, moved, radial, size, gains, root, eps, block: tl.constexpr):
+def _adam(
+    weight,
+    grad,
+    exp_avg,
+    exp_avg_sq,
+    length,
+    has_grad,
+    radial,
+    size,
+    one_minus_betas,
+    root,
+    eps,
+    block: tl.constexpr,
+):
     """One step of Adam along a row. Returns the row's new sum of squares."""
     total = tl.zeros([block], tl.float32)
     for begin in range(0, length, block):
         at = begin + tl.arange(0, block)
         inside = at < length
-        fed = inside & moved
-        w, g = tl.load(weight + at, inside, 0.0), tl.load(pull + at, fed, 0.0)
+        active = inside & has_grad
+        w, g = tl.load(weight + at, inside, 0.0), tl.load(grad + at, active, 0.0)
         g -= w * radial
-        m = _toward(tl.load(first + at, fed, 0.0), g, gains[0])
-        v = _toward(tl.load(second + at, fed, 0.0), g * g, gains[1])
-        w -= tl.where(fed, tl.div_rn(size * m, tl.div_rn(tl.sqrt_rn(v), root) + eps), 0.0)
-        tl.store(first + at, m, fed)
-        tl.store(second + at, v, fed)
-        tl.store(weight + at, w, fed)
+        m = _lerp(tl.load(exp_avg + at, active, 0.0), g, one_minus_betas[0])
+        v = _lerp(tl.load(exp_avg_sq + at, active, 0.0), g * g, one_minus_betas[1])
+        w -= tl.where(active, tl.div_rn(size * m, tl.div_rn(tl.sqrt_rn(v), root) + eps), 0.0)
+        tl.store(exp_avg + at, m, active)
+        tl.store(exp_avg_sq + at, v, active)
+        tl.store(weight + at, w, active)
         total += w * w
     return tl.sum(total, 0)
 
@@ -77,35 +92,40 @@ def _adam(weight, pull, first, second, length, moved, radial, size, gains, root,
 @triton.jit
 def _update_rows(
     rows,  # (R, 4)
-    homes,  # (P, 4 + averages): addresses of weight, Adam's moments and count, averages
-    pulls,  # (P,): addresses of gradients, 0 where there is none
+    addresses,  # (P, 4 + averages): addresses of weight, Adam's moments and count, averages
+    grads,  # (P,): addresses of gradients, 0 where there is none
     lr,
-    gains,  # 1 - beta of both moments
+    one_minus_betas,  # 1 - beta of both moments
     log_betas,
     eps,
-    shares,  # how far each average moves
+    lerp_weights,  # 1 - beta of each average
     project: tl.constexpr,
     normalize: tl.constexpr,
     averages: tl.constexpr,
     block: tl.constexpr,
 ):
     row = rows + tl.program_id(0).to(tl.int64) * ROW_COLUMNS
-    parameter, begins = tl.load(row), tl.load(row + 1)
+    parameter, row_start = tl.load(row), tl.load(row + 1)
     length, is_filter = tl.load(row + 2).to(tl.int32), tl.load(row + 3) != 0
-    home = homes + parameter * (MEANS + averages)
-    weight = _tensor(tl.load(home + WEIGHT)) + begins
-    address = tl.load(pulls + parameter)
-    pull, moved = _tensor(address) + begins, address != 0
+    entry = addresses + parameter * (MEANS + averages)
+    weight = _tensor(tl.load(entry + WEIGHT)) + row_start
+    address = tl.load(grads + parameter)
+    grad, has_grad = _tensor(address) + row_start, address != 0
 
     radial = 0.0
     if project:
-        radial = tl.where(is_filter, _radial(weight, pull, length, moved, block), 0.0)
+        radial = tl.where(is_filter, _radial(weight, grad, length, has_grad, block), 0.0)
 
-    step = tl.load(_tensor(tl.load(home + STEP)), moved, 1.0)
+    step = tl.load(_tensor(tl.load(entry + STEP)), has_grad, 1.0)
     size = (lr / _bias_correction(log_betas[0], step)).to(tl.float32)
     root = tl.sqrt(_bias_correction(log_betas[1], step)).to(tl.float32)
-    first, second = _tensor(tl.load(home + FIRST)) + begins, _tensor(tl.load(home + SECOND)) + begins
-    squares = _adam(weight, pull, first, second, length, moved, radial, size, gains, root, eps, block)
+    exp_avg, exp_avg_sq = (
+        _tensor(tl.load(entry + EXP_AVG)) + row_start,
+        _tensor(tl.load(entry + EXP_AVG_SQ)) + row_start,
+    )
+    squares = _adam(
+        weight, grad, exp_avg, exp_avg_sq, length, has_grad, radial, size, one_minus_betas, root, eps, block
+    )
 
     divisor = 1.0
     if normalize:
@@ -118,28 +138,28 @@ def _update_rows(
         w = tl.div_rn(tl.load(weight + at, inside, 0.0), divisor)
         tl.store(weight + at, w, inside)
         for average in tl.static_range(averages):
-            mean = _tensor(tl.load(home + MEANS + average)) + begins + at
-            tl.store(mean, _toward(tl.load(mean, inside, 0.0), w, shares[average]), inside)
+            mean = _tensor(tl.load(entry + MEANS + average)) + row_start + at
+            tl.store(mean, _lerp(tl.load(mean, inside, 0.0), w, lerp_weights[average]), inside)
 
 
 class AddressTable:
-    """Addresses on the device, sent again only when one of them has changed."""
+    """Addresses on the device, copied there only when one of them has changed."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.known: list[int] | None = None
         self.table = torch.empty(0, dtype=torch.long, device=device)
 
-    def holding(self, addresses: list[int]) -> Tensor:
+    def on_device(self, addresses: list[int]) -> Tensor:
         if addresses != self.known:
-            self.known, self.table = addresses, sent(addresses, self.device)
+            self.known, self.table = addresses, _to_device(addresses, self.device)
         return self.table
 
 
 class UpdateKernel:
     """Updates all parameters that `averages` follows, with Adam's state where `optimizer` keeps it.
 
-    Gradients stay as they are. A parameter without one keeps its Adam state, and its weights but for their size.
+    Gradients are left as they are. A parameter without one keeps its Adam state, and its weights up to normalization.
     """
 
     def __init__(
@@ -152,54 +172,58 @@ class UpdateKernel:
         self.optimizer, self.averages, self.weight_norm = optimizer, averages, weight_norm
         self.parameters = averages.live
         self.device = self.parameters[0].device
-        self.rows = sent(row_table(self.parameters, filters), self.device)  # (R, 4)
-        self.homes, self.pulls = AddressTable(self.device), AddressTable(self.device)
+        self.rows = _to_device(_row_table(self.parameters, filters), self.device)  # (R, 4)
+        self.addresses, self.grads = AddressTable(self.device), AddressTable(self.device)
 
-    def __call__(self, lr: float, shares: Sequence[float]) -> bool:
-        """Update, each average moving by its share. False, and nothing moved, if a tensor does not suit."""
-        pulls = [parameter.grad for parameter in self.parameters]
-        states = [self.adam_state(p, pull) for p, pull in zip(self.parameters, pulls, strict=True)]
-        kept = self.kept(states)
-        homes = [address(tensor) for tensor in kept]
-        unchecked = pulls if homes == self.homes.known else [*pulls, *kept]
-        if not all(tensor is None or self.suits(tensor) for tensor in unchecked):
+    def __call__(self, lr: float, lerp_weights: Sequence[float]) -> bool:
+        """Update weights and averages. False, and nothing is changed, if a tensor is of an unsupported kind."""
+        grads = [parameter.grad for parameter in self.parameters]
+        states = [self._adam_state(p, grad) for p, grad in zip(self.parameters, grads, strict=True)]
+        tensors = self._state_tensors(states)
+        addresses = [_address(tensor) for tensor in tensors]
+        # Gradients are new tensors in every step, the others at known addresses have been checked before.
+        unchecked = grads if addresses == self.addresses.known else [*grads, *tensors]
+        if not all(tensor is None or self._is_supported(tensor) for tensor in unchecked):
             return False
-        if steps := [state["step"] for state, pull in zip(states, pulls, strict=True) if pull is not None]:
+        if steps := [state["step"] for state, grad in zip(states, grads, strict=True) if grad is not None]:
             torch._foreach_add_(steps, 1)
-        self.launch(homes, [address(pull) for pull in pulls], lr, shares)
+        self._launch(addresses, [_address(grad) for grad in grads], lr, lerp_weights)
         torch.autograd.graph.increment_version(self.parameters)  # as any change in place does
         return True
 
-    def adam_state(self, parameter: Tensor, pull: Tensor | None) -> dict[str, Tensor]:
-        """Begun with the first gradient."""
+    def _adam_state(self, parameter: Tensor, grad: Tensor | None) -> dict[str, Tensor]:
+        """Created with the first gradient, as `torch.optim.Adam` does."""
         state = self.optimizer.state[parameter]
-        if pull is not None and not state:
+        if grad is not None and not state:
             state["step"] = torch.zeros((), device=self.device)
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
         return state
 
-    def kept(self, states: list[dict[str, Tensor]]) -> list[Tensor | None]:
-        """What stays from step to step, parameter by parameter, in the order of the columns of `homes`."""
+    def _state_tensors(self, states: list[dict[str, Tensor]]) -> list[Tensor | None]:
+        """What stays from step to step, parameter by parameter, in the order of the columns of `addresses`."""
         parts = ([state.get(part) for state in states] for part in ("exp_avg", "exp_avg_sq", "step"))
         columns = zip(self.parameters, *parts, *self.averages.means.values(), strict=True)
         return [tensor for tensors in columns for tensor in tensors]
 
-    def suits(self, tensor: Tensor) -> bool:
+    def _is_supported(self, tensor: Tensor) -> bool:
         return tensor.dtype == torch.float32 and tensor.device == self.device and tensor.is_contiguous()
 
-    def launch(self, homes: list[int], pulls: list[int], lr: float, shares: Sequence[float]) -> None:
+    def _launch(
+        self, addresses: list[int], grads: list[int], lr: float, lerp_weights: Sequence[float]
+    ) -> None:
         group = self.optimizer.param_groups[0]
-        gains, logarithms = zip(*((1.0 - beta, logarithm(beta)) for beta in group["betas"]))
+        one_minus_betas = tuple(1.0 - beta for beta in group["betas"])
+        log_betas = tuple(math.log(beta) if beta > 0 else -math.inf for beta in group["betas"])
         with torch.cuda.device_of(self.rows):
             _update_rows[(len(self.rows),)](
-                self.rows, self.homes.holding(homes), self.pulls.holding(pulls),
-                float(lr), gains, logarithms, float(group["eps"]), tuple(map(float, shares)),
+                self.rows, self.addresses.on_device(addresses), self.grads.on_device(grads),
+                float(lr), one_minus_betas, log_betas, float(group["eps"]), tuple(map(float, lerp_weights)),
                 project=self.weight_norm == "projected", normalize=self.weight_norm != "in-forward",
-                averages=len(shares), block=BLOCK, num_warps=WARPS,
+                averages=len(lerp_weights), block=BLOCK, num_warps=WARPS,
             )  # fmt: skip
 
 
-def row_table(parameters: Sequence[Tensor], filters: Iterable[Tensor]) -> list[tuple[int, int, int, int]]:
+def _row_table(parameters: Sequence[Tensor], filters: Iterable[Tensor]) -> list[tuple[int, int, int, int]]:
     """Parameter, first number, length, and 1 for a filter, of every row."""
     known = {id(weight) for weight in filters}
     rows = []
@@ -211,18 +235,14 @@ def row_table(parameters: Sequence[Tensor], filters: Iterable[Tensor]) -> list[t
     return rows
 
 
-def sent(numbers: Sequence, device: torch.device) -> Tensor:
+def _to_device(numbers: Sequence, device: torch.device) -> Tensor:
     """Whole numbers as a tensor on the device, without waiting for it.
 
-    The pinned copy is new each time: PyTorch keeps its memory from other use until the transfer is done.
+    The pinned copy is a new one each time: PyTorch does not reuse its memory until the transfer is done.
     """
-    here = torch.tensor(numbers, dtype=torch.long)
-    return here.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else here
+    tensor = torch.tensor(numbers, dtype=torch.long)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
-def address(tensor: Tensor | None) -> int:
+def _address(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
-
-
-def logarithm(beta: float) -> float:
-    return math.log(beta) if beta > 0 else -math.inf

@@ -36,7 +36,7 @@ def keep_model(folder, experiment):
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
-    """Model folders by name: one that sees everything, a local one, one told a list, one told colors."""
+    """Model folders by name: one that sees everything, a local one, one got a list, one conditioned on colors."""
     root = tmp_path_factory.mktemp("models")
     return {name: keep_model(root / name, name) for name in ("exp1", "exp1C", "exp3", "color")}
 
@@ -54,7 +54,7 @@ def detector():
 @pytest.fixture
 def session(models, detector):
     """With an empty memory."""
-    from tessera.app.explorer.work import Session  # here, so that without the extra its tests can skip
+    from tessera.app.explorer.session import Session  # here, so that without the extra its tests can skip
 
     return Session(models, detector)
 
@@ -94,7 +94,7 @@ class Running:
 
 @pytest.fixture(scope="session")
 def start_server():
-    """`start_server(studio)`: a server whose `stop` the caller calls."""
+    """`start_server(session)`: a server whose `stop` the caller calls."""
     return Running
 
 

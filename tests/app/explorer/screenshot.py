@@ -1,4 +1,4 @@
-"""Makes docs/images/explorer.png: `python tests/explorer/screenshot.py [MODEL ...] [--out FILE] [--theme dark]`."""
+"""Makes docs/images/explorer.png: `python tests/app/explorer/screenshot.py [MODEL ...] [--out FILE] [--theme dark]`."""
 
 import argparse
 import json
@@ -11,11 +11,11 @@ from playwright.sync_api import expect, sync_playwright
 
 from conftest import Running
 from tessera.app.explorer.models import open_models
-from tessera.app.explorer.work import Session
+from tessera.app.explorer.session import Session
 from tessera.evaluation.detector import load_detector
 from tessera.scenes.vocabulary import LOCATIONS
 
-PATIENCE = 600_000  # ms; a slow machine draws for minutes
+PATIENCE = 600_000  # ms; a slow machine samples for minutes
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     words.add_argument("--seed", type=int, default=0)
     words.add_argument("--each", type=int, default=1)
     words.add_argument("--steps", type=int, default=18)
-    words.add_argument("--how", default="plain")
+    words.add_argument("--compose", default="plain")
     given = words.parse_args()
     session = Session(open_models(given.models, torch.device("cpu")), load_detector())
     server = Running(session)
@@ -39,10 +39,10 @@ def main() -> None:
 
 
 def take(url: str, given: argparse.Namespace) -> None:
-    """Draw, probe the first location where conditions matter, and look."""
+    """Sample, probe the first location, and take the screenshot."""
     locations, probe = LOCATIONS[: given.k], LOCATIONS[0]
     settings = {"locations": locations, "probe": probe, "seed": given.seed, "each": given.each}
-    settings |= {"steps": given.steps, "how": given.how}
+    settings |= {"steps": given.steps, "compose": given.compose}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         width, height = given.size
@@ -50,7 +50,7 @@ def take(url: str, given: argparse.Namespace) -> None:
         page = browser.new_page(viewport=viewport, color_scheme=given.theme)
         page.goto(url + "#" + quote(json.dumps(settings)))
         for model in page.locator(".model").all():
-            expect(model.locator(".moved p")).to_contain_text("90%", timeout=PATIENCE)
+            expect(model.locator(".influence p")).to_contain_text("90%", timeout=PATIENCE)
         expect(page.locator("#status")).to_have_attribute("data-kind", "well", timeout=PATIENCE)
         page.screenshot(path=given.out)
         browser.close()

@@ -3,16 +3,16 @@
 import pytest
 from pydantic import ValidationError
 
-from tessera.app.explorer.requests import Probing, first_complaint
+from tessera.app.explorer.requests import ProbeRequest, first_complaint
 from tessera.app.explorer.server import bind
 from tessera.cli.main import main
 from tessera.errors import UserError
 
 
 def test_an_address_that_is_not_ours_is_not_blamed_on_the_port():
-    with pytest.raises(UserError, match="another --host") as told:
+    with pytest.raises(UserError, match="another --host") as got:
         bind("192.0.2.1", 0)  # reserved for documentation
-    assert "while attempting" not in str(told.value)
+    assert "while attempting" not in str(got.value)
 
 
 def test_a_port_beyond_the_last_is_told_before_models_are_looked_for(capsys):
@@ -35,5 +35,5 @@ def test_a_port_beyond_the_last_is_told_before_models_are_looked_for(capsys):
 )
 def test_a_value_beyond_its_limit_is_told_in_our_words(given, sentence):
     with pytest.raises(ValidationError) as refused:
-        Probing(**{"models": ("exp1",), "step": 0, "at": (0.5, 0.5), **given})
+        ProbeRequest(**{"models": ("exp1",), "step": 0, "at": (0.5, 0.5), **given})
     assert first_complaint(refused.value.errors()) == f"The request does not fit: {sentence}"

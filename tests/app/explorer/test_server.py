@@ -1,4 +1,4 @@
-"""The wires of the page, on a real server: events, positions, abandoned work, refusals, restarts."""
+"""The page's requests on a real server: events, positions, abandoned work, refusals, restarts."""
 
 import http.client
 import json
@@ -20,7 +20,7 @@ pytest.importorskip("fastapi", reason="the explorer's extra is not installed")
 from tessera.app.explorer.server import PAGE, address, bind
 from tessera.errors import UserError
 
-SAMPLES_FILE = {"models": ["exp1C", "exp1"], "locations": [[0.65, 0.65]], "steps": 3}
+REQUEST = {"models": ["exp1C", "exp1"], "locations": [[0.65, 0.65]], "steps": 3}
 
 
 def get(running, path):
@@ -34,44 +34,44 @@ def until(condition, seconds=20):
         time.sleep(0.01)
 
 
-def test_hello_tells_models_locations_and_colors(running):
-    told = json.load(get(running, "api/hello"))
-    assert [card["name"] for card in told["models"]] == ["exp1", "exp1C", "exp3", "color"]
-    assert len(told["locations"]) == 12 and len(told["colors"]) == 8 and len(told["heat"]) == 256
-    assert told["provenance"]["tessera"]
+def test_hello_has_models_locations_and_colors(running):
+    got = json.load(get(running, "api/hello"))
+    assert [card["name"] for card in got["models"]] == ["exp1", "exp1C", "exp3", "color"]
+    assert len(got["locations"]) == 12 and len(got["colors"]) == 8 and len(got["heat"]) == 256
+    assert got["provenance"]["tessera"]
 
 
-def test_a_drawing_comes_as_events(running):
-    told = list(events(running.post("api/draw", SAMPLES_FILE)))
-    assert [event["event"] for event in told][:2] == ["queue", "begun"] and told[-1]["event"] == "end"
-    assert sum(event["event"] == "step" for event in told) == 6
-    assert {event["model"] for event in told if event["event"] == "done"} == {"exp1C", "exp1"}
+def test_sampling_comes_as_events(running):
+    got = list(events(running.post("api/sample", REQUEST)))
+    assert [event["event"] for event in got][:2] == ["queue", "started"] and got[-1]["event"] == "end"
+    assert sum(event["event"] == "step" for event in got) == 6
+    assert {event["model"] for event in got if event["event"] == "done"} == {"exp1C", "exp1"}
 
 
-def test_what_is_remembered_needs_no_waiting(running):
-    list(events(running.post("api/draw", SAMPLES_FILE)))
-    told = list(events(running.post("api/watch", SAMPLES_FILE)))
-    assert [event["event"] for event in told] == ["way", "way", "end"]
-    told = list(events(running.post("api/probe", {**SAMPLES_FILE, "step": 1, "at": [0.5, 0.5]})))
-    assert [event["event"] for event in told] == ["queue", "begun", "probed", "probed", "end"]
+def test_a_cached_trajectory_needs_no_queue(running):
+    list(events(running.post("api/sample", REQUEST)))
+    got = list(events(running.post("api/trajectory", REQUEST)))
+    assert [event["event"] for event in got] == ["trajectory", "trajectory", "end"]
+    got = list(events(running.post("api/probe", {**REQUEST, "step": 1, "at": [0.5, 0.5]})))
+    assert [event["event"] for event in got] == ["queue", "started", "probe", "probe", "end"]
 
 
-def test_what_is_remembered_is_made_ready_beside_the_loop(running, monkeypatch):
+def test_a_cached_trajectory_is_encoded_outside_the_loop(running, monkeypatch):
     """Encoding takes a while, and the loop has other pages to serve."""
-    list(events(running.post("api/draw", SAMPLES_FILE)))
-    made, watched = [], running.session.watch_cached
+    list(events(running.post("api/sample", REQUEST)))
+    made, cached_trajectory = [], running.session.cached_trajectory
 
-    def seen(request, ways):
+    def recorded(request, found):
         made.append(threading.current_thread())
-        return watched(request, ways)
+        return cached_trajectory(request, found)
 
-    monkeypatch.setattr(running.session, "watch_cached", seen)
-    assert [event["event"] for event in events(running.post("api/watch", SAMPLES_FILE))] == [
-        "way",
-        "way",
+    monkeypatch.setattr(running.session, "cached_trajectory", recorded)
+    assert [event["event"] for event in events(running.post("api/trajectory", REQUEST))] == [
+        "trajectory",
+        "trajectory",
         "end",
     ]
-    assert made[0] not in (running.thread, running.explorer.line.worker)
+    assert made[0] not in (running.thread, running.explorer.queue.worker)
 
 
 @pytest.mark.parametrize(
@@ -85,24 +85,24 @@ def test_what_is_remembered_is_made_ready_beside_the_loop(running, monkeypatch):
 )
 def test_a_bad_request_is_refused_in_one_sentence(running, body, sentence):
     with pytest.raises(urllib.error.HTTPError) as refused:
-        running.post("api/draw", body)
-    told = json.load(refused.value)["sentence"]
-    assert refused.value.code == 422 and sentence in told and told.endswith(".") and "\n" not in told
+        running.post("api/sample", body)
+    got = json.load(refused.value)["sentence"]
+    assert refused.value.code == 422 and sentence in got and got.endswith(".") and "\n" not in got
 
 
-def test_an_unknown_model_is_told_in_the_stream(running):
-    told = list(events(running.post("api/draw", {**SAMPLES_FILE, "models": ["exp9"]})))
-    assert told[-1]["event"] == "error" and "exp9" in told[-1]["sentence"]
+def test_an_unknown_model_is_an_error_in_the_stream(running):
+    got = list(events(running.post("api/sample", {**REQUEST, "models": ["exp9"]})))
+    assert got[-1]["event"] == "error" and "exp9" in got[-1]["sentence"]
 
 
 class Held:
-    """Drawing that waits, to see who waits behind it and who notices that its page is gone."""
+    """Sampling that waits, for tests of the jobs behind it and of a page that closes."""
 
     def __init__(self):
         self.go, self.begun, self.ended = threading.Event(), threading.Event(), threading.Event()
         self.steps = 0
 
-    def draw(self, request):
+    def sample(self, request):
         try:
             self.begun.set()
             while not self.go.wait(0.02):
@@ -115,52 +115,52 @@ class Held:
 @pytest.fixture
 def held(running, monkeypatch):
     work = Held()
-    monkeypatch.setattr(running.session, "draw", work.draw, raising=False)
+    monkeypatch.setattr(running.session, "sample", work.sample, raising=False)
     yield work
     work.go.set()
 
 
-def test_the_second_page_is_told_its_position_and_then_served(running, held):
-    first = running.post("api/draw", SAMPLES_FILE, page="first")
+def test_the_second_page_gets_its_position_and_is_then_served(running, held):
+    first = running.post("api/sample", REQUEST, page="first")
     assert held.begun.wait(10)
-    second = events(running.post("api/watch", SAMPLES_FILE, page="second"))
-    told = next(second)
-    assert told == {"event": "queue", "ahead": 1}
+    second = events(running.post("api/trajectory", REQUEST, page="second"))
+    got = next(second)
+    assert got == {"event": "queue", "ahead": 1}
     held.go.set()
     assert [event["event"] for event in second][-1] == "end"
     first.close()
 
 
-def test_something_is_shown_while_the_rest_is_drawn(running, held):
-    told = events(running.post("api/draw", SAMPLES_FILE))
-    assert next(event for event in told if event["event"] == "step")["step"] == 1
+def test_steps_are_sent_while_sampling_goes_on(running, held):
+    got = events(running.post("api/sample", REQUEST))
+    assert next(event for event in got if event["event"] == "step")["step"] == 1
     assert held.begun.is_set() and not held.ended.is_set()
 
 
 def test_work_is_dropped_when_its_page_is_closed(running, held):
-    body = json.dumps(SAMPLES_FILE).encode()
+    body = json.dumps(REQUEST).encode()
     kind = f"Content-Type: application/json\r\nContent-Length: {len(body)}"
-    head = f"POST /api/draw HTTP/1.1\r\nHost: 127.0.0.1\r\n{kind}\r\n\r\n"
+    head = f"POST /api/sample HTTP/1.1\r\nHost: 127.0.0.1\r\n{kind}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", running.port)) as wire:
         wire.sendall(head.encode() + body)
         assert held.begun.wait(10)
     assert held.ended.wait(10) and not held.go.is_set()
-    until(lambda: running.explorer.line.load() == {"running": 0, "waiting": 0})
+    until(lambda: running.explorer.queue.load() == {"running": 0, "waiting": 0})
 
 
 def test_a_server_that_stops_ends_its_streams_and_another_takes_its_port(running, held):
     pulse = events(get(running, "api/pulse"))
     before = next(pulse)["boot"]
-    drawing = events(running.post("api/draw", SAMPLES_FILE))
+    sampling = events(running.post("api/sample", REQUEST))
     assert held.begun.wait(10)
     running.stop()
-    assert list(pulse) == [] and "end" not in {event["event"] for event in drawing}
+    assert list(pulse) == [] and "end" not in {event["event"] for event in sampling}
     assert held.ended.wait(10)
     running.start()
     assert next(events(get(running, "api/pulse")))["boot"] != before
 
 
-def test_a_strangers_name_for_us_is_refused(running):
+def test_a_foreign_host_name_is_refused(running):
     for host, status in (("evil.example", 400), ("localhost", 200), (f"127.0.0.1:{running.port}", 200)):
         wire = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
         wire.request("GET", "/", headers={"Host": host})
@@ -177,9 +177,9 @@ def test_the_page_may_reach_nothing_but_its_server(running):
         assert get(running, file.name).status == 200
 
 
-def test_a_taken_port_is_told_in_one_sentence():
-    with bind("127.0.0.1", 0) as door, pytest.raises(UserError, match="choose another --port"):
-        bind("127.0.0.1", door.getsockname()[1])
+def test_a_taken_port_is_refused_in_one_sentence():
+    with bind("127.0.0.1", 0) as taken, pytest.raises(UserError, match="choose another --port"):
+        bind("127.0.0.1", taken.getsockname()[1])
 
 
 def test_addresses_are_such_as_a_browser_takes():
@@ -200,10 +200,10 @@ def test_the_verb_serves_until_it_is_interrupted(folders):
         "cpu",
     ]
 
-    def heed_interruptions():  # a shell that runs this in the background tells its children to ignore them
+    def take_interruptions():  # a shell that runs this in the background tells its children to ignore them
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    options = {"stderr": subprocess.PIPE, "text": True, "preexec_fn": heed_interruptions}
+    options = {"stderr": subprocess.PIPE, "text": True, "preexec_fn": take_interruptions}
     with subprocess.Popen(words, **options) as process:
         said = process.stderr.readline()
         url = re.search(r"http://127\.0\.0\.1:\d+/", said)[0]

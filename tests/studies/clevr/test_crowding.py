@@ -7,6 +7,7 @@ from itertools import combinations
 import pytest
 import torch
 
+from doc_tables.study import STUDY_TABLES
 from tessera.conditioning import ColorCounts, LocationGrid, LocationList
 from tessera.config import settings_for
 from tessera.evaluation.detection import Detection
@@ -18,7 +19,7 @@ from tessera.sampling.prompts import cell_center, own_prompts
 from tessera.scenes.placement import reachable
 from tessera.scenes.vocabulary import LOCATIONS
 from tessera.studies.clevr.crowding import far_apart, rendered, smallest_gap
-from tessera.studies.clevr.tables import STUDY_TABLES, crowding_pair_rows, crowding_rows
+from tessera.studies.clevr.tables import crowding_pair_rows, crowding_rows
 
 TINY = {"width": 8, "mult": (1,), "blocks": 1, "head_width": 8, "tile": 1}
 LAST = LOCATIONS[2]  # the location this detector never sees filled in what a model drew

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from doc_tables.study import STUDY_TABLES
 from tessera.conditioning import LocationGrid
 from tessera.config import settings_for
 from tessera.models.build import build_denoiser
@@ -12,7 +13,7 @@ from tessera.models.model_folder import save_model
 from tessera.models.views import trained_network
 from tessera.render.image_io import load_png
 from tessera.studies.clevr.figures import GAP, SIDE
-from tessera.studies.clevr.tables import STUDY_TABLES, repair_rows
+from tessera.studies.clevr.tables import repair_rows
 
 SMALL = {"width": 8, "mult": (1,), "blocks": 1, "head_width": 8, "tile": 1}
 

@@ -75,15 +75,15 @@ def test_another_evaluation_needs_no_other_training(reproduce, results, monkeypa
 
 
 def test_interrupted_training_carries_on_to_the_same_images(reproduce, results, tmp_path, monkeypatch):
-    after = RunLog.after
+    after_step = RunLog.after_step
 
-    def interrupted(keeper, *step):
-        after(keeper, *step)
-        if keeper.trainer.images_seen == 12:
+    def interrupted(log, step):
+        after_step(log, step)
+        if step.images_seen == 12:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunLog, "after", interrupted)
+        patch.setattr(RunLog, "after_step", interrupted)
         assert reproduce("fig5") == 130
     assert not list((results / "study").glob("*.json"))
     assert (

@@ -1,4 +1,4 @@
-"""`tessera dynamics run | sweep | figure` and `tessera bench dynamics`, from the outside."""
+"""`tessera dynamics run | sweep | figure`, from the outside."""
 
 import json
 import subprocess
@@ -171,11 +171,6 @@ def test_figures_are_made_and_unknown_ones_refused(tmp_path, capsys):
         assert code == 2 and complaint in err
 
 
-def test_the_benchmark_reports_seconds(capsys):
-    found = record("bench dynamics --cells 4 --seeds 2 --repeats 2", capsys)
-    assert found["runs"] == 32 and 0 < found["seconds"]["min"] <= found["seconds"]["median"]
-
-
 def test_importing_the_dynamics_brings_no_torch():
     modules = (
         "data",
@@ -186,7 +181,6 @@ def test_importing_the_dynamics_brings_no_torch():
         "pairs",
         "sweep",
         "bridge",
-        "bench",
     )
     names = ", ".join(f"tessera.studies.swingby.{name}" for name in modules) + ", tessera.cli.dynamics"
     code = f"import sys, {names}; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"

@@ -1,4 +1,4 @@
-"""The command lines that make again what is on the screen."""
+"""The command lines that make what is on the screen."""
 
 import shlex
 from collections.abc import Sequence
@@ -6,45 +6,41 @@ from collections.abc import Sequence
 import torch
 
 from tessera.app.explorer.models import SessionModel
-from tessera.app.explorer.requests import Drawing, Probing
+from tessera.app.explorer.requests import ProbeRequest, SampleRequest
+from tessera.sampling.compose import NEAR
 
 
-def sample_command(entry: SessionModel, request: Drawing) -> str:
+def sample_command(entry: SessionModel, request: SampleRequest) -> str:
     """The same images, as files."""
-    words = ["tessera", "sample", *entry.origin, *asking_words(entry, request)]
+    words = ["tessera", "sample", *entry.origin, *_options(entry, request)]
     return shlex.join([*words, "--out", f"explored/{entry.name}"])
 
 
-def probe_command(entry: SessionModel, request: Probing) -> str:
-    """The same heat-map and numbers."""
-    words = ["tessera", "explore", "probe", *entry.origin, *asking_words(entry, request)]
-    words += [
-        "--image",
-        str(request.image),
-        "--step",
-        str(request.step),
-        "--at",
-        location_words([request.at]),
-    ]
+def probe_command(entry: SessionModel, request: ProbeRequest) -> str:
+    """The same influence map and numbers."""
+    pixel = ["--image", str(request.image), "--step", str(request.step), "--at", _location_text([request.at])]
+    words = ["tessera", "explore", "probe", *entry.origin, *_options(entry, request), *pixel]
     return shlex.join([*words, "--out", f"explored/{entry.name}-probe"])
 
 
-def asking_words(entry: SessionModel, request: Drawing) -> list[str]:
-    if entry.told == "colors":
-        wanted = ["--colors", ",".join(request.colors)]
+def _options(entry: SessionModel, request: SampleRequest) -> list[str]:
+    if entry.condition_kind == "colors":
+        prompt = ["--colors", ",".join(request.colors)]
     else:
-        wanted = ["--locations", location_words(request.locations if entry.told == "locations" else ())]
-    words = [*wanted, "--each", str(request.each), "--seed", str(request.seed), "--steps", str(request.steps)]
-    if request.how != "plain":
-        words += ["--compose", request.how]
-    if request.how in ("project", "localize"):
+        locations = request.locations if entry.condition_kind == "locations" else ()
+        prompt = ["--locations", _location_text(locations)]
+    words = [*prompt, "--each", str(request.each), "--seed", str(request.seed), "--steps", str(request.steps)]
+    if request.compose != "plain":
+        words += ["--compose", request.compose]
+    if request.compose in NEAR:
         words += ["--radius", str(request.radius)]
     words += ["--device", entry.device.type]
-    if entry.device.type == "cpu":  # sums are rounded in another order by another number of threads
+    # another number of threads adds in another order, and the last bits differ
+    if entry.device.type == "cpu":
         words += ["--threads", str(torch.get_num_threads())]
     return words
 
 
-def location_words(locations: Sequence[tuple[float, float]]) -> str:
+def _location_text(locations: Sequence[tuple[float, float]]) -> str:
     """`0.65,0.65 0.25,0.65`, every digit kept."""
     return " ".join(f"{x!r},{y!r}" for x, y in locations)

@@ -1,4 +1,4 @@
-"""The models a page can choose from, and what it must know of each."""
+"""The models of a session, and what the page shows of each."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,31 +13,29 @@ from tessera.config import EXPERIMENTS
 from tessera.errors import UserError
 from tessera.evaluation.kmax import TrainingRange
 from tessera.evaluation.pipeline import label_of
-from tessera.models.contract import Denoiser
 from tessera.models.loading import open_model, set_precision
 from tessera.models.model_folder import Model, shipped
 from tessera.models.run_snapshots import is_run
-from tessera.sampling.compose import COMPOSE_METHODS, compose_by_name
+from tessera.sampling.compose import COMPOSE_METHODS, Composed, compose_by_name
 from tessera.sampling.prompts import Prompt, own_prompts
 from tessera.studies.clevr.tables import k_max_words
 
-ConditionKind = Literal["locations", "colors", "nothing"]
-AT_ONCE = 64  # images the network denoises together
-FIRST = ("exp1", "exp2", "exp2L", "color")  # shown when no model is named
+ConditionKind = Literal["locations", "colors", "none"]
+BATCH = 64  # images that a composed network denoises together
+FIRST = ("exp1", "exp2", "exp2L", "color")  # of the shipped models, where none is named
 NO_MODELS = (
     "No models come with this version; train one with `tessera train exp1C --preset tiny --out runs/exp1C`,"
     " then call `tessera explore runs/exp1C`."
 )
 
 
-def both_rules(k_max: dict[str, Any]) -> str:
-    """Where extras decide, the rules are far apart."""
+def _k_max_by_rule(k_max: dict[str, Any]) -> str:
     return f"{k_max_words(k_max['paper'])}, by the strict rule {k_max_words(k_max['strict'])}"
 
 
 @dataclass(frozen=True)
 class SessionModel:
-    """A model on show."""
+    """A model the page can sample from."""
 
     name: str  # as the page calls it
     source: str  # as the command line calls it
@@ -45,33 +43,37 @@ class SessionModel:
     device: torch.device
 
     @property
-    def told(self) -> ConditionKind:
+    def condition_kind(self) -> ConditionKind:
         if not self.model.conditioner.dim:
-            return "nothing"
+            return "none"
         return "colors" if isinstance(self.model.conditioner, ColorCounts) else "locations"
 
     @property
-    def hows(self) -> tuple[str, ...]:
-        """The ways of composing that make sense: only what lies somewhere can be near."""
-        return {"locations": COMPOSE_METHODS, "colors": ("plain", "sum"), "nothing": ("plain",)}[self.told]
+    def compose_methods(self) -> tuple[str, ...]:
+        """Colors have no location, so no region can be theirs."""
+        methods = {"locations": COMPOSE_METHODS, "colors": ("plain", "sum"), "none": ("plain",)}
+        return methods[self.condition_kind]
 
     @property
     def training(self) -> TrainingRange:
         return TrainingRange(self.model.max_train_objects, label_of(self.model))
 
-    def denoiser(self, how: str, radius: int) -> Denoiser:
-        if how not in self.hows:
-            raise UserError(f"{self.name} is told {self.told}, which cannot be composed by `{how}`.")
-        return compose_by_name(self.model.denoiser, self.model.conditioner, how, radius, AT_ONCE)
+    def denoiser(self, method: str, radius: int) -> Composed:
+        if method not in self.compose_methods:
+            condition = {"none": "without a condition"}.get(
+                self.condition_kind, f"conditioned on {self.condition_kind}"
+            )
+            raise UserError(f"{self.name} is {condition}, which cannot be composed by `{method}`.")
+        return compose_by_name(self.model.denoiser, self.model.conditioner, method, radius, BATCH)
 
     def prompts(self, locations: Sequence[Any], colors: Sequence[str], each: int, seed: int) -> list[Prompt]:
-        """The images that `tessera sample` makes for the same prompt."""
-        wanted = {"locations": locations, "colors": colors, "nothing": ()}[self.told]
+        """The prompts of `tessera sample`, one per image."""
+        wanted = {"locations": locations, "colors": colors, "none": ()}[self.condition_kind]
         return own_prompts(self.model.conditioner, tuple(wanted), each, seed)
 
     @contextmanager
-    def exactly(self) -> Iterator[None]:
-        """In float32 for a while: gradients deserve it."""
+    def in_float32(self) -> Iterator[None]:
+        """Gradients are computed in float32, whatever the precision of sampling."""
         network: Any = self.model.denoiser
         before = network.precision
         try:
@@ -88,21 +90,21 @@ class SessionModel:
         return {
             "name": self.name,
             "about": EXPERIMENTS[experiment].about if experiment in EXPERIMENTS else "",
-            "told": self.told,
+            "condition_kind": self.condition_kind,
             "size": self.model.size,
             "cells": conditioner.cells if isinstance(conditioner, SpatialConditioner) else None,
             "capacity": conditioner.capacity,
-            "hows": list(self.hows),
+            "compose_methods": list(self.compose_methods),
             "max_train_objects": self.model.max_train_objects,
             "extras_allowed": self.training.extras_allowed,
-            "k_max": both_rules(k_max) if k_max else None,
+            "k_max": _k_max_by_rule(k_max) if k_max else None,
             "images_seen": config.get("images_seen"),
             "weights": sum(p.numel() for p in self.model.denoiser.parameters()),
         }
 
     @property
     def origin(self) -> list[str]:
-        """The words that name this very network on the command line: a run may be trained further."""
+        """The arguments that name this very network on the command line: a run may be trained further."""
         if not is_run(Path(self.source)):
             return [self.source]
         config = self.model.config
@@ -117,7 +119,7 @@ class ModelList:
 
     def __getitem__(self, name: str) -> SessionModel:
         if name not in self.entries:
-            raise UserError(f"There is no model `{name}` here any more; reload the page.")
+            raise UserError(f"There is no model `{name}` in this session any more; reload the page.")
         return self.entries[name]
 
     def __iter__(self) -> Iterator[SessionModel]:
@@ -126,18 +128,18 @@ class ModelList:
 
 def open_models(names: Sequence[str], device: torch.device) -> ModelList:
     """The models called `names`, or those that come with Tessera."""
-    sources = list(dict.fromkeys(names)) or default_names()
+    sources = list(dict.fromkeys(names)) or _default_names()
     titles = distinct([Path(source).name for source in sources])
-    return ModelList([open_session_model(title, source, device) for title, source in zip(titles, sources)])
+    return ModelList([_open_session_model(title, source, device) for title, source in zip(titles, sources)])
 
 
-def open_session_model(title: str, source: str, device: torch.device) -> SessionModel:
+def _open_session_model(title: str, source: str, device: torch.device) -> SessionModel:
     model = open_model(source, None, None, device)
     set_precision(model, "auto", device)
     return SessionModel(title, source, model, device)
 
 
-def default_names() -> list[str]:
+def _default_names() -> list[str]:
     """The study's first models as far as they are shipped, else whatever is."""
     there = shipped()
     names = [name for name in FIRST if name in there] or there
@@ -148,7 +150,8 @@ def default_names() -> list[str]:
 
 def distinct(names: Sequence[str]) -> list[str]:
     """Equal names are numbered: run, run (2)."""
-    return [
-        name if (before := names[:n].count(name)) == 0 else f"{name} ({before + 1})"
-        for n, name in enumerate(names)
-    ]
+    numbered: list[str] = []
+    for n, name in enumerate(names):
+        before = names[:n].count(name)
+        numbered.append(f"{name} ({before + 1})" if before else name)
+    return numbered

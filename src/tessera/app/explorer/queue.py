@@ -1,4 +1,4 @@
-"""People standing in line for one worker: fair to each of them, with a position that is told, and free to leave."""
+"""A queue of jobs for one worker: fair to every page, which sees its position and may leave."""
 
 import asyncio
 import contextlib
@@ -6,34 +6,35 @@ import itertools
 import sys
 import threading
 import traceback
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 
-from tessera.app.explorer.work import Event
+from tessera.app.explorer.session import Event
 from tessera.errors import UserError
 
-MOST_WAITING = 100
-FULL = "Too many people are waiting here; try again in a minute."
+MAX_WAITING = 100
+FULL = "Too many jobs are waiting; try again in a minute."
 
 
 class QueuedJob:
-    """Work for one page. Its events arrive in the server's loop."""
+    """A job of one page. Its events arrive in the server's loop."""
 
     numbers = itertools.count()
 
-    def __init__(self, page: str, work: Iterator[Event]):
-        self.page, self.work, self.number = page, work, next(QueuedJob.numbers)
+    def __init__(self, page: str, events: Iterator[Event]):
+        self.page, self.work, self.number = page, events, next(QueuedJob.numbers)
         self.loop = asyncio.get_running_loop()
         self.events: asyncio.Queue[Event | None] = asyncio.Queue()
         self.left = threading.Event()
 
-    def conditioner(self, event: Event | None) -> None:
-        """From any thread; None means that nothing more will come."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended, so nobody listens
+    def send(self, event: Event | None) -> None:
+        """From any thread; None ends the events."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             self.loop.call_soon_threadsafe(self.events.put_nowait, event)
 
 
 class JobQueue:
-    """Jobs wait here. Everybody's first job comes before anybody's second."""
+    """Every page's first job comes before any page's second."""
 
     def __init__(self) -> None:
         self.waiting: list[QueuedJob] = []
@@ -46,14 +47,14 @@ class JobQueue:
 
     def enter(self, job: QueuedJob) -> None:
         with self.changed:
-            if self.closed or len(self.waiting) >= MOST_WAITING:
+            if self.closed or len(self.waiting) >= MAX_WAITING:
                 raise UserError(FULL)
             self.waiting.append(job)
             self.announce()
             self.changed.notify()
 
     def leave(self, job: QueuedJob) -> None:
-        """Nobody waits for this job any more: it is dropped, or stops after the step it is in."""
+        """The page has gone: its job is dropped, or stops after the current step."""
         job.left.set()
         with self.changed:
             if job in self.waiting:
@@ -65,7 +66,7 @@ class JobQueue:
             self.closed = True
             for job in [*self.waiting, *([self.running] if self.running else [])]:
                 job.left.set()
-                job.conditioner(None)
+                job.send(None)
             self.waiting.clear()
             self.changed.notify()
 
@@ -74,20 +75,19 @@ class JobQueue:
             return {"running": int(self.running is not None), "waiting": len(self.waiting)}
 
     def order(self) -> list[QueuedJob]:
-        """Who comes when: by turn of each page, then by arrival. The page served last has had its turn."""
-        turns = {self.served: 1}
-        ranked = []
+        """Waiting jobs by their number within their page, then by arrival. The page served last counts one more."""
+        jobs_of = Counter({self.served: 1})
+        rank = {}
         for job in self.waiting:
-            turn = turns.get(job.page, 0)
-            turns[job.page] = turn + 1
-            ranked.append((turn, job.number, job))
-        return [job for _, _, job in sorted(ranked, key=lambda entry: entry[:2])]
+            rank[job] = (jobs_of[job.page], job.number)
+            jobs_of[job.page] += 1
+        return sorted(self.waiting, key=rank.__getitem__)
 
     def announce(self) -> None:
-        """Everybody who waits learns how many are before them."""
-        before = int(self.running is not None)
-        for location, job in enumerate(self.order()):
-            job.conditioner({"event": "queue", "ahead": before + location})
+        """Every waiting page gets the number of jobs ahead of its own."""
+        running = int(self.running is not None)
+        for position, job in enumerate(self.order()):
+            job.send({"event": "queue", "ahead": running + position})
 
     # -- the worker ----------------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ class JobQueue:
             try:
                 self.do(job)
             finally:
-                job.conditioner(None)
+                job.send(None)
                 with self.changed:
                     self.running = None
                     self.announce()
@@ -114,34 +114,32 @@ class JobQueue:
             return job
 
     def do(self, job: QueuedJob) -> None:
-        """Every event is told as it comes; an abandoned job ends with the step it is in."""
+        """Send every event as it comes; an abandoned job ends after the current step."""
         try:
-            job.conditioner({"event": "begun"})
+            job.send({"event": "started"})
             for event in job.work:
                 if job.left.is_set():
                     return
-                job.conditioner(event)
-            job.conditioner({"event": "end"})
+                job.send(event)
+            job.send({"event": "end"})
         except UserError as error:
-            job.conditioner({"event": "error", "sentence": str(error)})
-        except Exception as error:  # one page's trouble must not end everybody's
+            job.send({"event": "error", "sentence": str(error)})
+        except Exception as error:  # one page's failure must not end the worker
             traceback.print_exc(file=sys.stderr)
-            job.conditioner(
-                {"event": "error", "sentence": f"The server failed: {type(error).__name__}: {error}."}
-            )
+            job.send({"event": "error", "sentence": f"The server failed: {type(error).__name__}: {error}."})
         finally:
             close = getattr(job.work, "close", None)
             if close:
                 close()
 
 
-async def events_of(line: JobQueue, job: QueuedJob) -> AsyncIterator[Event]:
-    """A job's events; who stops listening leaves the line."""
+async def events_of(queue: JobQueue, job: QueuedJob) -> AsyncIterator[Event]:
+    """A job's events. A page that stops reading leaves the queue."""
     try:
-        line.enter(job)
+        queue.enter(job)
         while (event := await job.events.get()) is not None:
             yield event
     except UserError as error:
         yield {"event": "error", "sentence": str(error)}
     finally:
-        line.leave(job)
+        queue.leave(job)

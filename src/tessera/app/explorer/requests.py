@@ -1,15 +1,15 @@
-"""What a page may ask for, checked before anybody waits for it."""
+"""The requests of a page, checked before they enter the queue."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tessera.sampling.compose import ComposeMethod
+from tessera.sampling.compose import NEAR, ComposeMethod
 
-MOST_OBJECTS, MOST_EACH, MOST_STEPS, MOST_RADIUS = 64, 8, 128, 15
-MOST_SEED = 2**31 - 1
-BEYOND = {  # what pydantic calls a value beyond its limit, in our words
+MAX_OBJECTS, MAX_EACH, MAX_STEPS, MAX_RADIUS = 64, 8, 128, 15
+MAX_SEED = 2**31 - 1
+OUT_OF_RANGE = {  # sentences for the kinds of error that pydantic reports
     "greater_than_equal": "must be at least {ge}, not {given}",
     "less_than_equal": "must be at most {le}, not {given}",
     "less_than": "must be less than {lt}, not {given}",
@@ -19,43 +19,43 @@ BEYOND = {  # what pydantic calls a value beyond its limit, in our words
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class Drawing(BaseModel):
-    """What is on the screen: which models draw what, and how."""
+class SampleRequest(BaseModel):
+    """Which models sample which prompt, and how."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     models: Annotated[tuple[str, ...], Field(min_length=1, max_length=16)]
-    locations: Annotated[tuple[tuple[Share, Share], ...], Field(max_length=MOST_OBJECTS)] = ()
-    colors: Annotated[tuple[str, ...], Field(max_length=MOST_OBJECTS)] = ()
-    seed: Annotated[int, Field(ge=0, le=MOST_SEED)] = 0
-    each: Annotated[int, Field(ge=1, le=MOST_EACH)] = 1
-    steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] = 18
-    how: ComposeMethod = "plain"
-    radius: Annotated[int, Field(ge=0, le=MOST_RADIUS)] = 2
+    locations: Annotated[tuple[tuple[Share, Share], ...], Field(max_length=MAX_OBJECTS)] = ()
+    colors: Annotated[tuple[str, ...], Field(max_length=MAX_OBJECTS)] = ()
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
+    each: Annotated[int, Field(ge=1, le=MAX_EACH)] = 1
+    steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] = 18
+    compose: ComposeMethod = "plain"
+    radius: Annotated[int, Field(ge=0, le=MAX_RADIUS)] = 2
 
     def key(self, name: str) -> tuple[Any, ...]:
-        """Everything a model's images depend on."""
-        radius = None if self.how in ("plain", "sum") else self.radius
-        return (name, self.locations, self.colors, self.seed, self.each, self.steps, self.how, radius)
+        """Everything on which the images of the model `name` depend."""
+        radius = self.radius if self.compose in NEAR else None
+        return (name, self.locations, self.colors, self.seed, self.each, self.steps, self.compose, radius)
 
 
-class Watching(Drawing):
-    """One image of every model on its way out of the noise."""
+class TrajectoryRequest(SampleRequest):
+    """One image of every model at all its noise levels."""
 
-    image: Annotated[int, Field(ge=0, lt=MOST_EACH)] = 0
+    image: Annotated[int, Field(ge=0, lt=MAX_EACH)] = 0
 
 
-class Probing(Watching):
+class ProbeRequest(TrajectoryRequest):
     """One pixel of that image at one noise level."""
 
-    step: Annotated[int, Field(ge=0, lt=MOST_STEPS)]
+    step: Annotated[int, Field(ge=0, lt=MAX_STEPS)]
     at: tuple[Share, Share]  # the location (x, y) whose pixel is probed
 
 
 def first_complaint(errors: Sequence[Any]) -> str:
-    """What a request does wrong, in one sentence."""
+    """The first error of a request, in one sentence."""
     error = errors[0]
     where = ".".join(str(part) for part in error["loc"] if part != "body")
-    if complaint := BEYOND.get(error["type"]):
+    if complaint := OUT_OF_RANGE.get(error["type"]):
         return f"The request does not fit: {where} {complaint.format(given=error['input'], **error['ctx'])}."
     return f"The request does not fit: {where + ': ' if where else ''}{error['msg'].rstrip('.')}."

@@ -1,4 +1,4 @@
-"""Scores of a model's images, with boxes to draw."""
+"""The detector's score of each image, with boxes to draw."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,16 +15,17 @@ from tessera.render.image_io import to_float, to_uint8
 from tessera.sampling.prompts import Prompt
 
 
-def evaluated(
+def score_records(
     detector: ObjectDetector, entry: SessionModel, prompts: Sequence[Prompt], images: Tensor
 ) -> list[dict[str, Any]]:
-    """One record per image (N, 3, H, W). The detector gets 8-bit images, as it would from files."""
+    """One record per image (N, 3, H, W), rounded to 8 bits as in files."""
     scores = score_images(detector, to_float(to_uint8(images)), prompts)
     return [_record(entry, prompt, score) for prompt, score in zip(prompts, scores)]
 
 
 def _record(entry: SessionModel, prompt: Prompt, score: ImageScore) -> dict[str, Any]:
-    location_of = {detection: location for location, detection in score.pairs}
+    target_of = {detection: target for target, detection in score.pairs}
+    by_color, side = entry.condition_kind == "colors", entry.model.size
     counts = {name: getattr(score, name) for name in ("wanted", "missing", "extra", "malformed", "reason")}
     return {
         "ok": score.succeeds(entry.training.extras_allowed),
@@ -32,13 +33,13 @@ def _record(entry: SessionModel, prompt: Prompt, score: ImageScore) -> dict[str,
         **counts,
         "ood": score.ood_score,
         "filled": score.found,
-        "prompts": wanted_colors(prompt.colors) if prompt.colors else list(prompt.targets),
+        "targets": wanted_colors(prompt.colors) if by_color else list(prompt.targets),
         "detections": [
             {
-                "what": describe(detection),
+                "description": describe(detection),
                 "location": list(detection.location),
-                "box": box_of(detection, entry.model.size),
-                "location_index": location_of.get(number),
+                "box": _box(detection, side),
+                "target": target_of.get(number),
                 "well_formed": is_well_formed(detection),
             }
             for number, detection in enumerate(score.detections)
@@ -46,7 +47,7 @@ def _record(entry: SessionModel, prompt: Prompt, score: ImageScore) -> dict[str,
     }
 
 
-def box_of(detection: Detection, side: int) -> list[float]:
+def _box(detection: Detection, side: int) -> list[float]:
     """Left, top, right and bottom in [0, 1]."""
     (x, y), (half_x, half_y) = detection.location, half_sides(detection, image_aspect(side, side))
     return [x - half_x, y - half_y, x + half_x, y + half_y]

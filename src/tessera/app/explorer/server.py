@@ -1,4 +1,4 @@
-"""The page and its wires: one FastAPI application, answers as server-sent events, nothing from outside."""
+"""The server of the page: one FastAPI application, answers as server-sent events, no resources from elsewhere."""
 
 import asyncio
 import errno
@@ -22,8 +22,8 @@ from starlette.types import Receive, Scope, Send
 
 from tessera.app.explorer import requests
 from tessera.app.explorer.queue import JobQueue, QueuedJob, events_of
-from tessera.app.explorer.requests import Drawing, Probing, Watching, first_complaint
-from tessera.app.explorer.work import Event, Session
+from tessera.app.explorer.requests import ProbeRequest, SampleRequest, TrajectoryRequest, first_complaint
+from tessera.app.explorer.session import Event, Session
 from tessera.console import say
 from tessera.errors import UserError
 from tessera.provenance import device_name, provenance
@@ -32,8 +32,8 @@ from tessera.scenes.vocabulary import COLORS, LOCATIONS
 
 PAGE = Path(__file__).parent / "page"
 PULSE_SECONDS = 5.0
-QUIET_SECONDS = 15.0  # after so long without an event a comment shows whether somebody still listens
-EVERYWHERE = ("0.0.0.0", "::")
+QUIET_SECONDS = 15.0  # after so long without an event a comment checks the connection
+ALL_INTERFACES = ("0.0.0.0", "::")
 POLICY = (
     "default-src 'self'; img-src 'self' data: blob:; style-src 'self';"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -41,20 +41,20 @@ POLICY = (
 
 
 class Explorer:
-    """The state of one server: its studio, its line, and a name that changes when it is started anew."""
+    """The state of one server: its session, its queue, and an id that changes when it restarts."""
 
     def __init__(self, session: Session):
-        self.session, self.line = session, JobQueue()
+        self.session, self.queue = session, JobQueue()
         self.boot = secrets.token_hex(6)
         self.palette = palette()
         self.closing = asyncio.Event()
 
     def close(self) -> None:
         self.closing.set()
-        self.line.close()
+        self.queue.close()
 
     def hello(self) -> dict[str, Any]:
-        """Everything the page must know before it asks for anything."""
+        """What the page needs before its first request."""
         device = next(iter(self.session.models)).device
         return {
             "boot": self.boot,
@@ -62,27 +62,27 @@ class Explorer:
             "models": [entry.card() for entry in self.session.models],
             "locations": LOCATIONS,
             "colors": {name: "#{:02x}{:02x}{:02x}".format(*rgb) for name, rgb in COLORS.items()},
-            "hows": COMPOSE_METHODS,
+            "compose_methods": COMPOSE_METHODS,
             "limits": {
-                "objects": requests.MOST_OBJECTS,
-                "each": requests.MOST_EACH,
-                "steps": requests.MOST_STEPS,
-                "radius": requests.MOST_RADIUS,
-                "seed": requests.MOST_SEED,
+                "objects": requests.MAX_OBJECTS,
+                "each": requests.MAX_EACH,
+                "steps": requests.MAX_STEPS,
+                "radius": requests.MAX_RADIUS,
+                "seed": requests.MAX_SEED,
             },
             "defaults": {"each": 1, "steps": 18} if device.type == "cpu" else {"each": 4, "steps": 32},
             **self.palette,
             "provenance": provenance(device),
         }
 
-    def events(self, page: str, work: Iterator[Event]) -> StreamingResponse:
+    def events(self, page: str, job: Iterator[Event]) -> StreamingResponse:
         """A job's events, sent as they come."""
-        return stream(kept_alive(events_of(self.line, QueuedJob(page, work))))
+        return stream(kept_alive(events_of(self.queue, QueuedJob(page, job))))
 
     async def pulse(self) -> AsyncIterator[Event]:
-        """Tells the page that the server is there, and which one it is."""
+        """Says that the server is running, and which one it is."""
         while not self.closing.is_set():
-            yield {"event": "pulse", "boot": self.boot, **self.line.load()}
+            yield {"event": "pulse", "boot": self.boot, **self.queue.load()}
             try:
                 await asyncio.wait_for(self.closing.wait(), PULSE_SECONDS)
             except TimeoutError:
@@ -90,7 +90,7 @@ class Explorer:
 
 
 def palette() -> dict[str, Any]:
-    """The colors of the figures, so that page and figures look alike."""
+    """The colors of the figures, for the page."""
     import matplotlib
     from matplotlib.colors import to_hex
 
@@ -123,7 +123,7 @@ async def kept_alive(events: AsyncIterator[Event]) -> AsyncIterator[Event | None
 
 
 class EventStream(StreamingResponse):
-    """Lets go of its events as soon as the page is gone, not when their generator is collected some time later."""
+    """Closes its events as soon as the page is gone, not when their generator is collected."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -155,14 +155,9 @@ def as_text(event: Event) -> str:
 
 def make_app(explorer: Explorer, host: str = "127.0.0.1") -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    if host not in EVERYWHERE:  # a stranger's page must not reach us under a name of its own
-        ours = [
-            "127.0.0.1",
-            "localhost",
-            host,
-            "[",
-        ]  # "[": all that is left of an IPv6 address without its colons
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=ours)
+    if host not in ALL_INTERFACES:  # DNS rebinding: no other page may reach this server under its own name
+        # "[" is all that is left of an IPv6 address without its colons
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", host, "["])
     app.middleware("http")(with_policy)
     app.add_exception_handler(RequestValidationError, refuse)
     add_routes(app, explorer)
@@ -181,33 +176,33 @@ def add_routes(app: FastAPI, explorer: Explorer) -> None:
     async def pulse() -> StreamingResponse:
         return stream(explorer.pulse())
 
-    @app.post("/api/draw")
-    async def draw(request: Drawing, x_page: str = Header("")) -> StreamingResponse:
-        return explorer.events(x_page, session.draw(request))
+    @app.post("/api/sample")
+    async def sample(request: SampleRequest, x_page: str = Header("")) -> StreamingResponse:
+        return explorer.events(x_page, session.sample(request))
 
-    @app.post("/api/watch")
-    async def watch(request: Watching, x_page: str = Header("")) -> StreamingResponse:
-        if found := session.cached(request):  # no work, so no waiting
-            return stream(at_once(partial(session.watch_cached, request, found)))
-        return explorer.events(x_page, session.watch(request))
+    @app.post("/api/trajectory")
+    async def trajectory(request: TrajectoryRequest, x_page: str = Header("")) -> StreamingResponse:
+        if found := session.cached(request):  # nothing to compute, so no queue
+            return stream(at_once(partial(session.cached_trajectory, request, found)))
+        return explorer.events(x_page, session.trajectory(request))
 
     @app.post("/api/probe")
-    async def probe(request: Probing, x_page: str = Header("")) -> StreamingResponse:
+    async def probe(request: ProbeRequest, x_page: str = Header("")) -> StreamingResponse:
         return explorer.events(x_page, session.probe(request))
 
 
-async def at_once(conditioner: Callable[[], list[Event]]) -> AsyncIterator[Event]:
-    """Events that wait for nobody, made beside the loop: images take a while to encode."""
-    for event in [*await asyncio.to_thread(conditioner), {"event": "end"}]:
+async def at_once(make_events: Callable[[], list[Event]]) -> AsyncIterator[Event]:
+    """Events outside the queue, made in a thread, since encoding images takes a while."""
+    for event in [*await asyncio.to_thread(make_events), {"event": "end"}]:
         yield event
 
 
 async def with_policy(request: Request, call_next: Callable) -> Response:
-    """The browser itself forbids the page to reach anything but this server."""
+    """The browser lets the page reach nothing but this server."""
     response = await call_next(request)
     response.headers["Content-Security-Policy"] = POLICY
     response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers.setdefault("Cache-Control", "no-cache")  # a newer version is seen at once
+    response.headers.setdefault("Cache-Control", "no-cache")  # a newer version of the page is loaded at once
     return response
 
 
@@ -220,7 +215,7 @@ async def refuse(request: Request, error: Exception) -> JSONResponse:
 
 
 class Server(uvicorn.Server):
-    """Ends open streams before it waits for them to end."""
+    """Closes open streams before it waits for them to end."""
 
     def __init__(self, explorer: Explorer, host: str):
         self.explorer = explorer
@@ -234,12 +229,12 @@ class Server(uvicorn.Server):
 
 def serve(session: Session, host: str, port: int, open_browser: bool = False) -> None:
     """Until Ctrl-C."""
-    door = bind(host, port)
-    url = address(host, door.getsockname()[1])
+    listening = bind(host, port)
+    url = address(host, listening.getsockname()[1])
     say(f"The explorer is at {url} (Ctrl-C ends it).")
     if open_browser:
-        webbrowser.open(url)  # the socket listens already: the page waits a moment rather than fails
-    Server(Explorer(session), host).run(sockets=[door])
+        webbrowser.open(url)  # the socket listens already, so the page waits a moment rather than fails
+    Server(Explorer(session), host).run(sockets=[listening])
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -260,5 +255,5 @@ def check_port(port: int) -> None:
 
 
 def address(host: str, port: int) -> str:
-    shown = "127.0.0.1" if host in EVERYWHERE else f"[{host}]" if ":" in host else host
+    shown = "127.0.0.1" if host in ALL_INTERFACES else f"[{host}]" if ":" in host else host
     return f"http://{shown}:{port}/"

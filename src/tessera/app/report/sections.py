@@ -7,13 +7,13 @@ from typing import Any
 from tessera.analysis.scatter import FEWEST as FEWEST_POINTS
 from tessera.analysis.scatter import Point, scatter_record
 from tessera.app.report.columns import ReportColumn, ReportData
-from tessera.app.report.documentation_tables import Results
 from tessera.app.report.tables_html import HtmlTable, interval, mean, percent, without_empty_columns, yes_no
 from tessera.app.report.verdict import Conclusion, Reach, look_of, reach_of, verdict
 from tessera.errors import UserError
 from tessera.evaluation.calibrate import calibration_rows, load_calibration
+from tessera.files import read_json
 from tessera.scenes.vocabulary import LOCATIONS
-from tessera.studies.clevr.tables import STUDY_TABLES, k_max_words, span_words
+from tessera.studies.clevr.tables import k_max_words, span_words, training_table
 
 NOT_MEASURED = "not measured"
 LOOKS = {
@@ -483,6 +483,6 @@ def study_sheets(found: ReportData) -> list[HtmlTable]:
     sheets = []
     for folder in found.studies:
         for name, title in STUDY_TITLES.items():
-            head, *rows = STUDY_TABLES[name](Results(folder))
+            head, *rows = training_table(name, read_json(folder / "study.json"))
             sheets.append(HtmlTable(title, head, rows))
     return sheets

@@ -77,7 +77,7 @@ def train_cifar(
     with run.alone(), gentle_stop() as stop:
         run.resume(trainer)
         run.trim_log(trainer.images_seen)
-        keeper = RunLog(run, trainer)
+        log = RunLog(run, trainer)
         on_device = images.images.to(device)
         steps = shuffled_steps(
             len(images), training.batch, trainer.images_seen // training.batch, training.seed
@@ -85,9 +85,9 @@ def train_cifar(
         while trainer.images_seen < training.total and not stop.requested:
             step = trainer.step(cifar_batch(on_device, next(steps), trainer.images_seen))
             stop.patient = True
-            keeper.after(step.loss, step.lr)
+            log.after_step(step)
             on_step(step.images_seen)
-        if not keeper.finish().finished:
+        if not log.finish().finished:
             raise UserError(f"Stopped before the end; the same command carries on in {folder}.")
     return load_run(folder, device=device)
 

@@ -16,7 +16,7 @@ from tessera.analysis.locality import LocalityConfig, conditional_locality_alone
 from tessera.conditioning import SpatialConditioner
 from tessera.config import Settings, format_count
 from tessera.console import say
-from tessera.devices import taken_memory
+from tessera.devices import precision_on, taken_memory
 from tessera.errors import UserError
 from tessera.evaluation.kmax import TrainingRange
 from tessera.evaluation.pipeline import EvaluationConfig, Evaluator, ScoredSamples, quality
@@ -32,7 +32,8 @@ from tessera.studies.clevr.runs import FORMAT, StudyPaths, StudyRun, evenly
 from tessera.training.distributed import ALONE
 from tessera.training.progress_bar import ProgressBar
 from tessera.training.run_folder import Outcome, RunFolder, train_run
-from tessera.training.trainer import Trainer, chosen_precision, chosen_strategy, forget_compiled
+from tessera.training.strategies import chosen_strategy, forget_compiled
+from tessera.training.trainer import Trainer
 
 Keep = Literal["everything", "averages", "last"]
 LOCALITY = LocalityConfig(k=4, images=8, scenes=4, source="truth")  # how locality is measured along training
@@ -276,7 +277,7 @@ def training_record(job: StudyRun, run: RunFolder, model: Model, device: torch.d
         "images_per_second": round(seen / seconds, 1) if seconds else None,
         "loss": last.get("loss"),
         "weights": sum(p.numel() for p in model.denoiser.parameters()),
-        "precision": chosen_precision(job.settings.training, device),
+        "precision": precision_on(device, job.settings.training.precision),
         "compiled": chosen_strategy(job.settings.training, device) != "eager",
         "peak_memory_bytes": taken_memory(device),
     }

@@ -1,9 +1,9 @@
-"""The table of swing-by in a diffusion model, for the terminal and the docs."""
+"""The table of swing-by in a diffusion model."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tessera.rows import Rows, or_not_run
+from tessera.rows import Rows
 
 HEADS = ("gap", "trainings", "first learned", "error at the end", "rise", "by chance, 95%", "p", "swing-by")
 
@@ -25,11 +25,3 @@ def swingby_row(gap: Mapping[str, Any]) -> Sequence[str]:
         f"{gap['p']:.3f}",
         "yes" if gap["swing_by"] else "no",
     )
-
-
-def swingby(results: Any) -> Rows:
-    record = results.one("swingby")
-    return or_not_run(swingby_rows(record["gaps"] if record else []))
-
-
-DYNAMICS_TABLES: dict[str, Callable[[Any], Rows]] = {"swingby": swingby}

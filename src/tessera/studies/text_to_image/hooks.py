@@ -9,8 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tessera.analysis.hooks import first_tensor
-from tessera.analysis.recording import FeatureRecording, Keep, checked_levels
+from tessera.analysis.hooks import _first_tensor as first_tensor
+from tessera.analysis.recording import FeatureRecording, Keep
 from tessera.errors import UserError
 from tessera.studies.text_to_image.pipeline import Sdxl
 
@@ -91,7 +91,7 @@ def listen(
     pipeline's own guided call passes the unconditional half of a batch first; `half` picks one.
     """
     blocks = chosen_blocks(sdxl.unet, layers)
-    seen = FeatureRecording(list(blocks), keep, checked_levels(sigmas))
+    seen = FeatureRecording(list(blocks), keep, sigmas)
     with ExitStack() as stack:
         if sigmas is not None:
             stack.callback(watch_time(sdxl, seen, half).remove)
@@ -133,7 +133,7 @@ def watch_time(sdxl: Sdxl, seen: FeatureRecording, half: Half) -> Any:
         time = time.to(table).clamp(0, len(table) - 1)
         low = time.floor().long().clamp(max=len(table) - 2)
         level = torch.lerp(table[low], table[low + 1], time - low).exp()
-        seen.now = level if len(level) == 1 else halved(level, half)
+        seen.pass_sigmas = level if len(level) == 1 else halved(level, half)
 
     return sdxl.unet.register_forward_pre_hook(note, with_kwargs=True)
 

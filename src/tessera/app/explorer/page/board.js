@@ -1,4 +1,4 @@
-// The grid on which objects are placed: one cell has the keyboard's focus, arrows move it, space toggles.
+// The grid of locations: one cell has the keyboard focus, arrows move it, space adds or removes an object.
 
 import { textOn } from "./paint.js";
 
@@ -12,12 +12,12 @@ export class Board {
     root.addEventListener("keydown", (event) => this.pressed(event));
   }
 
-  build(cells, studied) {
+  build(cells, marked) {
     if (this.cells === cells) return;
     this.cells = cells;
     this.current = [Math.floor(cells / 2), Math.floor(cells / 2)];
     this.root.style.setProperty("--cells", cells);
-    const known = new Set(studied.map((location) => this.cellOf(location).join()));
+    const known = new Set(marked.map((location) => this.cellOf(location).join()));
     this.root.replaceChildren(...Array.from({ length: cells }, (_, row) => this.row(row, known)));
   }
 
@@ -35,16 +35,16 @@ export class Board {
     return line;
   }
 
-  /** Rows of numbers and inks: which object stands in which cell. */
+  /** The number and color of the object in each cell. */
   render(locations, inkOf) {
-    const held = new Map();
+    const objectsAt = new Map();
     locations.forEach((location, n) => {
       const key = this.cellOf(location).join();
-      held.set(key, [...(held.get(key) ?? []), n]);
+      objectsAt.set(key, [...(objectsAt.get(key) ?? []), n]);
     });
     for (const cell of this.root.querySelectorAll("[role=gridcell]")) {
       const at = [Number(cell.dataset.row), Number(cell.dataset.col)];
-      const objects = held.get(at.join()) ?? [];
+      const objects = objectsAt.get(at.join()) ?? [];
       cell.classList.toggle("filled", objects.length > 0);
       cell.textContent = objects.length ? objects[0] + 1 : "";
       cell.style.setProperty("--object", objects.length ? inkOf(objects[0]) : "");

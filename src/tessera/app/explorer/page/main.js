@@ -1,22 +1,22 @@
-// The page: what the person does becomes state, state becomes requests, answers become images.
+// The page: input becomes state, state becomes requests, answers become images.
 
 import { Board } from "./board.js";
 import { commands, saveJson, savePng } from "./export.js";
-import { Column, sigmaWords } from "./models.js";
+import { Column, formatSigma } from "./models.js";
 import * as paint from "./paint.js";
-import { inWords, parseLocations, parseWhole, remember, restore, state, store, undo } from "./state.js";
+import { locationText, parseLocations, parseWhole, remember, restore, state, store, undo } from "./state.js";
 import { hello, job, Lost, pulse, Refused } from "./wire.js";
 
 const $ = (id) => document.getElementById(id);
 const HINTS = {
-  plain: "The network is asked about all conditions at once.",
-  sum: "Scores of single conditions are added up.",
-  project: "Each region from a pass told only its own condition (Lemma 1).",
-  localize: "Each cell from a pass told only the conditions near it.",
+  plain: "One call of the network with all conditions.",
+  sum: "The scores of single conditions are added up.",
+  project: "Each region from a call with its own condition only (Lemma 1).",
+  localize: "Each cell from a call with only the conditions near it.",
 };
 const NAMES = { plain: "Off", sum: "Sum", project: "Project", localize: "Localize" };
-const BUSY = { draw: "Drawing", watch: "Drawing", probe: "Probing" };
-const MODES = { locations: "Locations", colors: "Colors", nothing: "Nothing" };
+const BUSY = { sample: "Sampling", trajectory: "Sampling", probe: "Probing" };
+const MODES = { locations: "Locations", colors: "Colors", none: "None" };
 
 const middling = matchMedia("(min-width: 560px) and (max-width: 820px)");
 const wide = matchMedia("(min-width: 821px)");
@@ -25,19 +25,19 @@ let facts = null;
 let columns = [];
 let boot = null;
 let connected = false;
-let drawn = null; // the request whose images are on the screen; without "at every change" it is not the state's
-let interrupted = false; // a drawing that the server took with it
-const running = { draw: null, watch: null, probe: null };
+let sampled = null; // the request whose images are on the screen; without "after every change" it is not the state's
+let interrupted = false; // whether the server went away while it sampled
+const running = { sample: null, trajectory: null, probe: null };
 const board = new Board($("board"), { onToggle: toggle });
 
-// --- what is asked -------------------------------------------------------------------------------------------
+// --- the prompt -------------------------------------------------------------------------------------------
 
-const shown = () => columns.filter((column) => column.card.told === state.mode && !state.hidden.includes(column.card.name));
+const shown = () => columns.filter((column) => column.card.condition_kind === state.mode && !state.hidden.includes(column.card.name));
 
-function drawing() {
-  const { seed, each, steps, how, radius } = state;
+function request() {
+  const { seed, each, steps, compose, radius } = state;
   const wanted = state.mode === "colors" ? { colors: state.colors } : { locations: state.locations };
-  return { models: shown().map((column) => column.card.name), ...wanted, seed, each, steps, how, radius };
+  return { models: shown().map((column) => column.card.name), ...wanted, seed, each, steps, compose, radius };
 }
 
 function toggle(cell) {
@@ -67,33 +67,33 @@ function setColor(name, by) {
 
 let timer = null;
 
-/** The prompt or the way of sampling is another one. */
+/** After a change of the prompt or of the sampling. */
 function changed() {
   store();
   render();
-  if (state.auto) drawSoon();
+  if (state.auto) sampleSoon();
   else rest();
 }
 
-function drawSoon() {
+function sampleSoon() {
   clearTimeout(timer);
-  timer = setTimeout(draw, 200);
+  timer = setTimeout(sample, 200);
   for (const one of shown()) one.begin();
-  status("busy", "Drawing");
+  status("busy", "Sampling");
 }
 
 // --- jobs ------------------------------------------------------------------------------------------------------
 
-/** Run a job, in location of an older one of its kind; the server drops what nobody listens to. */
-async function work(kind, path, body, answer) {
+/** Run a job in place of an older one of its kind, which the server then drops. */
+async function run(kind, path, body, answer) {
   running[kind]?.abort();
   const stop = (running[kind] = new AbortController());
   try {
     if (!body.models.length) return false;
     for await (const event of job(path, body, stop.signal)) {
       if (stop.signal.aborted) return false;
-      if (event.event === "queue") status("busy", queueWords(event.ahead));
-      else if (event.event === "begun") status("busy", BUSY[kind]);
+      if (event.event === "queue") status("busy", queueText(event.ahead));
+      else if (event.event === "started") status("busy", BUSY[kind]);
       else if (event.event === "refused") column(event.model)?.refused(event.sentence);
       else await answer(event);
     }
@@ -104,11 +104,11 @@ async function work(kind, path, body, answer) {
     return false;
   } finally {
     if (running[kind] === stop) running[kind] = null;
-    setTimeout(rest); // not before the caller has begun what follows
+    setTimeout(rest); // after the caller has started what follows
   }
 }
 
-/** The status when nothing goes on and nothing is about to. */
+/** The status when no job runs and none is about to. */
 function rest() {
   if (!timer && !probeTimer && !Object.values(running).some(Boolean)) status(connected ? "well" : "lost");
 }
@@ -117,56 +117,56 @@ function failed(error, kind) {
   if (error instanceof Refused) notice(error.message);
   else if (error instanceof Lost) interrupted = true;
   else throw error;
-  if (kind === "draw") for (const one of shown()) one.progress(1);
+  if (kind === "sample") for (const one of shown()) one.progress(1);
 }
 
 const column = (name) => columns.find((one) => one.card.name === name);
 
-const queueWords = (ahead) =>
-  ahead === 0 ? "You are next" : ahead === 1 ? "One job is before yours" : `${ahead} jobs are before yours`;
+const queueText = (ahead) =>
+  ahead === 0 ? "Your job is next" : ahead === 1 ? "One job is ahead of yours" : `${ahead} jobs are ahead of yours`;
 
-async function draw() {
+async function sample() {
   clearTimeout(timer);
   timer = null;
-  stopWatching();
+  stopMeasuring();
   for (const one of shown()) one.begin();
-  status("busy", "Drawing");
-  drawn = drawing();
-  const whole = await work("draw", "/api/draw", drawn, async (event) => {
+  status("busy", "Sampling");
+  sampled = request();
+  const whole = await run("sample", "/api/sample", sampled, async (event) => {
     if (event.event === "step") await column(event.model)?.step(event);
     if (event.event === "done") await column(event.model)?.done(event);
   });
   if (!whole) return;
   announce();
-  renderHows();
+  renderMethods();
   renderBackdrop();
   renderLevels();
-  look();
+  measure();
 }
 
-/** The image itself behind the grid, so that one sees where a location is. */
+/** The first image behind the grid, to show where a location is. */
 function renderBackdrop() {
   const first = shown().find((one) => one.images);
   if (first) paint.show($("backdrop"), first.images[first.number]);
 }
 
-/** Verdicts in the status line, for those who do not see the images. */
+/** Scores in the status line, for screen readers. */
 function announce() {
-  const words = shown().filter((one) => one.verdict).map((one) => `${one.card.name} ${one.verdict.found} of ${one.verdict.wanted}`);
-  drawnWords = words.length ? `Found by the detector: ${words.join(", ")}` : "";
+  const found = shown().filter((one) => one.score).map((one) => `${one.card.name} ${one.score.found} of ${one.score.wanted}`);
+  scoreText = found.length ? `Found by the detector: ${found.join(", ")}` : "";
 }
 
-let drawnWords = "";
+let scoreText = "";
 
-function stopWatching() {
-  for (const kind of ["watch", "probe"]) running[kind]?.abort();
+function stopMeasuring() {
+  for (const kind of ["trajectory", "probe"]) running[kind]?.abort();
 }
 
-/** The inside of the images on the screen: their way out of the noise, and the probe if there is one. */
-async function look() {
+/** The trajectories of the images on the screen, and the probe if there is one. */
+async function measure() {
   const ready = shown().filter((one) => one.result);
-  const body = { ...drawn, models: ready.map((one) => one.card.name), image: state.image };
-  const whole = await work("watch", "/api/watch", body, (event) => event.event === "way" && column(event.model)?.watched(event));
+  const body = { ...sampled, models: ready.map((one) => one.card.name), image: state.image };
+  const whole = await run("trajectory", "/api/trajectory", body, (event) => event.event === "trajectory" && column(event.model)?.showTrajectory(event));
   if (whole) probe();
 }
 
@@ -182,17 +182,17 @@ async function probe() {
   clearTimeout(probeTimer);
   probeTimer = null;
   const ready = shown().filter((one) => one.result && !one.probeFits());
-  if (!state.probe || state.step === null || !ready.length || running.draw) return rest();
-  const body = { ...drawn, models: ready.map((one) => one.card.name), image: state.image, step: state.step, at: state.probe };
+  if (!state.probe || state.step === null || !ready.length || running.sample) return rest();
+  const body = { ...sampled, models: ready.map((one) => one.card.name), image: state.image, step: state.step, at: state.probe };
   status("busy", "Probing");
-  await work("probe", "/api/probe", body, (event) => event.event === "probed" && column(event.model)?.measured(event));
+  await run("probe", "/api/probe", body, (event) => event.event === "probe" && column(event.model)?.showProbe(event));
 }
 
 function setProbe(location, now) {
   state.probe = location;
   store();
   for (const one of shown()) one.render();
-  renderProbeWords();
+  renderProbeText();
   if (now) probe();
   else probeSoon();
 }
@@ -203,7 +203,7 @@ function pick(number, model) {
   for (const one of shown()) one.render();
   renderBackdrop();
   column(model)?.find(".thumbs [aria-pressed=true]")?.focus();
-  look();
+  measure();
 }
 
 // --- noise levels ------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ function setLevel(step) {
   store();
   renderLevels();
   for (const one of shown()) {
-    one.renderWay();
+    one.renderTrajectory();
     one.renderProbe();
   }
   probeSoon();
@@ -230,7 +230,7 @@ function renderLevels() {
   state.step = Math.min(state.step, levels.length - 1);
   $("level").max = levels.length - 1;
   $("level").value = state.step;
-  const [sigma, step] = [sigmaWords(levels[state.step]), `step ${state.step + 1} of ${levels.length}`];
+  const [sigma, step] = [formatSigma(levels[state.step]), `step ${state.step + 1} of ${levels.length}`];
   $("level-value").querySelector("b").textContent = `σ = ${sigma}`;
   $("level-value").querySelector("span").textContent = step;
   $("level").setAttribute("aria-valuetext", `sigma ${sigma}, ${step}`);
@@ -277,16 +277,16 @@ function stopPlaying() {
 
 // --- what is shown ---------------------------------------------------------------------------------------------
 
-function status(kind, words) {
-  const resting = connected ? restingWords() : "The server cannot be reached; trying again";
+function status(kind, message) {
+  const resting = connected ? restingText() : "The server cannot be reached; trying again";
   $("status").dataset.kind = kind;
-  const text = words ?? resting;
+  const text = message ?? resting;
   if ($("status").lastElementChild.textContent !== text) $("status").lastElementChild.textContent = text;
 }
 
-function restingWords() {
-  if (drawn && JSON.stringify(drawing()) !== JSON.stringify(drawn)) return "Changed but not drawn yet: press Draw";
-  return drawnWords || `Connected, computing on ${facts?.device ?? "…"}`;
+function restingText() {
+  if (sampled && JSON.stringify(request()) !== JSON.stringify(sampled)) return "Changed but not sampled yet: press Sample";
+  return scoreText || `Connected, computing on ${facts?.device ?? "…"}`;
 }
 
 function notice(sentence) {
@@ -294,24 +294,24 @@ function notice(sentence) {
   $("notice").firstElementChild.textContent = sentence ?? "";
 }
 
-function complain(id, fields, sentence) {
+function showError(id, fields, sentence) {
   $(id).hidden = !sentence;
   $(id).textContent = sentence ?? "";
   for (const [field, wrong] of Object.entries(fields)) $(field).setAttribute("aria-invalid", String(wrong));
 }
 
 function render() {
-  for (const mode of Object.keys(MODES)) $(`ask-${mode}`).hidden = state.mode !== mode;
+  for (const mode of Object.keys(MODES)) $(`prompt-${mode}`).hidden = state.mode !== mode;
   renderLocations();
   renderColors();
-  renderHows();
+  renderMethods();
   renderChoice($("modes"), state.mode);
   for (const name of ["seed", "each", "steps"]) if (document.activeElement !== $(name)) $(name).value = state[name];
   $("auto").checked = state.auto;
   $("boxes").checked = state.boxes;
   renderColumns();
   renderLevels();
-  renderProbeWords();
+  renderProbeText();
 }
 
 function renderLocations() {
@@ -320,8 +320,8 @@ function renderLocations() {
   board.render(state.locations, (n) => facts.conditions[n % facts.conditions.length]);
   $("k").textContent = `K = ${state.locations.length}`;
   if (document.activeElement !== $("locations-text")) {
-    $("locations-text").value = inWords(state.locations);
-    complain("locations-complaint", { "locations-text": false });
+    $("locations-text").value = locationText(state.locations);
+    showError("locations-error", { "locations-text": false });
   }
   const studied = facts.locations.slice(0, state.locations.length);
   const isStudy = JSON.stringify(studied) === JSON.stringify(state.locations);
@@ -338,20 +338,20 @@ function renderColors() {
   }
 }
 
-function renderHows() {
-  const possible = new Set(shown().flatMap((one) => one.card.hows));
-  for (const button of $("hows").children) button.disabled = !possible.has(button.dataset.value) && possible.size > 0;
-  renderChoice($("hows"), state.how);
-  $("how-hint").textContent = HINTS[state.how] + costWords();
-  $("radius-dial").hidden = !["project", "localize"].includes(state.how);
+function renderMethods() {
+  const possible = new Set(shown().flatMap((one) => one.card.compose_methods));
+  for (const button of $("methods").children) button.disabled = !possible.has(button.dataset.value) && possible.size > 0;
+  renderChoice($("methods"), state.compose);
+  $("method-hint").textContent = HINTS[state.compose] + costText();
+  $("radius-dial").hidden = !["project", "localize"].includes(state.compose);
   $("radius").value = state.radius;
   $("radius-value").textContent = state.radius;
 }
 
-/** How often a repair asks the network, as far as that is known. */
-function costWords() {
+/** The cost of the composition, once it is known. */
+function costText() {
   const costs = shown().map((one) => one.result?.cost ?? 1).filter((cost) => cost > 1);
-  return costs.length ? ` It asks the network ${Math.max(...costs).toFixed(1)} times as often.` : "";
+  return costs.length ? ` It takes ${Math.max(...costs).toFixed(1)} times as many network evaluations.` : "";
 }
 
 function renderChoice(group, value) {
@@ -372,20 +372,20 @@ function renderColumns() {
   for (const one of wanted) one.render();
 }
 
-function renderProbeWords() {
+function renderProbeText() {
   const at = state.probe && state.probe.map((c) => c.toFixed(2)).join(", ");
-  $("probe-words").textContent = at ? `Probing (${at}); click elsewhere to move the probe.` : "Click a pixel of any image to see what moves it.";
+  $("probe-text").textContent = at ? `Probe at (${at}); click another pixel to move it.` : "Click a pixel of any image to measure its pixel and condition influence.";
 }
 
 // --- building ----------------------------------------------------------------------------------------------------
 
-function choice(group, values, names, chosen) {
+function choice(group, values, names, onChoose) {
   const buttons = values.map((value) => {
     const button = document.createElement("button");
     Object.assign(button, { type: "button", textContent: names[value] });
     button.setAttribute("role", "radio");
     button.dataset.value = value;
-    button.addEventListener("click", () => chosen(value));
+    button.addEventListener("click", () => onChoose(value));
     return button;
   });
   group.replaceChildren(...buttons);
@@ -403,15 +403,15 @@ function choice(group, values, names, chosen) {
 function swatch(name, ink) {
   const row = document.createElement("li");
   row.dataset.color = name;
-  const [tile, words, less, count, more] = ["i", "span", "button", "output", "button"].map((tag) => document.createElement(tag));
+  const [tile, text, less, count, more] = ["i", "span", "button", "output", "button"].map((tag) => document.createElement(tag));
   tile.style.background = ink;
-  words.textContent = name;
+  text.textContent = name;
   for (const [button, sign, by] of [[less, "−", -1], [more, "+", 1]]) {
     Object.assign(button, { type: "button", textContent: sign });
     button.setAttribute("aria-label", `${by > 0 ? "One more" : "One less"} ${name}`);
     button.addEventListener("click", () => setColor(name, by));
   }
-  row.append(tile, words, less, count, more);
+  row.append(tile, text, less, count, more);
   return row;
 }
 
@@ -430,32 +430,32 @@ function switchFor(card) {
 }
 
 function renderSwitches() {
-  const cards = facts.models.filter((card) => card.told === state.mode);
+  const cards = facts.models.filter((card) => card.condition_kind === state.mode);
   $("shown").replaceChildren(...cards.map(switchFor));
 }
 
 function setMode(mode) {
   state.mode = mode;
-  if (!shown().some((one) => one.card.hows.includes(state.how))) state.how = "plain";
+  if (!shown().some((one) => one.card.compose_methods.includes(state.compose))) state.compose = "plain";
   renderSwitches();
   changed();
 }
 
-/** Everything that depends on the server's facts. */
+/** Build what depends on the server's facts. */
 function build() {
-  const kinds = Object.keys(MODES).filter((mode) => facts.models.some((card) => card.told === mode));
+  const kinds = Object.keys(MODES).filter((mode) => facts.models.some((card) => card.condition_kind === mode));
   if (!kinds.includes(state.mode)) state.mode = kinds[0];
   columns = facts.models.map((card) => new Column(card, facts, { onProbe: setProbe, onPick: pick }));
   choice($("modes"), kinds, MODES, setMode);
   $("modes").hidden = kinds.length < 2;
-  choice($("hows"), facts.hows, NAMES, (how) => ((state.how = how), changed()));
+  choice($("methods"), facts.compose_methods, NAMES, (method) => ((state.compose = method), changed()));
   $("swatches").replaceChildren(...Object.entries(facts.colors).map(([name, ink]) => swatch(name, ink)));
   $("study").max = facts.locations.length;
   renderSwitches();
   render();
 }
 
-// --- the person's hands --------------------------------------------------------------------------------------------
+// --- input --------------------------------------------------------------------------------------------
 
 function readDials() {
   const { limits } = facts;
@@ -465,7 +465,7 @@ function readDials() {
     steps: parseWhole($("steps").value, 1, limits.steps, "The number of steps"),
   };
   const wrong = Object.fromEntries(Object.entries(read).map(([name, found]) => [name, "sentence" in found]));
-  complain("dial-complaint", wrong, Object.values(read).find((found) => found.sentence)?.sentence);
+  showError("dial-error", wrong, Object.values(read).find((found) => found.sentence)?.sentence);
   const before = [state.seed, state.each, state.steps].join();
   for (const [name, found] of Object.entries(read)) if ("value" in found) state[name] = found.value;
   if (state.image >= state.each) state.image = 0;
@@ -474,7 +474,7 @@ function readDials() {
 
 function readLocations() {
   const found = parseLocations($("locations-text").value, facts.limits.objects);
-  complain("locations-complaint", { "locations-text": "sentence" in found }, found.sentence);
+  showError("locations-error", { "locations-text": "sentence" in found }, found.sentence);
   if (found.locations && JSON.stringify(found.locations) !== JSON.stringify(state.locations)) setLocations(found.locations);
 }
 
@@ -517,7 +517,7 @@ function pressed(event) {
   const typing = event.target.closest("input[type=text], dialog");
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
   const keys = {
-    d: draw, r: reroll, u: takeBack, e: openExport, "?": () => $("help").showModal(),
+    s: sample, r: reroll, u: takeBack, e: openExport, "?": () => $("help").showModal(),
     b: () => $("boxes").click(), "[": () => setLevel(Math.max(0, state.step - 1)), "]": () => setLevel(Math.min(sigmas().length - 1, state.step + 1)),
   };
   if (!keys[event.key] || (["[", "]"].includes(event.key) && !sigmas().length)) return;
@@ -537,7 +537,7 @@ function listen() {
   on("radius", "input", () => ((state.radius = Number($("radius").value)), changed()));
   for (const name of ["seed", "each", "steps"]) on(name, "input", readDials);
   on("reroll", "click", reroll);
-  on("draw", "click", draw);
+  on("sample", "click", sample);
   on("auto", "change", () => ((state.auto = $("auto").checked), store()));
   on("boxes", "change", () => ((state.boxes = $("boxes").checked), store(), shown().forEach((one) => one.render())));
   on("level", "input", () => (stopPlaying(), setLevel(Number($("level").value))));
@@ -545,8 +545,8 @@ function listen() {
   on("theme", "click", () => theme(THEMES[(THEMES.indexOf(localStorage.getItem("tessera-theme") ?? "auto") + 1) % 3]));
   on("open-export", "click", openExport);
   on("open-help", "click", () => $("help").showModal());
-  on("save-png", "click", () => savePng(shown(), drawn));
-  on("save-json", "click", () => saveJson(shown(), drawn, facts));
+  on("save-png", "click", () => savePng(shown(), sampled));
+  on("save-json", "click", () => saveJson(shown(), sampled, facts));
   on("copy", "click", copy);
   for (const button of document.querySelectorAll("dialog .close")) button.addEventListener("click", () => button.closest("dialog").close());
   $("notice").lastElementChild.addEventListener("click", () => notice(null));
@@ -554,28 +554,28 @@ function listen() {
   for (const width of [middling, wide]) width.addEventListener("change", renderColumns);
 }
 
-// --- the server comes and goes -----------------------------------------------------------------------------------------
+// --- the connection -----------------------------------------------------------------------------------------
 
 async function alive(event) {
   const again = !connected && boot !== null;
   connected = true;
-  if (boot !== event.boot) await met(boot !== null);
+  if (boot !== event.boot) await connect(boot !== null);
   else if (again) notice("Connected again.");
   boot = event.boot;
-  if (interrupted && !running.draw) {
+  if (interrupted && !running.sample) {
     interrupted = false;
-    draw();
+    sample();
   }
   rest();
 }
 
-/** A server we have not talked to before: the first one, or one started anew. */
-async function met(restarted) {
+/** The first answer of a server: the first one, or one that was restarted. */
+async function connect(restarted) {
   const before = JSON.stringify(facts?.models);
   facts = await hello();
   if (!restarted) return begin();
-  notice("The server was restarted; the page is connected again and nothing you set was lost.");
-  if (JSON.stringify(facts.models) !== before) build(), draw();
+  notice("The server was restarted; the page is connected again and your settings were kept.");
+  if (JSON.stringify(facts.models) !== before) build(), sample();
 }
 
 function begin() {
@@ -585,11 +585,11 @@ function begin() {
   restore(facts);
   build();
   listen();
-  draw();
+  sample();
 }
 
 function gone() {
-  if (connected) notice("The server cannot be reached; the page tries again by itself and keeps what you set.");
+  if (connected) notice("The server cannot be reached; the page keeps trying and keeps your settings.");
   connected = false;
   status("lost");
 }

@@ -1,4 +1,4 @@
-// One column per model: its image and the verdict on it, and what goes on inside.
+// One column per model: its image and score, and the trajectory and the probe behind it.
 
 import * as paint from "./paint.js";
 import { state } from "./state.js";
@@ -12,17 +12,17 @@ export class Column {
     this.find = (selector) => this.root.querySelector(selector);
     this.root.dataset.model = card.name;
     this.find("h2").textContent = card.name;
-    this.find(".about").textContent = aboutWords(card);
-    this.find(".save").setAttribute("aria-label", `Save the image by ${card.name}, exact pixels`);
+    this.find(".about").textContent = aboutText(card);
+    this.find(".save").setAttribute("aria-label", `Save the image of ${card.name}, exact pixels`);
     this.find(".save").addEventListener("click", () => this.save());
-    for (const [kind, words] of Object.entries(VIEWS)) this.prepare(kind, words);
-    this.forget();
+    for (const [kind, label] of Object.entries(VIEWS)) this.prepare(kind, label);
+    this.reset();
   }
 
-  prepare(kind, words) {
+  prepare(kind, label) {
     const frame = this.find(`.${kind} .frame`);
     frame.setAttribute("role", "application");
-    frame.setAttribute("aria-label", `${words} by ${this.card.name}. Arrow keys move the probe, Enter probes.`);
+    frame.setAttribute("aria-label", `${label} of ${this.card.name}. Arrow keys move the probe, Enter probes.`);
     frame.addEventListener("click", (event) => {
       const here = frame.getBoundingClientRect();
       this.onProbe(this.center([(event.clientX - here.left) / here.width, (event.clientY - here.top) / here.height]), true);
@@ -46,24 +46,24 @@ export class Column {
     return location.map((c) => (Math.max(0, Math.min(size - 1, Math.floor(c * size))) + 0.5) / size);
   }
 
-  forget() {
-    this.result = this.way = this.probed = this.images = this.sentence = null;
+  reset() {
+    this.result = this.trajectory = this.probed = this.images = this.sentence = null;
   }
 
   // -- what arrives --------------------------------------------------------------------------------------
 
   begin() {
     this.sentence = this.result = null;
-    for (const measured of [this.way, this.probed]) if (measured) measured.past = true;
+    for (const measured of [this.trajectory, this.probed]) if (measured) measured.outdated = true;
     this.root.classList.remove("refused");
     this.find(".image").classList.add("stale");
     this.stale();
     this.progress(0);
   }
 
-  /** What was measured of other images is shown faintly until it is measured anew. */
+  /** Measurements of earlier images are dimmed until they are measured again. */
   stale() {
-    for (const kind of ["heat", "noisy", "clean"]) this.find(`.${kind}`).classList.add("stale");
+    for (const kind of ["heat", "noisy", "denoised"]) this.find(`.${kind}`).classList.add("stale");
   }
 
   progress(share) {
@@ -74,10 +74,10 @@ export class Column {
 
   async step(event) {
     this.progress((event.step + 1) / event.steps);
-    const images = await Promise.all(event.clean.map(paint.image));
+    const images = await Promise.all(event.denoised.map(paint.image));
     this.images = images;
     this.find(".image").classList.remove("stale");
-    this.find(".sum").textContent = `drawing, σ = ${sigmaWords(event.sigma)}`;
+    this.find(".sum").textContent = `sampling, σ = ${formatSigma(event.sigma)}`;
     this.find(".reason").textContent = "";
     this.renderImage();
   }
@@ -91,19 +91,19 @@ export class Column {
     this.render();
   }
 
-  async watched(event) {
-    const [noisy, clean] = await Promise.all([event.noisy, event.clean].map(paint.image));
-    this.way = { ...event, noisy, clean };
-    this.renderWay();
+  async showTrajectory(event) {
+    const [noisy, denoised] = await Promise.all([event.noisy, event.denoised].map(paint.image));
+    this.trajectory = { ...event, noisy, denoised };
+    this.renderTrajectory();
   }
 
-  measured(event) {
+  showProbe(event) {
     this.probed = { ...event, values: paint.floats(event.influence) };
     this.renderProbe();
   }
 
   refused(sentence) {
-    this.forget();
+    this.reset();
     this.sentence = sentence;
     this.progress(1);
     this.render();
@@ -113,8 +113,8 @@ export class Column {
 
   render() {
     this.renderImage();
-    this.renderVerdict();
-    this.renderWay();
+    this.renderScore();
+    this.renderTrajectory();
     this.renderProbe();
   }
 
@@ -122,8 +122,8 @@ export class Column {
     return Math.min(state.image, (this.images?.length ?? 1) - 1);
   }
 
-  get verdict() {
-    return this.result ? this.result.verdicts[this.number] : null;
+  get score() {
+    return this.result ? this.result.scores[this.number] : null;
   }
 
   renderImage() {
@@ -131,7 +131,7 @@ export class Column {
     if (this.images) paint.show(canvas, this.images[this.number]);
     else paint.blank(canvas);
     this.find(".save").disabled = !this.result;
-    this.find(".image svg").replaceChildren(...this.scores(), ...this.aim());
+    this.find(".image svg").replaceChildren(...this.marks(), ...this.target());
     this.renderThumbs();
   }
 
@@ -142,54 +142,54 @@ export class Column {
 
   thumb(image, n) {
     const button = document.createElement("button");
-    const verdict = this.result ? this.result.verdicts[n] : null;
+    const score = this.result ? this.result.scores[n] : null;
     button.type = "button";
     button.setAttribute("aria-pressed", String(n === this.number));
-    button.setAttribute("aria-label", `Image ${n + 1}${verdict ? (verdict.ok ? ", as asked" : ", not as asked") : ""}`);
+    button.setAttribute("aria-label", `Image ${n + 1}${score ? (score.ok ? ", correct" : ", incorrect") : ""}`);
     const canvas = document.createElement("canvas");
     paint.show(canvas, image);
     button.append(canvas);
-    if (verdict) {
+    if (score) {
       const dot = document.createElement("i");
-      dot.className = verdict.ok ? "ok" : "not";
+      dot.className = score.ok ? "ok" : "not";
       button.append(dot);
     }
     button.addEventListener("click", () => this.onPick(n, this.card.name));
     return button;
   }
 
-  /** Boxes around what was found, rings where it was asked for. */
-  scores() {
-    if (!state.boxes || !this.verdict) return [];
-    const locations = this.verdict.prompts.filter((want) => typeof want !== "string");
-    const rings = locations.flatMap((location, n) => paint.ring(location, this.verdict.filled[n] ? "good" : "bad"));
-    const boxes = this.verdict.detections.flatMap((found, n) => paint.box(found.box, kindOf(found), n + 1));
+  /** Boxes around detections, rings at the prompt's locations. */
+  marks() {
+    if (!state.boxes || !this.score) return [];
+    const locations = this.score.targets.filter((target) => typeof target !== "string");
+    const rings = locations.flatMap((location, n) => paint.ring(location, this.score.filled[n] ? "good" : "bad"));
+    const boxes = this.score.detections.flatMap((found, n) => paint.box(found.box, kindOf(found), n + 1));
     return [...rings, ...boxes];
   }
 
-  aim() {
-    return state.probe ? paint.aim(state.probe, this.card.size) : [];
+  target() {
+    return state.probe ? paint.target(state.probe, this.card.size) : [];
   }
 
-  renderVerdict() {
+  renderScore() {
     const [sum, reason] = [this.find(".sum"), this.find(".reason")];
     this.root.classList.toggle("refused", this.sentence !== null);
     if (this.sentence !== null) return void (sum.replaceChildren(), (reason.textContent = this.sentence));
-    const verdict = this.verdict;
-    if (!verdict) return void sum.replaceChildren();
-    sum.replaceChildren(...sumParts(verdict, this.result.verdicts));
-    reason.textContent = reasonWords(verdict, this.card);
+    const score = this.score;
+    if (!score) return void sum.replaceChildren();
+    sum.replaceChildren(...sumParts(score, this.result.scores));
+    reason.textContent = reasonText(score, this.card);
   }
 
-  renderWay() {
-    const fits = this.way?.image === this.number && !this.way.past;
-    const step = Math.min(state.step ?? 0, (this.way?.sigmas.length ?? 1) - 1);
-    for (const kind of ["noisy", "clean"]) {
+  renderTrajectory() {
+    const fits = this.trajectory?.image === this.number && !this.trajectory.outdated;
+    const step = Math.min(state.step ?? 0, (this.trajectory?.sigmas.length ?? 1) - 1);
+    for (const kind of ["noisy", "denoised"]) {
       const canvas = this.find(`.${kind} canvas`);
-      if (this.way) paint.show(canvas, this.way[kind], step);
+      if (this.trajectory) paint.show(canvas, this.trajectory[kind], step);
       else paint.blank(canvas);
       this.find(`.${kind}`).classList.toggle("stale", !fits);
-      this.find(`.${kind} svg`).replaceChildren(...this.aim());
+      this.find(`.${kind} svg`).replaceChildren(...this.target());
     }
   }
 
@@ -198,52 +198,52 @@ export class Column {
     if (!this.probed) paint.blank(canvas);
     else paint.showHeat(canvas, this.probed.values, this.probed.size, this.facts);
     this.find(".heat").classList.toggle("stale", !this.probeFits());
-    this.find(".heat figcaption").textContent = state.probe ? "what moves the pixel" : "click a pixel: what moves it?";
-    this.find(".heat svg").replaceChildren(...this.probeScores());
-    this.renderMoved();
+    this.find(".heat figcaption").textContent = state.probe ? "pixel influence (Eq. 9)" : "pixel influence: click a pixel";
+    this.find(".heat svg").replaceChildren(...this.probeMarks());
+    this.renderInfluence();
   }
 
-  /** Whether the heat-map belongs to the image, the level and the pixel on the screen. */
+  /** Whether the influence map belongs to the image, the level and the pixel on the screen. */
   probeFits() {
     const probed = this.probed;
-    if (!probed || probed.past || !state.probe) return false;
+    if (!probed || probed.outdated || !state.probe) return false;
     const [x, y] = this.center(state.probe);
     const same = Math.abs(x - (probed.col + 0.5) / probed.size) + Math.abs(y - (probed.row + 0.5) / probed.size) < 1e-9;
     return same && probed.image === this.number && probed.step === state.step;
   }
 
-  probeScores() {
-    if (!this.probed) return state.probe ? this.aim() : [];
+  probeMarks() {
+    if (!this.probed) return state.probe ? this.target() : [];
     const { row, col, size, side90, conditions } = this.probed;
     const at = [(col + 0.5) / size, (row + 0.5) / size];
     const most = Math.max(...conditions, 1e-30);
-    const crosses = this.prompts().flatMap((want, n) =>
+    const crosses = this.wanted().flatMap((want, n) =>
       typeof want === "string" ? [] : paint.cross(want, this.ink(n), Math.sqrt(conditions[n] / most)),
     );
-    return [...paint.square(at, side90, size), ...crosses, ...paint.aim(at, size)];
+    return [...paint.square(at, side90, size), ...crosses, ...paint.target(at, size)];
   }
 
-  prompts() {
-    return this.probed?.prompts ?? [];
+  wanted() {
+    return this.probed?.wanted ?? [];
   }
 
   ink(n) {
-    const want = this.prompts()[n];
+    const want = this.wanted()[n];
     return typeof want === "string" ? this.facts.colors[want] : this.facts.conditions[n % this.facts.conditions.length];
   }
 
-  renderMoved() {
-    const [words, bar] = [this.find(".moved p"), this.find(".bar")];
+  renderInfluence() {
+    const [text, bar] = [this.find(".influence p"), this.find(".bar")];
     bar.replaceChildren();
-    bar.hidden = !this.probed?.conditions.some((told) => told > 0);
-    if (!this.probed) return void (words.textContent = "");
+    bar.hidden = !this.probed?.conditions.some((influence) => influence > 0);
+    if (!this.probed) return void (text.textContent = "");
     const { side90, size, conditions } = this.probed;
     const total = conditions.reduce((a, b) => a + b, 0);
-    const moved = !conditions.length ? "" : total > 0 ? "; conditions:" : "; no condition moves it";
-    words.textContent = `90% within ${side90} × ${side90} of ${size} pixels${moved}`;
-    const shares = conditions.map((told) => (total > 0 ? told / total : 0));
+    const ofConditions = !conditions.length ? "" : total > 0 ? "; condition influence:" : "; no condition influences it";
+    text.textContent = `90% within ${side90} × ${side90} of ${size} pixels${ofConditions}`;
+    const shares = conditions.map((influence) => (total > 0 ? influence / total : 0));
     bar.append(...shares.flatMap((share, n) => (share > 0.002 ? this.segment(share, n) : [])));
-    bar.setAttribute("aria-label", `Shares of the conditions: ${shares.map((s, n) => `${n + 1}: ${percent(s)}`).join(", ")}`);
+    bar.setAttribute("aria-label", `Condition influence, shares: ${shares.map((s, n) => `${n + 1}: ${percent(s)}`).join(", ")}`);
   }
 
   segment(share, n) {
@@ -262,38 +262,38 @@ export class Column {
   }
 }
 
-const VIEWS = { image: "Image", heat: "Influence on the probed pixel", noisy: "Noisy image", clean: "Denoised image" };
+const VIEWS = { image: "Image", heat: "Pixel influence on the probed pixel", noisy: "Noisy image", denoised: "Denoised image" };
 
-export const sigmaWords = (sigma) => Number(sigma.toPrecision(2)).toString();
+export const formatSigma = (sigma) => Number(sigma.toPrecision(2)).toString();
 
-function aboutWords(card) {
+function aboutText(card) {
   const parts = [card.about, card.max_train_objects && `at most ${card.max_train_objects} in training`, card.k_max && `K_max ${card.k_max}`];
-  const words = parts.filter(Boolean).join("; ");
-  return words ? words[0].toUpperCase() + words.slice(1) + "." : `${card.size} × ${card.size} pixels.`;
+  const text = parts.filter(Boolean).join("; ");
+  return text ? text[0].toUpperCase() + text.slice(1) + "." : `${card.size} × ${card.size} pixels.`;
 }
 
 function kindOf(found) {
   if (!found.well_formed) return "odd";
-  return found.prompt === null ? "bad" : "good";
+  return found.target === null ? "bad" : "good";
 }
 
-function sumParts(verdict, all) {
+function sumParts(score, all) {
   const badge = document.createElement("b");
-  badge.className = verdict.ok ? "ok" : "not";
-  badge.textContent = verdict.ok ? "as asked" : "not as asked";
-  const words = [`found ${verdict.found} of ${verdict.wanted}`, `missing ${verdict.missing}`, `extra ${verdict.extra}`];
+  badge.className = score.ok ? "ok" : "not";
+  badge.textContent = score.ok ? "correct" : "incorrect";
+  const parts = [`found ${score.found} of ${score.wanted}`, `missing ${score.missing}`, `extra ${score.extra}`];
   const counts = document.createElement("span");
-  counts.textContent = words.join(" · ");
+  counts.textContent = parts.join(" · ");
   if (all.length < 2) return [badge, counts];
   const share = document.createElement("span");
   share.textContent = `(${all.filter((one) => one.ok).length} of ${all.length} images)`;
   return [badge, counts, share];
 }
 
-function reasonWords(verdict, card) {
-  const sentence = verdict.reason[0].toUpperCase() + verdict.reason.slice(1) + ".";
-  const allowed = verdict.ok && verdict.extra ? ` Up to ${card.extras_allowed} extra are no failure: training did not tell of all objects.` : "";
-  const odd = verdict.ood > 1 ? " The detector does not know such images; do not trust it here." : "";
+function reasonText(score, card) {
+  const sentence = score.reason[0].toUpperCase() + score.reason.slice(1) + ".";
+  const allowed = score.ok && score.extra ? ` Up to ${card.extras_allowed} extra objects are allowed: training labeled only some objects.` : "";
+  const odd = score.ood > 1 ? " The image is out of distribution for the detector, so the score is unreliable." : "";
   return sentence + allowed + odd;
 }
 

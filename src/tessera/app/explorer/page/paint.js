@@ -1,4 +1,4 @@
-// Pixels and the scores above them.
+// Pixels, and the marks drawn over them.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -88,8 +88,8 @@ export function square([x, y], side, size) {
   return [element("rect", { ...shape, class: "mark", stroke: "#fff", "stroke-width": 0.7, "stroke-dasharray": "2 1.4" })];
 }
 
-/** Where the probe is. */
-export function aim([x, y], size) {
+/** The probed pixel. */
+export function target([x, y], size) {
   const [cx, cy, half] = [100 * x, 100 * y, 50 / size];
   const lines = `M${cx} ${cy - half - 5}V${cy - half - 0.8}M${cx} ${cy + half + 0.8}V${cy + half + 5}M${cx - half - 5} ${cy}H${cx - half - 0.8}M${cx + half + 0.8} ${cy}H${cx + half + 5}`;
   const pixel = { x: cx - half, y: cy - half, width: 2 * half, height: 2 * half };

@@ -1,11 +1,11 @@
-// Everything that crosses the wire: answers as server-sent events, and a pulse that tells whether the server lives.
+// Requests to the server: answers as server-sent events, and a pulse that shows whether the server runs.
 
 const page = crypto.randomUUID ? crypto.randomUUID() : String(Math.random()).slice(2);
 const PATIENCE = 12000; // ms without a pulse after which the server counts as gone
 const pause = (ms) => new Promise((go) => setTimeout(go, ms));
 
-export class Refused extends Error {} // the server's own sentence
-export class Lost extends Error {} // the wire broke
+export class Refused extends Error {} // with the server's sentence
+export class Lost extends Error {} // the connection broke
 
 export async function hello() {
   return (await reach("/api/hello", {})).json();
@@ -54,8 +54,8 @@ async function reach(path, options) {
     throw new Lost();
   }
   if (answer.ok) return answer;
-  const told = await answer.json().catch(() => ({}));
-  throw new Refused(told.sentence ?? `The server answered ${answer.status}.`);
+  const body = await answer.json().catch(() => ({}));
+  throw new Refused(body.sentence ?? `The server answered ${answer.status}.`);
 }
 
 /** The events in a text/event-stream, parsed. */

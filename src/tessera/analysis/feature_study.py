@@ -1,0 +1,312 @@
+"""One study of features for every kind of model: concepts, their mean differences, cosines, leakage, null bands.
+
+A study gives each network noisy images under V prompts and S seeds. A concept's direction is the difference of
+features under its prompt and under a baseline prompt, on the same seed. Hooks are recorded in groups that fit into
+memory, and of each hook only inner products of the differences are kept.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.box import SIMPLE
+from rich.table import Table
+from torch import Tensor
+
+from tessera.analysis.feature_statistics import (
+    ROUNDING,
+    Band,
+    Disentanglement,
+    Group,
+    from_products,
+    known,
+    null_band,
+    seed_products,
+)
+from tessera.analysis.hooks import SCALE
+from tessera.analysis.leakage import Leakage, leakage
+from tessera.analysis.recording import record
+from tessera.devices import in_double
+from tessera.models.contract import Denoiser
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class FeatureBatch:
+    """What a network gets at one noise level: V prompts by S seeds."""
+
+    x: Tensor  # (V, S, C, H, W)
+    cond: Tensor  # (V, dim), or (V, S, dim) where seeds of one prompt differ in their conditions
+    sigma: float
+    tokens: Tensor | None = None  # (V, S), for attention maps: the token whose map is compared
+
+    def batches(self, rows: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
+        """(x, sigma, cond, tokens) of at most `rows` images each, prompt by prompt."""
+        seeds = self.x.shape[1]
+        x = self.x.flatten(0, 1)
+        cond = self.cond.repeat_interleave(seeds, 0) if self.cond.ndim == 2 else self.cond.flatten(0, 1)
+        tokens = None if self.tokens is None else self.tokens.flatten()
+        for start in range(0, len(x), rows):
+            some = slice(start, start + rows)
+            sigma = torch.full((len(x[some]),), self.sigma, device=x.device, dtype=x.dtype)
+            yield x[some], sigma, cond[some], None if tokens is None else tokens[some]
+
+
+@dataclass(frozen=True)
+class FeatureProducts:
+    """What is kept of a hook: inner products of D differences, and the squared length below which they are rounding."""
+
+    among: Tensor  # (D, S, D, S)
+    floor: float
+
+
+@dataclass(frozen=True)
+class HookFeatures:
+    """One hook at one noise level."""
+
+    raw: Disentanglement
+    centered: Disentanglement  # the grand mean taken out: what all concepts share does not count
+    leak: Leakage | None = None  # where concepts were removed from a prompt of several
+    composites: list[dict[str, Any]] = field(default_factory=list)
+
+
+Level = dict[str, HookFeatures]  # by name of the hook
+Measure = Callable[[HookFeatures], float]
+Describe = Callable[[FeatureProducts], HookFeatures]
+Pairs = Sequence[tuple[int, int]]  # (prompt, baseline prompt) of each difference
+
+
+def mean_over_hooks(level: Level, measure: Measure) -> float:
+    """One number for a whole network: hooks of one network rise and fall together."""
+    known = [value for found in level.values() if math.isfinite(value := measure(found))]
+    return sum(known) / len(known) if known else math.nan
+
+
+# Numbers of a hook that are compared with those of untrained networks.
+BANDED: dict[str, Measure] = {
+    "off_diagonal": lambda found: found.raw.off_diagonal,
+    "off_rms": lambda found: found.raw.off_rms,
+    "within": lambda found: found.raw.within,
+    "between": lambda found: found.raw.between,
+    "gap": lambda found: found.raw.gap,
+    "centered_off_diagonal": lambda found: found.centered.off_diagonal,
+    "centered_off_rms": lambda found: found.centered.off_rms,
+    "leakage": lambda found: found.leak.leakage if found.leak else math.nan,
+    "locality": lambda found: found.leak.locality if found.leak else math.nan,
+}
+TABLED = {"off_diagonal": "cosine between", "off_rms": "rms cosine", "leakage": "leakage"}
+
+
+@dataclass(frozen=True, repr=False)
+class FeatureResult:
+    """Concept directions inside a learned network and inside untrained ones, level by level."""
+
+    sigmas: list[float]
+    learned: list[Level]
+    nulls: list[list[Level]]  # one list of levels for each untrained network
+    concepts: tuple[Any, ...] = ()
+    k: int = 0  # concepts that were removed in turn from a prompt of all of them
+
+    def null_level(self, number: int) -> list[Level]:
+        """The untrained networks at one noise level."""
+        return [null[number] for null in self.nulls]
+
+    def band(self, number: int, hook: str, measure: Measure) -> Band | None:
+        """The range of a measure over untrained networks, at one level and hook."""
+        return null_band([measure(null[hook]) for null in self.null_level(number)])
+
+    def mean_band(self, number: int, measure: Measure) -> Band | None:
+        """The range of its mean over hooks, which is one number per network."""
+        return null_band([mean_over_hooks(null, measure) for null in self.null_level(number)])
+
+    def __repr__(self) -> str:
+        cosines = [mean_over_hooks(level, BANDED["off_diagonal"]) for level in self.learned]
+        levels = ", ".join(
+            f"{cosine:.2f} at sigma {sigma:.3g}" for cosine, sigma in zip(cosines, self.sigmas)
+        )
+        return f"FeatureResult(mean cosine between concepts {levels}; {len(self.nulls)} untrained networks)"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All numbers, JSON-ready."""
+        levels = []
+        for number, (sigma, level) in enumerate(zip(self.sigmas, self.learned)):
+            means = {name: self._mean_record(number, name) for name in BANDED}
+            hooks = [self._hook_record(number, name) for name in level]
+            levels.append({"sigma": sigma, "beside_untrained": means, "hooks": hooks})
+        return {"levels": levels}
+
+    def _mean_record(self, number: int, name: str) -> dict[str, Any]:
+        """A number's mean over hooks, that of the untrained networks, and how many hooks lie outside their bands."""
+        measure, level = BANDED[name], self.learned[number]
+        value, band = mean_over_hooks(level, measure), self.mean_band(number, measure)
+        sides = {"below": 0, "inside": 0, "above": 0}
+        for hook, found in level.items():
+            hook_band = self.band(number, hook, measure)
+            if hook_band is not None and math.isfinite(measure(found)):
+                sides[hook_band.clears(measure(found)) or "inside"] += 1
+        return {
+            "mean": known(value),
+            "null": band.record() if band else None,
+            "clears": band.clears(value) if band else None,
+            "hooks": sides,
+        }
+
+    def _hook_record(self, number: int, hook: str) -> dict[str, Any]:
+        found = self.learned[number][hook]
+        bands = {name: self.band(number, hook, measure) for name, measure in BANDED.items()}
+        return {
+            "name": hook,
+            "raw": found.raw.record(),
+            "centered": found.centered.record(),
+            "removal": found.leak.record() if found.leak else None,
+            "null": {name: band.record() if band else None for name, band in bands.items()},
+            "clears": {
+                name: band.clears(BANDED[name](found)) if band else None for name, band in bands.items()
+            },
+        }
+
+    def table(self, number: int = 0) -> Table:
+        """A row per hook at one noise level; behind each number the range of the untrained networks."""
+        title = f"sigma {self.sigmas[number]:.3g}, in brackets: untrained"
+        table = Table(box=SIMPLE, title=title, title_justify="left", pad_edge=False, collapse_padding=True)
+        for column in ("hook", *TABLED.values()):
+            table.add_column(column, no_wrap=True)
+        for hook, found in self.learned[number].items():
+            cells = [
+                _banded_cell(BANDED[name](found), self.band(number, hook, BANDED[name])) for name in TABLED
+            ]
+            table.add_row(hook.removesuffix(f".{SCALE}"), *cells)
+        table.add_section()
+        means = []
+        for name in TABLED:
+            value = mean_over_hooks(self.learned[number], BANDED[name])
+            means.append(_banded_cell(value, self.mean_band(number, BANDED[name])))
+        table.add_row("mean over hooks", *means)
+        return table
+
+    def plot(self, name: str = "features") -> "Figure":
+        """Cosines between concepts over the layers, beside untrained networks."""
+        from tessera.analysis.feature_figures import figure_layers
+
+        return figure_layers(self, name)
+
+
+def _banded_cell(value: float, band: Band | None) -> str:
+    """A number, bold where it lies outside the band, and the band."""
+    said = f"{value:.2f}" if math.isfinite(value) else "-"
+    if band is None:
+        return said
+    said = f"[bold]{said}[/]" if band.clears(value) else said
+    return f"{said} ({band.low:.2f}..{band.high:.2f})"
+
+
+# -- one network -------------------------------------------------------------------------------------------
+
+
+def measure_network(
+    denoise: Denoiser,
+    inputs: Sequence[FeatureBatch],
+    at: str | Sequence[str],
+    pairs: Pairs,
+    describe: Describe,
+    *,
+    rows: int,
+    memory: int,
+    advance: Callable[[], Any] = lambda: None,
+) -> list[Level]:
+    """All hooks of one network at all noise levels; `rows` images at a time, `memory` bytes of features."""
+    levels = []
+    for one in inputs:
+        products = hook_products(denoise, one, at, pairs, rows=rows, memory=memory)
+        levels.append({name: describe(found) for name, found in products.items()})
+        advance()
+    return levels
+
+
+@torch.no_grad()
+def hook_products(
+    denoise: Denoiser, inputs: FeatureBatch, at: str | Sequence[str], pairs: Pairs, *, rows: int, memory: int
+) -> dict[str, FeatureProducts]:
+    """Inner products of differences at every hook, in order of use."""
+    prompts, seeds = inputs.x.shape[:2]
+    found: dict[str, FeatureProducts] = {}
+    for group in by_memory(bytes_per_image(denoise, inputs, at), prompts * seeds, memory):
+        parts: dict[str, list[Tensor]] = {name: [] for name in group}
+        for x, sigma, cond, tokens in inputs.batches(rows):
+            with record(denoise, group, keep=_flat(tokens)) as activations:
+                denoise(x, sigma, cond)
+            for name in group:
+                parts[name] += activations[name]
+        for name in group:
+            features = torch.cat(parts.pop(name)).reshape(prompts, seeds, -1)
+            found[name] = products_of(features, pairs)
+    return found
+
+
+def _flat(tokens: Tensor | None) -> Callable[[Tensor], Tensor]:
+    """Keeps features (B, ...) as (B, F), of attention maps (B, H W, tokens) each image's own token."""
+
+    def keep(rows: Tensor) -> Tensor:
+        if tokens is not None:
+            rows = rows[torch.arange(len(rows), device=rows.device), :, tokens.to(rows.device)]
+        return rows.flatten(1).clone()  # a copy, so that the network may reuse its memory
+
+    return keep
+
+
+@torch.no_grad()
+def bytes_per_image(denoise: Denoiser, inputs: FeatureBatch, at: str | Sequence[str]) -> dict[str, int]:
+    """What one image's features take at each hook that matches, in order of use."""
+    x, sigma, cond, tokens = next(inputs.batches(1))
+    flat = _flat(tokens)
+    with record(denoise, at, keep=lambda rows: flat(rows).nbytes) as activations:
+        denoise(x, sigma, cond)
+    return {name: sum(sizes) for name, sizes in activations.items()}
+
+
+def by_memory(sizes: dict[str, int], images: int, budget: int) -> Iterator[list[str]]:
+    """Hooks that fit into memory together; one that does not fit goes alone."""
+    group: list[str] = []
+    held = 0
+    for name, size in sizes.items():
+        if group and held + size * images > budget:
+            yield group
+            group, held = [], 0
+        group.append(name)
+        held += size * images
+    if group:
+        yield group
+
+
+def products_of(features: Tensor, pairs: Pairs) -> FeatureProducts:
+    """Of features (V, S, F): the differences of `pairs` of prompts, multiplied."""
+    prompt, baseline = torch.tensor(pairs, device=features.device).T
+    features = features.float()
+    among = seed_products(features[prompt] - features[baseline])
+    length = float(in_double(features).square().sum(2).mean())
+    return FeatureProducts(among, length * ROUNDING**2)
+
+
+def describe_products(
+    products: FeatureProducts,
+    concepts: int,
+    groups: Sequence[Group] | None = None,
+    *,
+    resamples: int,
+    shuffles: int | None = None,
+    seed: int = 0,
+) -> HookFeatures:
+    """All measures of one hook. The first differences are those of the concepts, others of removed concepts."""
+    alone = products.among[:concepts, :, :concepts]
+    options: dict[str, Any] = {"floor": products.floor, "resamples": resamples, "seed": seed}
+    shuffled: dict[str, Any] = options | {"shuffles": resamples if shuffles is None else shuffles}
+    removed = groups is None and len(products.among) > concepts
+    return HookFeatures(
+        from_products(alone, groups, **shuffled),
+        from_products(alone, groups, center=True, **shuffled),
+        leakage(products.among, concepts, **options) if removed else None,
+    )

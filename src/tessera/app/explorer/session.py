@@ -1,0 +1,180 @@
+"""The jobs behind the page. Each is a generator of events, which can be closed at any step."""
+
+import base64
+import math
+import time
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tessera.app.explorer.commands import probe_command, sample_command
+from tessera.app.explorer.models import ModelList, SessionModel
+from tessera.app.explorer.probe import ProbeResult, probe
+from tessera.app.explorer.requests import ProbeRequest, SampleRequest, TrajectoryRequest
+from tessera.app.explorer.sampling import SampleCache, Sampled, sampling
+from tessera.app.explorer.scores import score_records
+from tessera.errors import UserError
+from tessera.evaluation.detection import ObjectDetector
+from tessera.render.image_io import png_bytes
+from tessera.sampling.solvers import SamplingStep
+
+DATA_STD = 0.5  # of images (sigma_data)
+
+Event = dict[str, Any]  # {"event": what happened, ...}
+
+
+@dataclass
+class Session:
+    """Models, the detector, and a cache of what was sampled."""
+
+    models: ModelList
+    detector: ObjectDetector
+    cache: SampleCache = field(default_factory=SampleCache)
+
+    # -- the three jobs ------------------------------------------------------------------------------------
+
+    def sample(self, request: SampleRequest) -> Iterator[Event]:
+        """All models sample. The one that has had the least time makes the next step, so a fast one is done early."""
+        jobs = [_with_refusals(entry, self._sample_one(entry, request)) for entry in self.entries(request)]
+        spent = [0.0] * len(jobs)
+        while min(spent, default=math.inf) < math.inf:
+            number = spent.index(min(spent))
+            start = time.perf_counter()
+            event = next(jobs[number], None)
+            spent[number] = math.inf if event is None else spent[number] + time.perf_counter() - start
+            if event is not None:
+                yield event
+
+    def trajectory(self, request: TrajectoryRequest) -> Iterator[Event]:
+        """One image of every model at all its noise levels."""
+        for entry in self.entries(request):
+            yield from _with_refusals(entry, self._trajectory_of_one(entry, request))
+
+    def probe(self, request: ProbeRequest) -> Iterator[Event]:
+        """The influence on one pixel, in every model."""
+        for entry in self.entries(request):
+            yield from _with_refusals(entry, self._probe_one(entry, request))
+
+    def cached(self, request: TrajectoryRequest) -> dict[str, Sampled] | None:
+        """What `trajectory` shows, by model, if the cache has all of it."""
+        found = {name: sampled for name in request.models if (sampled := self.cache.get(request.key(name)))}
+        return found if found.keys() == set(request.models) else None
+
+    def cached_trajectory(self, request: TrajectoryRequest, found: Mapping[str, Sampled]) -> list[Event]:
+        """The events of `trajectory` from what `cached` returned: no network runs, whatever the cache drops meanwhile."""
+        events: list[Event] = []
+        for entry in self.entries(request):
+            events += _with_refusals(entry, _trajectory_events(entry, request, found[entry.name]))
+        return events
+
+    # -- one model of a job --------------------------------------------------------------------------------
+
+    def entries(self, request: SampleRequest) -> list[SessionModel]:
+        return [self.models[name] for name in dict.fromkeys(request.models)]
+
+    def _sample_one(self, entry: SessionModel, request: SampleRequest) -> Iterator[Event]:
+        start = time.perf_counter()
+        sampled = yield from self.sampled(entry, request)
+        images = sampled.trajectory.last
+        yield {
+            "event": "done",
+            "model": entry.name,
+            "images": [_png_url(image) for image in images],
+            "seeds": [prompt.seed for prompt in sampled.prompts],
+            "sigmas": sampled.sigmas,
+            "scores": score_records(self.detector, entry, sampled.prompts, images),
+            "seconds": time.perf_counter() - start,
+            "cost": sampled.cost,
+            "command": sample_command(entry, request),
+        }
+
+    def sampled(self, entry: SessionModel, request: SampleRequest) -> Generator[Event, None, Sampled]:
+        """All images of a model, from the cache or sampled now with an event per step."""
+        key = request.key(entry.name)
+        sampled = self.cache.get(key)
+        if sampled is None:
+            sampled = yield from sampling(entry, request, partial(_step_event, entry, request.steps))
+            self.cache.put(key, sampled)
+        return sampled
+
+    def _trajectory_of_one(self, entry: SessionModel, request: TrajectoryRequest) -> Iterator[Event]:
+        sampled = yield from self.sampled(entry, request)
+        yield from _trajectory_events(entry, request, sampled)
+
+    def _probe_one(self, entry: SessionModel, request: ProbeRequest) -> Iterator[Event]:
+        sampled = yield from self.sampled(entry, request)
+        yield _probe_event(entry, request, probe(entry, sampled, request))
+
+
+# -- failing in one model does not stop the others -----------------------------------------------------------
+
+
+def _with_refusals(entry: SessionModel, job: Iterator[Event]) -> Iterator[Event]:
+    """A model's events; an error of the user's ends them with an event of its own."""
+    try:
+        yield from job
+    except UserError as error:
+        yield {"event": "refused", "model": entry.name, "sentence": str(error)}
+
+
+# -- events ----------------------------------------------------------------------------------------------------
+
+
+def _step_event(entry: SessionModel, steps: int, step: SamplingStep) -> Event:
+    return {
+        "event": "step",
+        "model": entry.name,
+        "step": step.index,
+        "steps": steps,
+        "sigma": step.sigma,
+        "denoised": [_png_url(image) for image in step.denoised],
+    }
+
+
+def _trajectory_events(entry: SessionModel, request: TrajectoryRequest, sampled: Sampled) -> Iterator[Event]:
+    """One event, or a refusal of an image that was not made."""
+    if request.image >= len(sampled.prompts):
+        raise UserError(f"There is no image {request.image}: only {len(sampled.prompts)} were made.")
+    x = sampled.trajectory.x[:-1, request.image]  # (S, C, H, W); the last step has no noise
+    yield {
+        "event": "trajectory",
+        "model": entry.name,
+        "image": request.image,
+        "sigmas": sampled.sigmas,
+        "noisy": _png_url(_column(_rescaled(x, sampled.sigmas))),
+        "denoised": _png_url(_column(sampled.denoised(request.image))),
+    }
+
+
+def _probe_event(entry: SessionModel, request: ProbeRequest, found: ProbeResult) -> Event:
+    return {
+        "event": "probe",
+        "model": entry.name,
+        "image": request.image,
+        "step": request.step,
+        "size": len(found.influence),
+        "influence": base64.b64encode(found.influence.float().contiguous().numpy().tobytes()).decode(),
+        **found.record(),
+        "wanted": list(found.wanted),
+        "command": probe_command(entry, request),
+    }
+
+
+def _png_url(image: Tensor) -> str:
+    """An image (3, H, W) in [-1, 1] as the page can show it, exact to the 8-bit value."""
+    return "data:image/png;base64," + base64.b64encode(png_bytes(image)).decode()
+
+
+def _column(images: Tensor) -> Tensor:
+    """Images (S, C, H, W) one below the other, (C, S H, W)."""
+    return images.transpose(0, 1).flatten(1, 2)
+
+
+def _rescaled(x: Tensor, sigmas: list[float]) -> Tensor:
+    """Noisy images (S, C, H, W) scaled to the standard deviation of clean ones, or most pixels would be clipped."""
+    levels = torch.tensor(sigmas).view(-1, 1, 1, 1)
+    return x * DATA_STD / (levels.square() + DATA_STD**2).sqrt()

@@ -1,0 +1,85 @@
+"""A folder of images and scene files, as CLEVR_v1.0 or the generator lay it out, as a dataset."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tessera.errors import UserError
+from tessera.files import resolve_inside
+from tessera.render.image_io import load_mask, load_png, resize, to_float, width_height
+from tessera.scenes.clevr import read_entries
+from tessera.scenes.scene import Scene
+
+
+class ClevrFolder:
+    """Images in `images/` (or its split folders), scenes in `scenes/` or `scenes.json`, masks in `masks/`.
+
+    Released CLEVR images are 480x320, the generator's 320x240: the same view from side to side, less floor
+    above and below. Project their scenes with the image's own aspect.
+    """
+
+    def __init__(self, path: str | Path, split: str | None = None):
+        self.path = Path(path)
+        if not self.path.is_dir():
+            raise UserError(f"There is no folder {self.path}.")
+        self.entries = [entry for file in scene_files(self.path, split) for entry in read_entries(file)]
+        for i, entry in enumerate(self.entries):
+            if entry.image is None:
+                raise UserError(f"{self.path}: scene {i} names no image (`image_filename`).")
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Scene]:
+        """Image (3, H, W) in [-1, 1] and its scene."""
+        return self.image(i), self.entries[i].scene
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Scene]]:
+        return (self[i] for i in range(len(self)))
+
+    @property
+    def scenes(self) -> list[Scene]:
+        return [entry.scene for entry in self.entries]
+
+    def image(self, i: int) -> Tensor:
+        return to_float(load_png(self.find("images", i)))
+
+    def mask(self, i: int) -> Tensor:
+        """Instance mask (H, W): 0 floor, k = object k of the scene, counted from 1."""
+        return load_mask(self.find("masks", i))
+
+    def frames(self, size: tuple[int, int] | int, indices: Sequence[int] | None = None) -> Tensor:
+        """Images (B, 3, H, W) in [-1, 1] at `size` (width, height); one number squeezes them square."""
+        width, height = width_height(size)
+        if width < 1 or height < 1:
+            raise UserError(f"An image cannot be {width}x{height} pixels.")
+        chosen = range(len(self)) if indices is None else indices
+        small = [resize(load_png(self.find("images", i)), (width, height)) for i in chosen]
+        return to_float(torch.stack(small)) if small else torch.empty(0, 3, height, width)
+
+    def find(self, kind: str, i: int) -> Path:
+        """The file of scene i's image or mask."""
+        entry = self.entries[i]
+        folders = [self.path / kind]
+        if entry.split:
+            folders.append(resolve_inside(self.path / kind, entry.split))
+        for folder in folders:
+            file = resolve_inside(folder, entry.image)
+            if file.is_file():
+                return file
+        raise UserError(f"{self.path / kind} has no file {entry.image}.")
+
+
+def scene_files(folder: Path, split: str | None) -> list[Path]:
+    """The file of all scenes, or else the files of single scenes."""
+    here = [folder / "scenes.json", folder / "CLEVR_scenes.json", *sorted(folder.glob("scenes/*.json"))]
+    files = [file for file in here if file.is_file() and (split is None or f"_{split}_" in f"_{file.name}_")]
+    whole = [file for file in files if file.stem.endswith("scenes")]
+    if len(whole) > 1:
+        raise UserError(f"{folder} has several splits; choose one of {', '.join(f.name for f in whole)}.")
+    if not files:
+        wanted = "no scene file" if split is None else f"no scene file of split `{split}`"
+        raise UserError(f"{folder} has {wanted} (scenes.json or scenes/CLEVR_<split>_scenes.json).")
+    return whole or files

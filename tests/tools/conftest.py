@@ -1,0 +1,1 @@
+from study_fixtures import call, detector, minute, reproduce  # noqa: F401

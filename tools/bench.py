@@ -1,0 +1,31 @@
+"""Benchmarks: `python tools/bench.py WHAT`, with WHAT one of render, train, denoise, detector, locality, dynamics, zoo."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from _common import run
+
+BENCHMARKS = {
+    "render": "benchmarks.render:BenchRender",
+    "train": "benchmarks.training:BenchTrain",
+    "denoise": "benchmarks.training:BenchDenoise",
+    "detector": "benchmarks.detector:BenchDetector",
+    "locality": "benchmarks.locality:BenchLocality",
+    "dynamics": "benchmarks.dynamics:BenchDynamics",
+    "zoo": "benchmarks.zoo:BenchZoo",
+}
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    what, *rest = (sys.argv[1:] if words is None else words) or ["--help"]
+    if what in BENCHMARKS:
+        module, name = BENCHMARKS[what].split(":")
+        run(getattr(importlib.import_module(module), name), rest, f"bench.py {what}")
+    asked_for_help = what in ("-h", "--help")
+    print(__doc__, file=sys.stdout if asked_for_help else sys.stderr)
+    sys.exit(0 if asked_for_help else 2)
+
+
+if __name__ == "__main__":
+    main()
