@@ -1,4 +1,4 @@
-"""Benchmarks: `python tools/bench.py WHAT`, with WHAT one of render, train, denoise, detector, locality, dynamics, zoo."""
+"""Benchmarks: `python tools/bench.py WHAT`; WHAT is render, train, strategies, denoise, detector, locality, dynamics or zoo."""
 
 import importlib
 import sys
@@ -9,6 +9,7 @@ from _common import run
 BENCHMARKS = {
     "render": "benchmarks.render:BenchRender",
     "train": "benchmarks.training:BenchTrain",
+    "strategies": "benchmarks.strategies:BenchStrategies",
     "denoise": "benchmarks.training:BenchDenoise",
     "detector": "benchmarks.detector:BenchDetector",
     "locality": "benchmarks.locality:BenchLocality",

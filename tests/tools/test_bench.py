@@ -1,11 +1,13 @@
 """Every benchmark prints one record."""
 
+import importlib
 import json
 
 import pytest
 
 from programs import call_program
 from tessera.evaluation.detection import Detection
+from tessera.scenes.random import normal
 
 SMALL = (
     "--device", "cpu", "--preset", "tiny", "--set", "data.size=8", "denoiser.width=8", "denoiser.blocks=1",
@@ -108,3 +110,32 @@ def test_the_dynamics_benchmark_reports_seconds(capfd):
 def test_without_a_known_benchmark_the_names_are_listed(capfd):
     assert call_program("bench", "rendr") == 2 and "locality" in capfd.readouterr().err
     assert call_program("bench", "--help") == 0 and "locality" in capfd.readouterr().out
+
+
+def test_the_strategies_benchmark_measures_the_paths_of_this_device(capfd, monkeypatch):
+    """Compiling is left out: what is measured is that each side trains, and how the record says so."""
+    monkeypatch.setattr("tessera.training.trainer.torch.compile", lambda work, **options: work)
+    monkeypatch.setattr("tessera.training.trainer.CompiledNormal", lambda: normal)
+    record = record_of(capfd, "strategies", "--steps", 1, "--rounds", 2, *SMALL)
+    compiled = record["paths"].pop("torch.compile")
+    assert compiled["strategy"] == {"with": "compiled", "without": "eager"}
+    assert compiled["steps_per_round"] == 4 and compiled["gain"]["n"] == 2
+    rates = compiled["images_per_second"]
+    assert compiled["gain"]["value"] == pytest.approx(
+        rates["with"]["value"] / rates["without"]["value"], rel=0.5
+    )
+    assert all("CUDA" in entry["not_measured"] for entry in record["paths"].values()) and record["paths"]
+    assert call_program("bench", "strategies", "--paths", "magic") == 2
+    assert "no fast path `magic`" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("path", ["scene kernel", "render kernel"])
+def test_the_strategies_benchmark_hides_triton_from_the_module_that_chooses_a_kernel(path):
+    from benchmarks.strategies import MODULE_PATHS, path_used
+
+    module = importlib.import_module(MODULE_PATHS[path])
+    assert module.importlib.util.find_spec("json")
+    with path_used(path, used=False):
+        assert module.importlib.util.find_spec("json") is None
+    with path_used(path, used=True):
+        assert module.importlib.util.find_spec("json")
