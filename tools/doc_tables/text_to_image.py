@@ -1,4 +1,4 @@
-"""Tables of docs/sdxl.md, from results/sdxl-*.json."""
+"""Tables of docs/text-to-image.md, from results/sdxl-*.json."""
 
 from collections.abc import Callable
 from typing import Any, Protocol

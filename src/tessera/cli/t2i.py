@@ -534,7 +534,7 @@ class SdxlFeatures(OnModel):
     steps: int = 15
     """Sampling steps (Euler's method on the model's own schedule)."""
     prompts: str = "one,own,crossed,paper"
-    """Sets of prompts: one, own, crossed (24 concepts, see docs/sdxl.md), paper (8, and composites), or JSON files."""
+    """Sets of prompts: one, own, crossed (24 concepts, see docs/text-to-image.md), paper (8, and composites), or JSON files."""
     site: str = "block"
     """Where to listen: block (hidden state after the FFN), ff, attn2, maps (one token's attention), or several."""
     layers: str = "*"

@@ -1,7 +1,7 @@
 """What SDXL is asked: the paper's prompts word for word, and 24 concepts of ours under controlled wording.
 
 The paper's prompts share their wording inside a category, and a network that has learned nothing then already
-finds categories (see docs/sdxl.md). So ours come in one wording for all, in one per category, and crossed: every
+finds categories (see docs/text-to-image.md). So ours come in one wording for all, in one per category, and crossed: every
 concept in every wording.
 """
 
