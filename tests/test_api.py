@@ -25,7 +25,7 @@ def implementation(name: str):
 def test_dir_lists_the_public_names_and_each_can_be_imported():
     assert dir(tessera) == sorted(tessera.__all__)
     assert set(tessera.__all__) == {*tessera._PUBLIC, "__version__"}
-    assert 8 <= len(NAMES) <= 16
+    assert 12 <= len(NAMES) <= 16
     assert all(callable(getattr(tessera, name)) for name in NAMES)
 
 

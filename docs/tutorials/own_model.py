@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tessera.app.report.measure import ReportConfig
 from tessera.app.report.verdict import verdict
-from tessera.app.report.write import report_on
+from tessera.app.report.write import report
 from tessera.conditioning import LocationGrid
 from tessera.devices import pick_device
 from tessera.models.adapters import FromVelocity
@@ -98,7 +98,7 @@ def main(
         "images_seen": images,
     }
     model = Model(denoiser.eval().requires_grad_(False), conditioner, config=facts)
-    found = report_on(
+    found = report(
         {"mine": model},
         out / "report.html",
         ReportConfig(n=n, ks=(0, 1, 2, 3, 4, 6), steps=steps, quick=True),

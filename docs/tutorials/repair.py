@@ -21,7 +21,7 @@ import tyro
 
 from tessera.app.report.measure import ReportConfig
 from tessera.app.report.verdict import verdict
-from tessera.app.report.write import report_on
+from tessera.app.report.write import report
 from tessera.devices import pick_device
 from tessera.models.loading import open_model
 from tessera.sampling.compose import compose_by_name
@@ -52,7 +52,7 @@ def main(
     for other in beside.replace(",", " ").split():
         models[Path(other).name] = open_model(other, device=where)
 
-    found = report_on(
+    found = report(
         models,
         out / "report.html",
         ReportConfig(n=n, ks=tuple(parse_ks(k)), steps=steps, quick=True),

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 from tessera.version import __version__
 
 if TYPE_CHECKING:
+    from tessera.analysis.measure import features, locality
+    from tessera.app.report.write import report
+    from tessera.evaluation.pipeline import evaluate, length_generalization
     from tessera.models.diffusers_unet import from_diffusers
     from tessera.models.loading import load
     from tessera.models.model import Model
@@ -21,9 +24,14 @@ _PUBLIC = {
     "SceneObject": "tessera.scenes:SceneObject",
     "Scenes": "tessera.scenes:Scenes",
     "compose": "tessera.sampling.compose:compose",
+    "evaluate": "tessera.evaluation.pipeline:evaluate",
+    "features": "tessera.analysis.measure:features",
     "from_diffusers": "tessera.models.diffusers_unet:from_diffusers",
+    "length_generalization": "tessera.evaluation.pipeline:length_generalization",
     "load": "tessera.models.loading:load",
+    "locality": "tessera.analysis.measure:locality",
     "render": "tessera.render:",  # a package that can be called
+    "report": "tessera.app.report.write:report",
     "sample": "tessera.sampling.sample:sample",
 }
 
@@ -34,9 +42,14 @@ __all__ = [
     "Scenes",
     "__version__",
     "compose",
+    "evaluate",
+    "features",
     "from_diffusers",
+    "length_generalization",
     "load",
+    "locality",
     "render",
+    "report",
     "sample",
 ]
 

@@ -43,10 +43,23 @@ def evaluate(
     prompts: Sequence[Any] | Mapping[str, int] | Prompt,
     detector: ObjectDetector | None = None,
 ) -> Evaluation:
-    """Detect the objects in images and say which of the asked locations (or colors) they fill.
+    """Detect the objects in images and score them against their prompts.
 
-    `images` is (B, 3, H, W) in [-1, 1], or 8-bit; `prompts` is one prompt for all images or a list with one for each,
-    a prompt being locations, [(x, y), ...], or colors, ["red", ...]. Without a `detector` the shipped one is used.
+    Args:
+        images: (B, 3, H, W) in [-1, 1], or 8-bit.
+        prompts: one prompt for all images or a list with one for each; a prompt is a list of locations (x, y), a list
+            of color names, or colors with counts, {"red": 2}.
+        detector: anything with `detect(images)`; by default the shipped detector.
+
+    Returns:
+        An `Evaluation`: `.images`, one `ImageScore` each with `.detections`, `.found`, `.extra` and `.reason`, and the
+        shares `.all_found` and `.exact` as `Interval`s.
+
+    Example:
+        >>> import tessera
+        >>> images = tessera.load("exp1").sample([(0.65, 0.65)], seeds=range(2), steps=8)
+        >>> tessera.evaluate(images, [(0.65, 0.65)])
+        Evaluation(2 images, all found in ...)
     """
     if images.dim() != 4 or images.shape[1] != 3:
         raise UserError(f"Images to evaluate are (B, 3, H, W), not {tuple(images.shape)}.")
@@ -281,10 +294,27 @@ def length_generalization(
     detector: ObjectDetector | None = None,
     device: torch.device | str | None = None,
 ) -> LengthGeneralization:
-    """Sample `samples` images for every K and say up to which K the model shows what it is asked for.
+    """Measure up to how many objects a model shows what it is prompted with.
 
-    `model` is anything that `tessera.load` takes. Only K that the model's conditioner can express are measured.
-    K_max is also given corrected for the error of the shipped detector; another `detector` has no calibration.
+    Args:
+        model: a `Model`, or anything that `tessera.load` takes.
+        ks: numbers of objects; those that the model's conditioner cannot express are left out.
+        samples: images for every K.
+        steps: noise levels of the sampler.
+        seed: random seed; image n of K depends on the seed, K and n only.
+        s_churn: strength of stochastic sampling (S_churn, Karras et al. 2022).
+        detector: anything with `detect(images)`; by default the shipped detector, whose own error is corrected for.
+        device: where to compute; by default where the model is.
+
+    Returns:
+        A `LengthGeneralization` with the `Interval`s `.k_max`, `.k_max_strict` and `.k50`, `.by_k`, `.to_dict()`,
+        `.table()` and `.plot()`.
+
+    Example:
+        >>> import tessera
+        >>> curve = tessera.length_generalization("exp1", range(3), samples=2, steps=4)
+        >>> sorted(curve.by_k)
+        [0, 1, 2]
     """
     model = load(model, device=device)
     capacity = getattr(model.conditioner, "capacity", None)

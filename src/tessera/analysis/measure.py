@@ -1,0 +1,169 @@
+"""The public functions `tessera.locality` and `tessera.features`: one measurement of one model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from tessera.analysis.feature_study import FeatureResult
+from tessera.analysis.features import FeatureConfig, check_plan, concepts_for, feature_study
+from tessera.analysis.hooks import MODULATION, OUTPUT, chosen_hooks
+from tessera.analysis.locality import (
+    LocalityConfig,
+    LocalityResult,
+    Probe,
+    Source,
+    measure_locality,
+    study_record,
+)
+from tessera.models.loading import load
+from tessera.models.model import Model
+from tessera.sampling.sample import home
+from tessera.stats import Interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, repr=False)
+class LocalityMeasurement:
+    """Which pixels and which conditions each probed output pixel depends on, at S noise levels."""
+
+    conditional_locality: Interval  # empty for conditions without locations
+    sigmas: list[float]  # (S,) falling
+    probes: list[Probe]  # P output pixels: the prompted locations, then the center
+    pixel_influence: Tensor  # (S, P, H, W) Eq. 9, mean over images
+    condition_influence: Tensor  # (S, P, K) Eq. 10, mean over images
+    record: dict[str, Any]
+    results: list[LocalityResult]  # one per scene; the fields above are of the first
+
+    def to_dict(self) -> dict[str, Any]:
+        """All numbers, JSON-ready."""
+        return self.record
+
+    def plot(self) -> "Figure":
+        """Condition influence at every probe, 90% side and energy of pixel influence, over noise levels."""
+        from tessera.analysis.locality_figures import figure_curves
+
+        return figure_curves(self.results[0])
+
+    def plot_maps(self) -> "Figure":
+        """Pixel influence on every probe as heat maps, one column per noise level."""
+        from tessera.analysis.locality_figures import figure_maps
+
+        return figure_maps(self.results[0])
+
+    def __repr__(self) -> str:
+        probes, levels = len(self.probes), len(self.sigmas)
+        return (
+            f"LocalityMeasurement(conditional_locality={self.conditional_locality}, {probes} probes at "
+            f"{levels} noise levels)"
+        )
+
+
+def locality(
+    model: Model | str | Path,
+    num_objects: int = 4,
+    *,
+    images: int = 8,
+    scenes: int = 1,
+    levels: int = 12,
+    steps: int = 32,
+    source: Source = "generated",
+    seed: int = 0,
+    device: Any = None,
+) -> LocalityMeasurement:
+    """Measure which pixels and which conditions influence an output pixel, along trajectories of the sampler.
+
+    Args:
+        model: a `Model`, or anything that `tessera.load` takes.
+        num_objects: conditions in the prompt; 0 for an unconditional model.
+        images: samples of each scene.
+        scenes: prompts: the study's locations (or colors) first, then random ones.
+        levels: noise levels at which influence is measured, spread over the sampler's steps.
+        steps: noise levels of the sampler.
+        source: `generated` for the model's own trajectories, `truth` for noised rendered scenes.
+        seed: random seed of samples and scenes.
+        device: where to compute; by default where the model is.
+
+    Returns:
+        A `LocalityMeasurement` with `.conditional_locality` (an `Interval`), `.pixel_influence`,
+        `.condition_influence`, `.sigmas`, `.probes`, `.to_dict()`, `.plot()` and `.plot_maps()`.
+
+    Example:
+        >>> import tessera
+        >>> local = tessera.locality("exp2L", num_objects=2, images=1, levels=2, steps=4)
+        >>> round(local.conditional_locality.value, 2), local.pixel_influence.shape
+        (1.0, torch.Size([2, 3, 64, 64]))
+    """
+    model = load(model, device=device)
+    device = device or home(model.denoiser, None)
+    if not model.conditioner.dim:
+        num_objects = 0
+    plan = LocalityConfig(
+        k=num_objects, images=images, scenes=scenes, levels=levels, steps=steps, source=source, seed=seed
+    )
+    results = measure_locality(model.denoiser, model.conditioner, model.size, plan, device)
+    record = study_record(results, seed)
+    found = record["conditional_locality"] or {}
+    interval = Interval(found.get("value"), found.get("low"), found.get("high"), found.get("images"))
+    first = results[0]
+    influence = first.condition_influence.mean(0)
+    return LocalityMeasurement(
+        interval, first.sigmas, first.probes, first.influence, influence, record, results
+    )
+
+
+def features(
+    model: Model | str | Path,
+    num_objects: int = 4,
+    *,
+    colors: Sequence[str] | None = None,
+    at: str | Sequence[str] = (MODULATION, OUTPUT),
+    seeds: int = 10,
+    sigmas: Sequence[float] = (10.0, 2.0, 0.4),
+    untrained: int = 19,
+    steps: int = 32,
+    seed: int = 0,
+    device: Any = None,
+) -> FeatureResult:
+    """Compare the directions by which single conditions change a network's features, beside untrained networks.
+
+    Args:
+        model: a `Model`, or anything that `tessera.load` takes.
+        num_objects: conditions that are prompted together, from which each is removed in turn.
+        colors: for models conditioned on colors, those to compare; by default all.
+        at: patterns of hook names inside the network, such as `encoder.*`.
+        seeds: images for every condition.
+        sigmas: noise levels; the sampler's nearest are taken.
+        untrained: networks with random weights, whose range is the null.
+        steps: noise levels of the sampler.
+        seed: random seed of samples and untrained networks.
+        device: where to compute; by default where the model is.
+
+    Returns:
+        A `FeatureResult` with `.learned` and `.nulls` by noise level and hook, `.to_dict()`, `.table()` and `.plot()`.
+
+    Example:
+        >>> import tessera
+        >>> settings = {"num_objects": 2, "seeds": 2, "sigmas": [2.0], "untrained": 1, "steps": 4}
+        >>> tessera.features("color", colors=["red", "blue"], at="output", **settings)
+        FeatureResult(mean cosine between concepts ... at sigma ...; 1 untrained networks)
+    """
+    model = load(model, device=device)
+    patterns = tuple(at.replace(",", " ").split()) if isinstance(at, str) else tuple(at)
+    plan = FeatureConfig(
+        concepts=concepts_for(model.conditioner, colors),
+        k=num_objects,
+        seeds=seeds,
+        sigmas=tuple(sigmas),
+        at=patterns,
+        nulls=untrained,
+        steps=steps,
+        seed=seed,
+    )
+    check_plan(plan, model.conditioner)
+    chosen_hooks(model, patterns)
+    return feature_study(model, plan, device or home(model.denoiser, None))
