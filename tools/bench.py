@@ -23,9 +23,9 @@ def main(words: Sequence[str] | None = None) -> None:
     if what in BENCHMARKS:
         module, name = BENCHMARKS[what].split(":")
         run(getattr(importlib.import_module(module), name), rest, f"bench.py {what}")
-    asked_for_help = what in ("-h", "--help")
-    print(__doc__, file=sys.stdout if asked_for_help else sys.stderr)
-    sys.exit(0 if asked_for_help else 2)
+    wants_help = what in ("-h", "--help")
+    print(__doc__, file=sys.stdout if wants_help else sys.stderr)
+    sys.exit(0 if wants_help else 2)
 
 
 if __name__ == "__main__":

@@ -442,7 +442,7 @@ def add_object(stage, obj):
 
 
 def render_scene(stage, scene, stem, job):
-    """All asked layers of one scene; `stem` is the path without layer and ending."""
+    """All requested layers of one scene; `stem` is the path without layer and ending."""
     stage.point_at(stage.camera, scene["camera"])
     for name, lamp in stage.lamps.items():
         stage.point_at(lamp, scene["lights"][name])

@@ -92,7 +92,7 @@ def pack(name: str, paths: StudyPaths, job: str, models: Path, std: float | None
 
 
 def brief(record: dict[str, Any]) -> dict[str, Any]:
-    """What a card tells of the evaluation."""
+    """The part of the evaluation that a model card shows."""
     rows = [
         {name: row[name] for name in ("k", "n", "all_found", "allowed_extras", "two_missing", "succeeds")}
         for row in record["result"]["rows"]
@@ -137,7 +137,7 @@ def card_lines(results: dict[str, Any] | None) -> list[str]:
             f"Sampled with fresh noise (`--s-churn {results['s_churn']:g}`). Without it K_max is {found}.",
         ]
     if results["at_zero"] is not None:
-        lines += ["", f"Asked for nothing, it draws {span_words(results['at_zero'])} objects."]
+        lines += ["", f"With an empty prompt it draws {span_words(results['at_zero'])} objects."]
     where = results["provenance"]
     return [*lines, "", f"Evaluated on {where['device']}, {where['date']}, commit {where['commit']}."]
 

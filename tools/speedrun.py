@@ -3,7 +3,7 @@
     python tools/speedrun.py --variant wide-batch --note "twice the batch" --set training.batch=1024
 
 The clock runs while the network is built, compiled and trained and while images are rendered; it stands still
-during evaluations, whose time is told separately. A fresh cache makes the compiler start from nothing too.
+during evaluations, whose time is recorded separately. A fresh cache makes the compiler start from nothing too.
 """
 
 import json
@@ -88,7 +88,9 @@ class Speedrun:
         settings, changes = settings_with(self.experiment, self.preset, self.set)
         ks = tuple(parse_ks(self.k)) if self.k else tuple(range(1, self.target + 1))
         if not set(range(1, self.target + 1)) <= set(ks):
-            raise UserError(f"To reach K_max {self.target}, every K from 1 to {self.target} must be asked.")
+            raise UserError(
+                f"To reach K_max {self.target}, every K from 1 to {self.target} must be prompted."
+            )
         evaluator = Evaluator(load_detector(device=device), load_calibration(), device)
         with caches(fresh=not self.warm):
             race = Race(settings, evaluator, EvaluationConfig(ks, self.each, self.steps), self.target)
@@ -101,11 +103,11 @@ class Speedrun:
 
     def record(self, race: "Race", changes: Mapping[str, Any]) -> dict[str, Any]:
         device, settings = race.evaluator.device, race.settings
-        told = {group: values for group, values in changes.items() if values}
+        changed = {group: values for group, values in changes.items() if values}
         return {
             "variant": self.variant,
             "note": self.note,
-            "changes": listed(told),
+            "changes": listed(changed),
             "target": self.target,
             "reached": race.reached,
             "minutes": race.evaluations[-1]["seconds"] / 60 if race.reached else None,

@@ -1,6 +1,6 @@
-"""What the detector learns from: rendered truth, spoiled the ways generated images are spoiled.
+"""Training data of the detector: rendered scenes, corrupted in the ways that generated images are.
 
-Batch i is a pure function of (seed, i): scenes, images, spoilings and targets.
+Batch i is a pure function of (seed, i): scenes, images, corruptions and targets.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -23,10 +23,10 @@ VISIBLE = 200 / (
 MOST = 12
 OFFICIAL = Scenes(objects=(0, 6), visibility="off")
 RELAXED = Scenes(objects=(0, MOST), spacing="relaxed", visibility="off")
-SPOILED, FOREIGN = (
+CORRUPTED, OOD = (
     0.35,
     0.06,
-)  # shares of images with a spoiled object, and of images that are no scene at all
+)  # shares of images with a corrupted object, and of images that are no scene at all
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SyntheticData:
     images: Tensor  # (B, 3, 128, 128)
     location: Tensor  # (B, N, 2) in [0, 1]
     state: Tensor  # (B, N) long: ABSENT, UNCLEAR (neither right nor wrong to find) or THERE
-    well_formed: Tensor  # (B, N) float: 1 proper, 0 spoiled
+    well_formed: Tensor  # (B, N) float: 1 well-formed, 0 corrupted
     mixed: Tensor  # (B, N) bool: looks like two objects at once, so its attributes have no truth
     color: Tensor  # (B, N) long
     shape: Tensor
@@ -64,7 +64,7 @@ def synthetic_data(seed: int, number: int, count: int, device) -> SyntheticData:
     sides = _choose_sizes(seed, number)
     parts = [_image(s, side, random) for s, side in zip((_pad(official), crowded, scattered), sides)]
     batch = SyntheticData(*(torch.cat(columns) for columns in zip(*(p.columns() for p in parts))))
-    return _with_foreign(batch.rows(torch.randperm(count, generator=random, device=device)), random)
+    return _with_ood_images(batch.rows(torch.randperm(count, generator=random, device=device)), random)
 
 
 def _choose_sizes(seed: int, number: int) -> list[int]:
@@ -76,9 +76,9 @@ def _choose_sizes(seed: int, number: int) -> list[int]:
 
 def _image(scenes: SceneBatch, side: int, random) -> SyntheticData:
     frame = render(scenes, side, layers=("rgb", "mask"), quality="fast")
-    images, spoiling = _corrupt_objects(frame["rgb"], scenes, random)
+    images, corruption = _corrupt_objects(frame["rgb"], scenes, random)
     images = to_canvas(_develop(_add_blobs(images, random), random))
-    return _truth(images, frame["mask"], scenes, spoiling)
+    return _truth(images, frame["mask"], scenes, corruption)
 
 
 # --- scenes ---------------------------------------------------------------------------------------------------
@@ -109,12 +109,12 @@ def _anywhere(scenes: SceneBatch, random) -> SceneBatch:
     return replace(scenes, xy=xy, present=scenes.present & ~crowded & xy.isfinite().all(-1))
 
 
-# --- spoiling -------------------------------------------------------------------------------------------------
+# --- corruption -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Corruption:
-    obj: Tensor  # (B,) slot of the spoiled object, -1 for none
+    obj: Tensor  # (B,) slot of the corrupted object, -1 for none
     left: Tensor  # (B,) share of it that is still drawn
     chimera: Tensor  # (B,) bool: the rest is not floor but another object
 
@@ -129,9 +129,9 @@ def _corrupt_objects(images: Tensor, scenes: SceneBatch, random) -> tuple[Tensor
 
     score = torch.where(scenes.present, draw(count, slots), -1.0)
     victim = score.argmax(1)
-    spoiled = (draw(count) < SPOILED) & scenes.present.any(1)
-    chimera = (draw(count) < 0.35) & spoiled
-    rows = torch.nonzero(spoiled).squeeze(-1)
+    corrupted = (draw(count) < CORRUPTED) & scenes.present.any(1)
+    chimera = (draw(count) < 0.35) & corrupted
+    rows = torch.nonzero(corrupted).squeeze(-1)
     left = torch.ones(count, device=device)
     if len(rows):
         other = render(
@@ -141,7 +141,7 @@ def _corrupt_objects(images: Tensor, scenes: SceneBatch, random) -> tuple[Tensor
         images = images.clone()
         images[rows] = images[rows] * keep + other * (1 - keep)
         left[rows] = _share_left(keep, scenes[rows], victim[rows])
-    return images, Corruption(torch.where(spoiled, victim, -1), left, chimera)
+    return images, Corruption(torch.where(corrupted, victim, -1), left, chimera)
 
 
 def _altered(scenes: SceneBatch, victim: Tensor, chimera: Tensor, random) -> SceneBatch:
@@ -234,7 +234,7 @@ def _locations(scenes: SceneBatch) -> Tensor:
     return project(scenes.center, scenes.camera, ASPECT)[0]
 
 
-def _truth(images: Tensor, mask: Tensor, scenes: SceneBatch, spoiling: Corruption) -> SyntheticData:
+def _truth(images: Tensor, mask: Tensor, scenes: SceneBatch, corruption: Corruption) -> SyntheticData:
     slots = scenes.present.shape[1]
     pixels = mask.flatten(1)
     seen = torch.stack([(pixels == k + 1).float().mean(1) for k in range(slots)], dim=1)  # share of the frame
@@ -244,11 +244,11 @@ def _truth(images: Tensor, mask: Tensor, scenes: SceneBatch, spoiling: Corruptio
     state = torch.where(
         scenes.present & inside, state, torch.where(scenes.present & (seen > 0), UNCLEAR, ABSENT)
     )
-    hurt = torch.arange(slots, device=mask.device) == spoiling.obj[:, None]  # (B, N)
-    mixed = hurt & spoiling.chimera[:, None]
-    faint = hurt & ~mixed & (spoiling.left < 0.6)[:, None]
+    hurt = torch.arange(slots, device=mask.device) == corruption.obj[:, None]  # (B, N)
+    mixed = hurt & corruption.chimera[:, None]
+    faint = hurt & ~mixed & (corruption.left < 0.6)[:, None]
     state = torch.where(faint & (state == THERE), UNCLEAR, state)
-    nearly_whole = ~spoiling.chimera & (spoiling.left > 0.9)
+    nearly_whole = ~corruption.chimera & (corruption.left > 0.9)
     return SyntheticData(
         images=images,
         location=location,
@@ -266,7 +266,7 @@ def _truth(images: Tensor, mask: Tensor, scenes: SceneBatch, spoiling: Corruptio
 
 
 def ood_images(count: int, random, device) -> Tensor:
-    """Noise of all grains, flat colors and clutter of overlapping patches, (B, 3, 128, 128)."""
+    """Noise of all grains, flat colors and overlapping patches, (B, 3, 128, 128)."""
     total = torch.zeros(count, 3, SIDE, SIDE, device=device)
     weight = torch.rand(count, 6, generator=random, device=device)
     weight = weight * (torch.rand(count, 6, generator=random, device=device) < 0.5)
@@ -287,11 +287,9 @@ def ood_images(count: int, random, device) -> Tensor:
     return total.clamp(-1, 1)
 
 
-def _with_foreign(batch: SyntheticData, random) -> SyntheticData:
+def _with_ood_images(batch: SyntheticData, random) -> SyntheticData:
     count = len(batch.images)
-    rows = torch.nonzero(torch.rand(count, generator=random, device=batch.images.device) < FOREIGN).squeeze(
-        -1
-    )
+    rows = torch.nonzero(torch.rand(count, generator=random, device=batch.images.device) < OOD).squeeze(-1)
     if not len(rows):
         return batch
     images, state = batch.images.clone(), batch.state.clone()

@@ -28,7 +28,7 @@ from tessera.studies.swingby.tables import swingby_rows
 NOT_MEASURED = "not measured"
 MARKED = re.compile(r"(<!-- results:([\w-]+) -->\n)(.*?)(<!-- /results -->)", re.DOTALL)
 GIB = 2**30
-MACHINES = {"cpu": "a CPU", "h200": "one H200"}  # always asked about, whether measured or not
+MACHINES = {"cpu": "a CPU", "h200": "one H200"}  # always listed, whether measured or not
 
 Record = dict[str, Any]
 
@@ -279,7 +279,7 @@ def with_interval(measured: Record, form: str) -> str:
 
 
 def unknown(what: str, rows: Rows, *known: str) -> Sequence[str]:
-    """A row as wide as the head, with what is known of it, for a number that nobody measured."""
+    """A row as wide as the head, with what is known of it, for a number that was not measured."""
     return (what, *known, *[NOT_MEASURED] * (len(rows[0]) - 1 - len(known)))
 
 

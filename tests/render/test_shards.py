@@ -37,14 +37,14 @@ def fill(folder, draw=numbered_images, count=10, per_shard=4, settings=SETTINGS)
 
 
 class Counting:
-    """Draws, and remembers which shards it was asked for."""
+    """Draws, and remembers which shards it drew."""
 
     def __init__(self, fail_at: int | None = None):
-        self.asked: list[int] = []
+        self.drawn: list[int] = []
         self.fail_at = fail_at
 
     def __call__(self, first, many):
-        self.asked.append(first)
+        self.drawn.append(first)
         if first == self.fail_at:
             raise KeyboardInterrupt
         return numbered_images(first, many)
@@ -67,7 +67,7 @@ def test_every_image_comes_back_from_any_shard(tmp_path):
     assert [sample.image[0, 0, 0].item() for sample in folder] == list(range(10))
 
 
-def test_a_batch_keeps_the_asked_order_across_shards(tmp_path):
+def test_a_batch_keeps_the_requested_order_across_shards(tmp_path):
     fill(tmp_path)
     batch = ShardFolder(tmp_path).batch([9, 0, 5, 5])
     assert batch.images[:, 0, 0, 0].tolist() == [9, 0, 5, 5]
@@ -94,7 +94,7 @@ def test_a_finished_folder_is_not_drawn_again(tmp_path):
     fill(tmp_path)
     before, again = fingerprints(tmp_path), Counting()
     fill(tmp_path, again)
-    assert again.asked == [] and fingerprints(tmp_path) == before
+    assert again.drawn == [] and fingerprints(tmp_path) == before
 
 
 def test_an_interrupted_run_carries_on_and_ends_up_the_same(tmp_path):
@@ -104,7 +104,7 @@ def test_an_interrupted_run_carries_on_and_ends_up_the_same(tmp_path):
         ShardFolder(tmp_path / "a")
     before, again = fingerprints(tmp_path / "a"), Counting()
     fill(tmp_path / "a", again)
-    assert again.asked == [8]
+    assert again.drawn == [8]
     after = fingerprints(tmp_path / "a")
     assert {name: after[name] for name in before} == before
     fill(tmp_path / "b")
@@ -128,7 +128,7 @@ def test_a_killed_process_leaves_only_whole_shards(tmp_path):
     before, again = fingerprints(tmp_path), Counting()
     assert len(before) == 2
     fill(tmp_path, again, count=20)
-    assert again.asked == [8, 12, 16]
+    assert again.drawn == [8, 12, 16]
     assert {name: value for name, value in fingerprints(tmp_path).items() if name in before} == before
     assert not list(tmp_path.glob(".*.part"))
     ShardFolder(tmp_path).verify()
@@ -148,7 +148,7 @@ def test_a_flipped_bit_is_found_named_and_repaired_alone(tmp_path):
         ShardFolder(tmp_path).verify()
     again = Counting()
     fill(tmp_path, again)
-    assert again.asked == [4]
+    assert again.drawn == [4]
     assert [s[0] for s in fingerprints(tmp_path).values()] == [s[0] for s in whole.values()]
     ShardFolder(tmp_path).verify()
 
@@ -174,7 +174,7 @@ def test_other_settings_are_refused_and_nothing_is_touched(tmp_path):
     for change in ({"settings": {**SETTINGS, "seed": 1}}, {"count": 11}, {"per_shard": 5}):
         with pytest.raises(UserError, match="other settings"):
             fill(tmp_path, **change)
-    with pytest.raises(UserError, match=r"rules\.spacing: None there, relaxed asked for"):
+    with pytest.raises(UserError, match=r"rules\.spacing: None there, relaxed here"):
         fill(tmp_path, settings={**SETTINGS, "rules": {"spacing": "relaxed"}})
     assert fingerprints(tmp_path) == before and (tmp_path / MANIFEST).read_text() == manifest
 

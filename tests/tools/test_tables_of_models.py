@@ -144,7 +144,7 @@ def test_length_generalization_is_read_in_several_ways(table):
         scatter={"readings": [one, one | {"reading": "filled", "max_train_objects": None}]},
     )
     assert rows[1][1:] == ("on 1 to 3 objects", "28", "12", "0.93 [0.80, 0.97]", "[0.70, 0.96]")
-    assert rows[2][0].startswith("share of asked locations") and rows[2][1] == "all"
+    assert rows[2][0].startswith("share of prompted locations") and rows[2][1] == "all"
 
 
 def test_the_readme_tells_the_quickest_speed_run_that_arrived(table, tmp_path):

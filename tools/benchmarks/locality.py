@@ -152,10 +152,10 @@ def plainly(
     With `share` all probes of a level use one forward pass, otherwise each has its own.
     """
     parts = []
-    for some, level, told in zip(*(tensor.chunk(levels) for tensor in (x, sigma, cond))):
+    for some, level, condition in zip(*(tensor.chunk(levels) for tensor in (x, sigma, cond))):
         some = some.clone().requires_grad_()
-        clean = denoise(some, level, told) if share else None
-        maps = [one_probe(clean if share else denoise(some, level, told), some, pixel) for pixel in at]
+        clean = denoise(some, level, condition) if share else None
+        maps = [one_probe(clean if share else denoise(some, level, condition), some, pixel) for pixel in at]
         parts.append(torch.stack(maps, dim=1))
     return torch.cat(parts)
 

@@ -32,9 +32,9 @@ class BenchZoo:
     rounds: int = 3
     """Timed rounds, after one that does not count."""
     steps: int = 32
-    """Noise levels on the way (each but the last takes two calls of the network)."""
+    """Noise levels of a sample (each but the last takes two calls of the network)."""
     only: Annotated[str | None, tyro.conf.arg(metavar="NAMES", help_behavior_hint="")] = None
-    """Only these models, by name or folder (default: all on the shelf)."""
+    """Only these models, by name or folder (default: all that are shipped)."""
     precision: Annotated[str, tyro.conf.arg(metavar="LIST")] = "auto"
     """Precisions to compare, such as float32,bfloat16, taken in turns; auto is bfloat16 on CUDA, else float32."""
     device: DeviceName = "auto"

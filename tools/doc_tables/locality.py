@@ -36,8 +36,10 @@ def by_noise(results: Any) -> Rows:
     if cifar:
         growth = cifar["growth"]
         ratio = growth["ratio"]
-        told = f"{ratio['value']:.1f} [{ratio['low']:.1f}, {ratio['high']:.1f}]"
-        rows.append(("CIFAR-10, 32x32", *sides(growth["side_low_noise"], growth["side_high_noise"]), told))
+        growth_ratio = f"{ratio['value']:.1f} [{ratio['low']:.1f}, {ratio['high']:.1f}]"
+        rows.append(
+            ("CIFAR-10, 32x32", *sides(growth["side_low_noise"], growth["side_high_noise"]), growth_ratio)
+        )
     for record in results.several("locality-*"):
         for study in record["studies"]:
             low, high = thirds([level["side90_each"]["mean"] for level in study["levels"]])
@@ -60,7 +62,7 @@ RULES = ("paper", "strict")
 READING_WORDS = {
     "strict": "K_max by the strict rule, less M",
     "paper": "K_max by the paper rule, less M",
-    "filled": "share of asked locations filled, M < K <= 10",
+    "filled": "share of prompted locations filled, M < K <= 10",
 }
 
 
@@ -74,8 +76,8 @@ def scatter(results: Any) -> Rows:
         rank, seen = one["spearman"], one["max_train_objects"]
         trainings = "all" if seen is None else f"on 1 to {seen} objects"
         numbers = (str(one["points"]), str(one["models"]))
-        told = rank_words(rank), range_words(rank["interval_by_model"])
-        rows.append((READING_WORDS[one["reading"]], trainings, *numbers, *told))
+        ranks = rank_words(rank), range_words(rank["interval_by_model"])
+        rows.append((READING_WORDS[one["reading"]], trainings, *numbers, *ranks))
     return or_not_run(rows)
 
 
@@ -86,16 +88,16 @@ def scatter_headline(results: Any) -> Rows:
         return []
     rank, seen = record["spearman"], record["max_train_objects"]
     trained = "" if seen is None else f", trainings on 1 to {seen} objects"
-    told = f"Spearman {value_words(rank['value'])} {range_words(rank['interval_by_model'])}".rstrip()
+    correlation = f"Spearman {value_words(rank['value'])} {range_words(rank['interval_by_model'])}".rstrip()
     for other in record["readings"]:
         if (
             other["reading"] != record["rule"]
             and other["reading"] in RULES
             and other["max_train_objects"] == seen
         ):
-            told += f"; by the {other['reading']} rule {value_words(other['spearman']['value'])}"
+            correlation += f"; by the {other['reading']} rule {value_words(other['spearman']['value'])}"
     what = f"conditional locality with K_max by the {record['rule']} rule{trained}"
-    return [(what, told, f"{record['points']} snapshots of {record['models']} models")]
+    return [(what, correlation, f"{record['points']} snapshots of {record['models']} models")]
 
 
 def rank_words(rank: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ from tessera.studies.clevr.tables import (
 
 
 def at_zero(results: Any) -> Rows:
-    """Objects drawn when none is asked for."""
+    """Objects drawn when the prompt is empty."""
     known = study_rows(results.one("study"))
     rows: Rows = [("cell", "objects at K = 0, paper", "ours, nine in ten images")]
     for cell in CELLS.values():
@@ -46,7 +46,7 @@ def every_cell(results: Any) -> Rows:
         "ours, paper rule",
         "strict rule",
         "detector's error leaves",
-        "proper objects",
+        "well-formed objects",
         "images",
         "minutes",
     )
@@ -89,7 +89,7 @@ def ablations(results: Any) -> Rows:
 
 
 def extras(results: Any) -> Rows:
-    """Trainings that showed objects without telling them: K_max with and without counting what nobody asked for."""
+    """Trainings with unlabeled objects: K_max with and without counting extra objects."""
     known = study_rows(results.one("study"))
     heads = ("ours, paper rule", "extras not counted", "strict rule", "extras at K = 0", "where K succeeds")
     rows: Rows = [("cell", "paper", *heads)]
@@ -164,7 +164,7 @@ def filled_words(row: Mapping[str, Any]) -> list[str]:
 
 
 def percent_or_not_run(share: Mapping[str, Any] | None) -> str:
-    """`80%`; a K that was not asked for has no share."""
+    """`80%`; a K that was not prompted has no share."""
     return f"{share['share']:.0%}" if share else NOT_RUN
 
 
@@ -185,9 +185,9 @@ def headline(results: Any) -> Rows:
         cell, row = CELLS[name], known.get(name)
         if row:
             seen = "1 object" if cell.max_train_objects == 1 else f"1 to {cell.max_train_objects} objects"
-            told = f"{ours(row)}{still_words(row)}; the paper's network {cell.paper.text}"
+            reached = f"{ours(row)}{still_words(row)}; the paper's network {cell.paper.text}"
             rows.append(
-                (f"K_max of {cell.experiment}, trained on {seen}, 64x64", told, ", ".join(row["devices"]))
+                (f"K_max of {cell.experiment}, trained on {seen}, 64x64", reached, ", ".join(row["devices"]))
             )
     return [*rows, *fastest(results)]
 
@@ -205,8 +205,8 @@ def fastest(results: Any) -> Rows:
     best = min(arrived, key=lambda record: record["minutes"])
     what = f"speed-run: from nothing to exp1 with K_max {best['target']}, 64x64"
     compiling = best["first_step_seconds"] / 60
-    told = f"{best['minutes']:.1f} minutes to the first evaluation that passes, {compiling:.1f} of them compiling"
-    return [(what, told, best["provenance"]["device"])]
+    minutes = f"{best['minutes']:.1f} minutes to the first evaluation that passes, {compiling:.1f} of them compiling"
+    return [(what, minutes, best["provenance"]["device"])]
 
 
 def speed_log(results: Any) -> Rows:
@@ -239,8 +239,8 @@ def speed_row(record: Record) -> Sequence[str]:
 
 def changes_words(changes: Mapping[str, Mapping[str, Any]]) -> str:
     """`denoiser.width 32, training.batch 256`."""
-    told = [f"{group}.{name} {value}" for group, values in changes.items() for name, value in values.items()]
-    return ", ".join(told) or "as the preset has it"
+    words = [f"{group}.{name} {value}" for group, values in changes.items() for name, value in values.items()]
+    return ", ".join(words) or "as the preset has it"
 
 
 def learning(results: Any) -> Rows:
@@ -285,7 +285,7 @@ USUAL_RADIUS = 2  # cells that a way takes for near, if not said
 
 
 def compose(results: Any) -> Rows:
-    """A failing model asked in other ways, and others beside it, perhaps from records of their own."""
+    """A failing model with conditions composed in several ways, and other models beside it."""
     rows = [named(row, record) for record in results.several("repair*") for row in record["rows"]]
     return repair_rows(rows) if rows else [("model", "K_max, paper rule"), (NOT_RUN, NOT_RUN)]
 

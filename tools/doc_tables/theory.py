@@ -63,8 +63,8 @@ def likeness(results: Any) -> Rows:
     head = ("sigma", *(f"{record['model']}, {LIKENESS[part]}" for record, part in measures))
     rows: Rows = [head]
     for level in range(len(records[0]["likeness"]) if records else 0):
-        told = (likeness_words(record["likeness"][level], part) for record, part in measures)
-        rows.append((f"{records[0]['likeness'][level]['sigma']:g}", *told))
+        cells = (likeness_words(record["likeness"][level], part) for record, part in measures)
+        rows.append((f"{records[0]['likeness'][level]['sigma']:g}", *cells))
     return rows if records else [("sigma", "likeness"), (NOT_RUN, NOT_RUN)]
 
 

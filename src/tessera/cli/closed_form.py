@@ -21,7 +21,7 @@ from tessera.files import make_folder
 from tessera.models.closed_form import Empirical, Local, LocalConditional
 from tessera.models.loading import open_model, set_precision
 from tessera.models.model_folder import Model
-from tessera.plots.sample_grid import sample_grid
+from tessera.plots.image_grid import sample_grid
 from tessera.provenance import provenance
 from tessera.render.image_io import save_png, to_float, to_uint8
 from tessera.sampling.prompts import Prompt, parse_ks, study_prompts

@@ -15,7 +15,7 @@ from tessera.errors import UserError
 from tessera.models.build import conditioner_for
 from tessera.models.model_folder import is_model_folder, save_model
 from tessera.models.run_snapshots import format_std, is_run, load_run
-from tessera.plots.sample_grid import sample_grid
+from tessera.plots.image_grid import sample_grid
 from tessera.render.image_io import save_png
 from tessera.sampling.prompts import study_prompts
 from tessera.sampling.sample import sample

@@ -1,4 +1,4 @@
-"""Many images on one sheet, with thin gaps and small labels."""
+"""Grids of images with thin gaps and small labels, and with dots at prompted locations."""
 
 import math
 from collections.abc import Sequence
@@ -12,9 +12,11 @@ from tessera.errors import UserError
 from tessera.render.image_io import to_uint8
 
 PAPER, INK = (255, 255, 255), (110, 110, 110)
+DOT, RIM = (230, 30, 30), (255, 255, 255)
+READABLE = 128  # pixels; smaller images are enlarged, so that dots do not hide what they mark
 GAP = 4
 LABEL_SIZE = 10
-SHEET_ASPECT = 1.6
+GRID_ASPECT = 1.6  # width over height, about
 
 
 def image_grid(
@@ -22,27 +24,26 @@ def image_grid(
 ) -> Tensor:
     """Images (3, H, W), float in [-1, 1] or 8-bit and all of one size, as one 8-bit image.
 
-    They fill rows from the left; `columns` defaults to a sheet that is wider than high.
+    They fill rows from the left; `columns` defaults to a grid that is wider than high.
     """
     if not len(images):
-        raise UserError("A contact sheet needs at least one image.")
+        raise UserError("An image grid needs at least one image.")
     height, width = images[0].shape[-2:]
-    columns = columns or default_columns(len(images), height / width)
-    strip = LABEL_SIZE + 4 if labels else 0
-    cell_width, cell_height = width + GAP, height + strip + GAP
+    columns = columns or _default_columns(len(images), height / width)
+    label_height = LABEL_SIZE + 4 if labels else 0
+    cell_width, cell_height = width + GAP, height + label_height + GAP
     rows = math.ceil(len(images) / columns)
-    sheet = Image.new("RGB", (columns * cell_width + GAP, rows * cell_height + GAP), PAPER)
+    grid = Image.new("RGB", (columns * cell_width + GAP, rows * cell_height + GAP), PAPER)
     for i, image in enumerate(images):
         corner = (GAP + i % columns * cell_width, GAP + i // columns * cell_height)
-        sheet.paste(as_image(image), corner)
+        grid.paste(as_image(image), corner)
         if labels:
-            write_label(sheet, labels[i], corner[0], corner[1] + height + 1, width)
-    return torch.from_numpy(np.array(sheet)).permute(2, 0, 1)
+            _write_label(grid, labels[i], corner[0], corner[1] + height + 1, width)
+    return torch.from_numpy(np.array(grid)).permute(2, 0, 1)
 
 
-def default_columns(count: int, tallness: float) -> int:
-    """A sheet about `SHEET_ASPECT` times as wide as high."""
-    return min(count, max(1, round(math.sqrt(count * tallness * SHEET_ASPECT))))
+def _default_columns(count: int, tallness: float) -> int:
+    return min(count, max(1, round(math.sqrt(count * tallness * GRID_ASPECT))))
 
 
 def as_image(image: Tensor) -> Image.Image:
@@ -50,10 +51,31 @@ def as_image(image: Tensor) -> Image.Image:
     return Image.fromarray(image.permute(1, 2, 0).cpu().contiguous().numpy())
 
 
-def write_label(sheet: Image.Image, label: str, left: int, top: int, width: int) -> None:
+def _write_label(grid: Image.Image, label: str, left: int, top: int, width: int) -> None:
     """Centered under its image, cut off where it would run into the next one."""
     font = ImageFont.load_default(LABEL_SIZE)
     while label and font.getlength(label) > width:
         label = label[:-1]
     offset = (width - font.getlength(label)) / 2
-    ImageDraw.Draw(sheet).text((left + offset, top), label, font=font, fill=INK)
+    ImageDraw.Draw(grid).text((left + offset, top), label, font=font, fill=INK)
+
+
+def mark_locations(image: Tensor, locations: Sequence[tuple[float, float]]) -> Tensor:
+    """An image (3, H, W) enlarged to a readable size, with a dot at each location: 8-bit."""
+    canvas = as_image(image)
+    factor = max(1, READABLE // canvas.width)
+    canvas = canvas.resize((canvas.width * factor, canvas.height * factor), Image.Resampling.NEAREST)
+    pen, radius = ImageDraw.Draw(canvas), max(2, canvas.width // 64)
+    for x, y in locations:
+        column, row = x * canvas.width, y * canvas.height
+        pen.ellipse((column - radius, row - radius, column + radius, row + radius), fill=DOT, outline=RIM)
+    return torch.from_numpy(np.array(canvas)).permute(2, 0, 1)
+
+
+def sample_grid(images: Tensor, prompts: Sequence[Sequence], columns: int = 8) -> Tensor:
+    """Images (B, 3, H, W) with the prompt of each: dots at its locations, its colors as a label."""
+    marked, labels = [], []
+    for image, prompt in zip(images, prompts):
+        marked.append(mark_locations(image, [part for part in prompt if not isinstance(part, str)]))
+        labels.append(" ".join(part for part in prompt if isinstance(part, str)))
+    return image_grid(marked, labels if any(labels) else None, columns)

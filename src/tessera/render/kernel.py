@@ -301,12 +301,12 @@ def _stage_light(
     dz = 4.0 * CURVE_Z * s * s * s
     scale = 1.0 / tl.sqrt(du * du + dz * dz)
     nx, ny, nz = -dz * AXIS_X * scale, -dz * AXIS_Y * scale, du * scale
-    nobody = tl.zeros_like(active.to(tl.int32)) - 1
+    no_object = tl.zeros_like(active.to(tl.int32)) - 1
     r, g, b = px * 0.0, px * 0.0, px * 0.0
     for i in range(4):
         lamp = lamps + i * LAMP_
         wx, wy, wz, tx, ty, tz, _, strength = _lamp(lamp, px, py, pz)
-        seen = _seen(table, count, nobody, active, px, py, pz, wx, wy, wz, tl.load(lamp + 3), blur)
+        seen = _seen(table, count, no_object, active, px, py, pz, wx, wy, wz, tl.load(lamp + 3), blur)
         light = strength * tl.maximum(_dot(nx, ny, nz, tx, ty, tz), 0.0) * seen * STAGE_SHARE
         r += light * tl.load(lamp + 4)
         g += light * tl.load(lamp + 5)

@@ -67,7 +67,7 @@ def earlier_files(folder: Path, names: Sequence[str]) -> set[Path]:
 
 
 def rendered_names(path: Path) -> set[str]:
-    """The images our own scene file tells of; none where there is no file."""
+    """The images listed in our own scene file; none where there is no file."""
     if not path.exists():
         return set()
     content = read_json(path)

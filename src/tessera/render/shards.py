@@ -116,7 +116,7 @@ def write_shards(
     manifest.write(list(done.values()), complete=len(done) == len(stretches))
     for number, (first, images) in enumerate(stretches):
         if first not in done:
-            with telling_what_is_done(len(done), len(stretches)):
+            with reporting_progress(len(done), len(stretches)):
                 content = draw(first, images)
                 done[first] = write_shard(folder / f"shard-{number:05d}.safetensors", first, content)
                 manifest.write(list(done.values()), complete=len(done) == len(stretches))
@@ -141,7 +141,7 @@ def write_shard(path: Path, first: int, content: dict[str, Tensor]) -> Shard:
 
 
 @contextmanager
-def telling_what_is_done(finished: int, total: int) -> Iterator[None]:
+def reporting_progress(finished: int, total: int) -> Iterator[None]:
     """Adds to an error of writing what became of the rest."""
     try:
         yield
@@ -193,7 +193,7 @@ def refuse_other_settings(folder: Path, there: dict[str, Any], here: dict[str, A
         name = different[0]
         raise UserError(
             f"{folder} already holds shards with other settings ({name}: {old.get(name)} there,"
-            f" {new.get(name)} asked for); use another folder."
+            f" {new.get(name)} here); use another folder."
         )
 
 
@@ -226,7 +226,7 @@ def listed_shards(manifest: dict[str, Any]) -> list[Shard]:
 
 
 class ShardFolder:
-    """A finished folder of shards as one long list of images, read where asked."""
+    """A finished folder of shards as one long list of images, read on demand."""
 
     def __init__(self, path: Path | str):
         self.path = Path(path)

@@ -14,7 +14,7 @@ from tessera.errors import UserError
 from tessera.files import make_folder, read_json, resolve_inside, write_json
 from tessera.models.contract import Denoiser
 from tessera.models.model_folder import Model
-from tessera.plots.sample_grid import sample_grid
+from tessera.plots.image_grid import sample_grid
 from tessera.render.image_io import load_png, save_png, to_float
 from tessera.sampling.prompts import Prompt
 from tessera.sampling.sample import sample

@@ -1,6 +1,6 @@
-"""What is in the image, before any pixel.
+"""Scenes: objects, placement by the CLEVR rules, visibility, scene files and random streams.
 
-The public names are imported when first asked for, so that `tessera.scenes.vocabulary` costs no torch.
+Public names are imported on first use, so that `tessera.scenes.vocabulary` costs no torch.
 """
 
 import importlib

@@ -22,7 +22,7 @@ from tessera.scenes.vocabulary import SHAPES, SIZES
 COUNT_KEY, JITTER_KEY, LOOK_KEY, LOCATION_KEY = (
     tl.constexpr(address) for address in range(4)
 )  # rows of `keys`
-STAGE = tl.constexpr(16)  # lanes for the twelve numbers of camera and lamps
+STAGE = tl.constexpr(16)  # columns for the twelve numbers of camera and lamps
 CANDIDATES = tl.constexpr(triton.next_power_of_2(sampling.TRIES))
 RAYS = tl.constexpr(64)  # traced together
 
@@ -62,7 +62,7 @@ def _sign(x):
 
 @triton.jit
 def _pick(values, column, wanted):
-    """The value of one lane as a scalar; a sum of zeros and one value is that value."""
+    """The value of one column as a scalar; a sum of zeros and one value is that value."""
     return tl.sum(tl.where(column == wanted, values, tl.zeros_like(values)), 0)
 
 
@@ -86,7 +86,7 @@ def _pick4(box, column, wanted):
 
 @triton.jit
 def _uniform4(key, scene, turn, block):
-    """Numbers 4 * block .. 4 * block + 3 of a lane, as `random.uniform` has them."""
+    """Numbers 4 * block .. 4 * block + 3 of a stream, as `random.uniform` has them."""
     zero = block * 0
     low, high = (scene & 0xFFFFFFFF).to(tl.uint32), ((scene >> 32) & 0xFFFFFFFF).to(tl.uint32)
     repeat = (zero + turn).to(tl.uint32)
@@ -103,7 +103,7 @@ def _fraction(word):
 
 @triton.jit
 def _uniform2(key, scene, turn, column):
-    """Numbers 2 * lane and 2 * lane + 1."""
+    """Numbers 2 * column and 2 * column + 1."""
     a, b, c, d = _uniform4(key, scene, turn, column // 2)
     even = column % 2 == 0
     return tl.where(even, a, c), tl.where(even, b, d)
@@ -111,7 +111,7 @@ def _uniform2(key, scene, turn, column):
 
 @triton.jit
 def _uniform1(key, scene, column):
-    """Number `lane`, of turn 0."""
+    """Number `column` of the first attempt."""
     a, b, c, d = _uniform4(key, scene, 0, column // 4)
     word = column % 4
     return tl.where(word < 2, tl.where(word == 0, a, b), tl.where(word == 2, c, d))
@@ -492,14 +492,14 @@ def draw_scenes(rules: Scenes, seed: int, index: Tensor) -> tuple[SceneBatch, Ef
 
 
 def stream_keys(seed: int, slots: int) -> Tensor:
-    """Philox keys of all lanes, both words in one int64."""
+    """Philox keys of all streams, both words in one int64."""
     streams = ["count", "jitter", "look", *(f"place {k}" for k in range(slots))]
-    words = torch.tensor([stream_key(seed, column) for column in streams])  # (lanes, 2)
+    words = torch.tensor([stream_key(seed, column) for column in streams])  # (streams, 2)
     return words[:, 0] | words[:, 1] << 32
 
 
 def resting_stage(rules: Scenes) -> tuple[Tensor, Tensor]:
-    """Where camera and lamps rest, and how far they move; padded to the kernel's lanes."""
+    """Where camera and lamps rest, and how far they move; padded to the kernel's columns."""
     resting = [*CAMERA, *KEY, *FILL, *BACK]
     reach = [sampling.CAMERA_JITTER] * 3 + [sampling.LAMP_JITTER] * 9
     padding = [0.0] * (STAGE.value - len(resting))

@@ -1,4 +1,4 @@
-"""Scenes made to order: objects whose centers project to asked locations of the image."""
+"""Scenes with objects at given locations of the image."""
 
 import warnings
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from tessera.scenes.sampling import REACH, Scenes, blank, random_looks, stage, w
 from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
 
 Words = str | Sequence[str] | None
-TURNS = 64  # looks tried before two objects are left touching
+TURNS = 64  # attempts before two objects are left touching
 
 
 class LocationWarning(UserWarning):
-    """The scene was made as asked, but it is one the official rules would never make."""
+    """The scene is not one that the official rules would make."""
 
 
 def scenes_at(
@@ -40,7 +40,7 @@ def scenes_at(
     """Scenes with one object at each of `locations`, (K, 2) for `count` scenes alike or (B, K, 2), in [0, 1].
 
     Attributes that are not given (one word for all, or one per location) are drawn by `rules`, by default freely
-    and without jitter; looks are redrawn while two objects would touch. Given words need not be among those of
+    and without jitter; attributes are drawn again while two objects would touch. Given words need not be among those of
     `rules`, but never make what `rules` hold out. Scene i depends on seed and start + i.
     """
     rules = Scenes(jitter=False) if rules is None else rules
@@ -48,11 +48,13 @@ def scenes_at(
     index = torch.arange(start, start + len(wanted), device=device)
     slots = wanted.shape[1]
     scenes = blank(slots, stage(rules, seed, index))
-    asked = {"shape": shape, "color": color, "material": material, "size": size, "rotation": rotation}
-    words = {name: per_location(name, value, slots) for name, value in asked.items() if value is not None}
+    attributes = {"shape": shape, "color": color, "material": material, "size": size, "rotation": rotation}
+    words = {
+        name: per_location(name, value, slots) for name, value in attributes.items() if value is not None
+    }
     given = {name: as_numbers(name, values, wanted) for name, values in words.items()}
     allowed = rules_of_locations(rules, words, slots)
-    turns = 1 if "size" in given else TURNS  # sizes fix where objects stand: another look would not help
+    turns = 1 if "size" in given else TURNS  # sizes fix where objects stand: another attempt would not help
     turn = torch.zeros_like(index)
     for attempt in range(turns):
         look = {**attributes_at_locations(rules, allowed, seed, index, turn), **given}
@@ -75,7 +77,7 @@ def checked_locations(locations: Sequence | Tensor, count: int | None) -> Tensor
     if wanted.ndim not in (2, 3) or wanted.shape[-1] != 2:
         raise UserError(f"Locations must be pairs (x, y), not of shape {tuple(wanted.shape)}.")
     if wanted.ndim == 3 and count not in (None, len(wanted)):
-        raise UserError(f"Locations were given for {len(wanted)} scenes, but {count} scenes were asked for.")
+        raise UserError(f"Locations were given for {len(wanted)} scenes, but {count} scenes were requested.")
     outside = wanted[~((wanted >= 0) & (wanted <= 1)).all(-1)]
     if len(outside):
         raise UserError(f"The location {pair(outside[0])} lies outside the image; x and y run from 0 to 1.")
@@ -157,7 +159,7 @@ def on_stage(xy: Tensor) -> Tensor:
 
 
 def warn_of_odd_scenes(wanted: Tensor, xy: Tensor, crossed: Tensor) -> None:
-    """Refuse what has no location on the floor; tell of what the official rules would not make."""
+    """Refuse locations that are not on the floor; warn of scenes the official rules would not make."""
     above = wanted[xy.isnan().any(-1)]
     if len(above):
         raise UserError(

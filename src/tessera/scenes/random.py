@@ -1,4 +1,4 @@
-"""Numbers that depend only on where they are asked for: seed, scene index, lane, turn.
+"""Random numbers as a pure function of seed, scene index, stream name and attempt.
 
 Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) in torch integer
 operations, so a stream is the same on every device and can be entered anywhere.
@@ -34,7 +34,7 @@ def philox(counter: Words, key: tuple[int, int]) -> Words:
 def words(
     seed: int, index: Tensor, stream: str, count: int, turn: int | Tensor = 0, first: int = 0
 ) -> Tensor:
-    """Words first .. first + count - 1 of (seed, index, lane, turn): (B, count) int64 in [0, 2^32)."""
+    """Words first .. first + count - 1 of (seed, index, stream, turn): (B, count) int64 in [0, 2^32)."""
     low_block, high_block = first // 4, -(-(first + count) // 4)
     block = torch.arange(low_block, high_block, device=index.device)  # (K,)
     scene = index[:, None].expand(-1, len(block))  # (B, K)
@@ -47,7 +47,7 @@ def words(
 
 
 def stream_key(seed: int, stream: str) -> tuple[int, int]:
-    """Lanes are independent streams of one seed: the name goes into the key."""
+    """Streams of one seed are independent: the name goes into the key."""
     return seed & MASK, (seed >> 32 & MASK) ^ zlib.crc32(stream.encode())
 
 
@@ -74,5 +74,5 @@ def normal(seed: int, index: Tensor, stream: str, count: int, turn: int | Tensor
 
 
 def seeded_generator(seed: int) -> torch.Generator:
-    """Torch's own generator on the CPU, for any whole number; by itself it hears only the lowest 32 bits of a seed."""
+    """A torch generator on the CPU for any whole number; torch itself uses only the lowest 32 bits of a seed."""
     return torch.Generator().manual_seed((seed ^ (seed >> 32) * KEY_STEPS[0]) & MASK)

@@ -17,7 +17,7 @@ COLORS = {
 }
 COLOR_NAMES = tuple(COLORS)
 
-# The twelve locations of the length-generalization study, (x, y) in [0, 1], asked for in this order.
+# The twelve locations of the length-generalization study, (x, y) in [0, 1], prompted in this order.
 LOCATIONS = (
     (0.65, 0.65),
     (0.65, 0.25),

@@ -12,8 +12,7 @@ from torch import Tensor
 from tessera.config import EXPERIMENTS, look_up
 from tessera.evaluation.explain import BAD, GOOD, INK, ODD, PAPER
 from tessera.files import make_folder, read_json
-from tessera.plots.image_grid import as_image
-from tessera.plots.sample_grid import marked
+from tessera.plots.image_grid import as_image, mark_locations
 from tessera.render.image_io import COMPACT, save_compact
 from tessera.scenes.vocabulary import COLOR_NAMES, COLORS, LOCATIONS
 from tessera.studies.clevr.entries import CELLS, StudyEntry
@@ -123,7 +122,7 @@ def put(sheet: Image.Image, pen: ImageDraw.ImageDraw, corner: tuple[int, int], s
     What the detector does not know for a scene is orange, with a question mark.
     """
     dots = [want for want in shown.wanted if not isinstance(want, str)]
-    image = as_image(marked(shown.image, dots)).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+    image = as_image(mark_locations(shown.image, dots)).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
     sheet.paste(image, corner)
     left, top = corner[0] + 2, corner[1] + SIDE + 2
     ink = ODD if shown.ood else GOOD if shown.ok else BAD
