@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -38,6 +39,12 @@ class Blocked:
             self.dropped.set()
 
 
+def run(main):
+    """In a thread of its own: the browser of other tests keeps an event loop running in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, main).result()
+
+
 async def all_of(queue, job):
     return [event async for event in events_of(queue, job)]
 
@@ -51,7 +58,7 @@ def test_a_job_sends_its_events_in_order_and_ends(queue):
     async def main():
         return await all_of(queue, QueuedJob("a", iter([{"event": "one"}, {"event": "two"}])))
 
-    names = [event["event"] for event in asyncio.run(main())]
+    names = [event["event"] for event in run(main())]
     assert names == ["queue", "started", "one", "two", "end"]
 
 
@@ -78,7 +85,7 @@ def test_every_pages_first_job_comes_before_any_second_one(queue):
         first.go.set()
         await asyncio.gather(*tasks)
 
-    asyncio.run(main())
+    run(main())
     assert done == ["late2", "eager0", "eager1"]
 
 
@@ -96,7 +103,7 @@ def test_a_waiting_page_gets_its_position_and_moves_up(queue):
         await asyncio.gather(*tasks)
         return await last
 
-    ahead = [event["ahead"] for event in asyncio.run(main()) if event["event"] == "queue"]
+    ahead = [event["ahead"] for event in run(main()) if event["event"] == "queue"]
     assert ahead[0] == 2 and ahead == sorted(ahead, reverse=True) and ahead[-1] <= 1
 
 
@@ -111,7 +118,7 @@ def test_abandoned_work_stops_after_the_step_it_is_in(queue):
         assert await asyncio.to_thread(work.dropped.wait, 10)
         return await all_of(queue, QueuedJob("b", iter([{"event": "fine"}])))
 
-    assert {"event": "fine"} in asyncio.run(main())
+    assert {"event": "fine"} in run(main())
 
 
 def test_a_page_that_leaves_while_waiting_is_never_served(queue):
@@ -129,7 +136,7 @@ def test_a_page_that_leaves_while_waiting_is_never_served(queue):
         await task
         assert queue.load() == {"running": 0, "waiting": 0} or queue.load()["waiting"] == 0
 
-    asyncio.run(main())
+    run(main())
     assert served == []
 
 
@@ -145,7 +152,7 @@ def test_an_error_in_one_job_is_sent_and_does_not_stop_the_next(queue, capfd):
     async def main():
         return [(await all_of(queue, QueuedJob("a", work)))[-1] for work in (bad(), wrong(), iter([]))]
 
-    first, second, third = asyncio.run(main())
+    first, second, third = run(main())
     assert first["event"] == "error" and "ZeroDivisionError: by nought" in first["sentence"]
     assert second == {"event": "error", "sentence": "One clear sentence."}
     assert third == {"event": "end"}
@@ -158,4 +165,4 @@ def test_a_full_queue_refuses(queue, monkeypatch):
     async def main():
         return await all_of(queue, QueuedJob("a", iter([])))
 
-    assert asyncio.run(main()) == [{"event": "error", "sentence": module.FULL}]
+    assert run(main()) == [{"event": "error", "sentence": module.FULL}]

@@ -114,9 +114,9 @@ def test_every_model_shows_something_before_any_is_done(session):
 def test_scores_count_found_missing_and_extra(session):
     done = last(session.sample(SampleRequest(models=("exp1",), **REQUEST)), "done")
     for score in done["scores"]:
-        assert score["wanted"] == 2 == score["found"] + score["missing"] == len(score["filled"])
-        assert len(score["detections"]) == score["found"] + score["extra"]
-        assert score["reason"] and sum(score["filled"]) == score["found"]
+        assert score["wanted"] == 2 == score["num_found"] + score["missing"] == len(score["found"])
+        assert len(score["detections"]) == score["num_found"] + score["extra"]
+        assert score["reason"] and sum(score["found"]) == score["num_found"]
         for detection in score["detections"]:
             left, top, right, bottom = detection["box"]
             assert left < detection["location"][0] < right and top < detection["location"][1] < bottom

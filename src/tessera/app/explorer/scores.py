@@ -29,10 +29,10 @@ def _record(entry: SessionModel, prompt: Prompt, score: ImageScore) -> dict[str,
     counts = {name: getattr(score, name) for name in ("wanted", "missing", "extra", "malformed", "reason")}
     return {
         "ok": score.succeeds(entry.training.extras_allowed),
-        "found": score.num_found,
+        "num_found": score.num_found,
         **counts,
         "ood": score.ood_score,
-        "filled": score.found,
+        "found": score.found,
         "targets": wanted_colors(prompt.colors) if by_color else list(prompt.targets),
         "detections": [
             {

@@ -152,7 +152,7 @@ function renderBackdrop() {
 
 /** Scores in the status line, for screen readers. */
 function announce() {
-  const found = shown().filter((one) => one.score).map((one) => `${one.card.name} ${one.score.found} of ${one.score.wanted}`);
+  const found = shown().filter((one) => one.score).map((one) => `${one.card.name} ${one.score.num_found} of ${one.score.wanted}`);
   scoreText = found.length ? `Found by the detector: ${found.join(", ")}` : "";
 }
 

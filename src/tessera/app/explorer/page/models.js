@@ -162,7 +162,7 @@ export class Column {
   marks() {
     if (!state.boxes || !this.score) return [];
     const locations = this.score.targets.filter((target) => typeof target !== "string");
-    const rings = locations.flatMap((location, n) => paint.ring(location, this.score.filled[n] ? "good" : "bad"));
+    const rings = locations.flatMap((location, n) => paint.ring(location, this.score.found[n] ? "good" : "bad"));
     const boxes = this.score.detections.flatMap((found, n) => paint.box(found.box, kindOf(found), n + 1));
     return [...rings, ...boxes];
   }
@@ -281,7 +281,7 @@ function sumParts(score, all) {
   const badge = document.createElement("b");
   badge.className = score.ok ? "ok" : "not";
   badge.textContent = score.ok ? "correct" : "incorrect";
-  const parts = [`found ${score.found} of ${score.wanted}`, `missing ${score.missing}`, `extra ${score.extra}`];
+  const parts = [`found ${score.num_found} of ${score.wanted}`, `missing ${score.missing}`, `extra ${score.extra}`];
   const counts = document.createElement("span");
   counts.textContent = parts.join(" · ");
   if (all.length < 2) return [badge, counts];
