@@ -19,7 +19,12 @@ _SMALLEST_SIGNAL = 1e-8  # of the share a_t; a schedule with no signal at its en
 
 
 def from_diffusers(
-    unet: nn.Module, scheduler: Any, conditioner: Conditioner, *, size: int | None = None
+    unet: nn.Module,
+    scheduler: Any,
+    conditioner: Conditioner,
+    *,
+    size: int | None = None,
+    max_train_objects: int | None = None,
 ) -> Model:
     """A diffusers network in pixels as a `Model`, whose denoiser keeps the convention x = clean + sigma * noise.
 
@@ -39,6 +44,7 @@ def from_diffusers(
         scheduler: the scheduler it was trained with.
         conditioner: what turns prompts into its conditions.
         size: side of its images, where the network's config does not say.
+        max_train_objects: most objects in a training scene; the paper's rule for K_max depends on it.
 
     Returns:
         A `Model` on the device of the network.
@@ -67,7 +73,7 @@ def from_diffusers(
     denoiser = _denoiser(network, scheduler).eval().requires_grad_(False)
     denoiser.to(next(unet.parameters()).device)
     facts = {"kind": type(unet).__name__, "size": size, "scheduler": type(scheduler).__name__}
-    return Model(denoiser, conditioner, config={"denoiser": facts})
+    return Model(denoiser, conditioner, config={"denoiser": facts}, max_train_objects=max_train_objects)
 
 
 def _denoiser(network: nn.Module, scheduler: Any) -> nn.Module:

@@ -25,6 +25,7 @@ def load(
     device: Any = None,
     std: float | None = None,
     images_seen: int | None = None,
+    max_train_objects: int | None = None,
 ) -> Model:
     """Open a model.
 
@@ -39,6 +40,7 @@ def load(
         device: where to put the weights.
         std: for run folders, the length of the average of the weights (EDM2's sigma_rel); by default the shortest kept.
         images_seen: for run folders, the snapshot, in training images; by default the last.
+        max_train_objects: most objects in a training scene, where the model's record does not say.
 
     Returns:
         A `Model`, with `.denoiser`, `.conditioner`, `.size`, `.config` and `.sample(...)`.
@@ -49,6 +51,13 @@ def load(
         >>> model.size
         64
     """
+    model = _open(what, conditioner or _usual_conditioner, device, std, images_seen)
+    if max_train_objects is None:
+        return model
+    return Model(model.denoiser, model.conditioner, config=model.config, max_train_objects=max_train_objects)
+
+
+def _open(what: Any, conditioner: Any, device: Any, std: float | None, images_seen: int | None) -> Model:
     if isinstance(what, str | Path) and is_run(what):
         return load_run(Path(what), std, images_seen, device)
     if std is not None or images_seen is not None:
@@ -73,16 +82,21 @@ def load(
     return load_model(what, device)
 
 
+_usual_conditioner: Any = None
+
+
+def use_conditioner(conditioner: str | None) -> None:
+    """The conditioner of models that name none, from now on: the command line's `--conditioner`."""
+    global _usual_conditioner
+    _usual_conditioner = conditioner
+
+
 def open_model(
-    name: str,
-    std: float | None = None,
-    images: str | int | None = None,
-    device: Any = None,
-    conditioner: str | None = None,
+    name: str, std: float | None = None, images: str | int | None = None, device: Any = None
 ) -> Model:
     """`load` for a name from the command line, where counts of images may be written 4Mi."""
     images_seen = None if images is None else parse_count(images)
-    return load(name, conditioner=conditioner, device=device, std=std, images_seen=images_seen)
+    return load(name, device=device, std=std, images_seen=images_seen)
 
 
 def check_models(names: Iterable[str]) -> None:

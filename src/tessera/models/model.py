@@ -18,6 +18,7 @@ class Model:
         conditioner: turns prompts into `cond`; see `tessera.conditioning.Conditioner`.
         size: side S of its images in pixels; by default what `config` or the denoiser says.
         config: plain data about network and training, as `config.json` of a model folder has it.
+        max_train_objects: most objects in a training scene; the paper's rule for K_max depends on it.
 
     Example:
         >>> import tessera
@@ -33,6 +34,7 @@ class Model:
         conditioner: Conditioner,
         size: int | None = None,
         config: dict[str, Any] | None = None,
+        max_train_objects: int | None = None,
     ):
         _check_conditioner(conditioner)
         self.denoiser = denoiser if isinstance(denoiser, nn.Module) else FunctionDenoiser(denoiser)
@@ -45,6 +47,10 @@ class Model:
             raise UserError(f"The size of a model is the side of its images in pixels, not {size!r}.")
         if size is not None:
             self.config["denoiser"] = {**self.config["denoiser"], "size": size}
+        if max_train_objects is not None:
+            settings = self.config.get("settings") or {}
+            data = {**settings.get("data", {}), "objects": [1, max_train_objects]}
+            self.config["settings"] = {**settings, "data": data}
 
     def __call__(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
         return self.denoiser(x, sigma, cond)
@@ -65,7 +71,7 @@ class Model:
     @property
     def max_train_objects(self) -> int | None:
         """Most objects in one training scene, where that is recorded."""
-        objects = self.config.get("settings", {}).get("data", {}).get("objects")
+        objects = (self.config.get("settings") or {}).get("data", {}).get("objects")
         return objects[1] if objects else None
 
     def copy_with(self, denoiser: nn.Module | None = None, config: dict[str, Any] | None = None) -> "Model":
