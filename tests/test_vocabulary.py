@@ -88,12 +88,13 @@ MOST: dict[str, int] = {
     "analysis": 21,
     "app": 91,
     "cli": 41,
-    "docs": 208,
-    "evaluation": 53,
+    "docs": 25,
+    "evaluation": 51,
     "models": 12,
     "root": 23,
     "sampling": 1,
     "studies": 122,
+    "tools": 1,
     "training": 2,
 }
 

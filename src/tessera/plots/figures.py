@@ -24,7 +24,7 @@ from tessera.render.image_io import to_uint8
 INK, QUIET, GRID = "#22252b", "#8a8f98", "#e4e6ea"
 LEARNED, BAND, INTERVAL = "#c8553d", "#cfd4dc", "#e9b7a9"  # a network, untrained ones, a 95% interval
 HEAT = "inferno"
-COSINES = "RdBu_r"  # white is a right angle
+_COSINES = "RdBu_r"  # white is a right angle
 GAMMA = 0.5  # heat maps show the root of influence, or nothing but the probe would be visible
 # One color per condition, apart from each other on white and on dark heat maps.
 CONDITIONS = (
@@ -112,14 +112,14 @@ def show_image(ax: Axes, image: Tensor) -> None:
     """An image (C, H, W) in [-1, 1]; one channel is shown in gray."""
     shown = to_uint8(image).permute(1, 2, 0).numpy()
     ax.imshow(shown if shown.shape[-1] == 3 else shown[..., 0], cmap="gray", vmin=0, vmax=255)
-    hide_axes(ax)
+    _hide_axes(ax)
 
 
 def show_heat_map(ax: Axes, values: Tensor, highest: float | None = None) -> None:
     """Influence (H, W) by its root, from 0 to `highest` (default: its own maximum)."""
     highest = float(values.max()) if highest is None else highest
     ax.imshow(values.numpy(), cmap=HEAT, norm=PowerNorm(GAMMA, 0, max(highest, 1e-30)))
-    hide_axes(ax)
+    _hide_axes(ax)
 
 
 def outline_square(ax: Axes, at: tuple[int, int], side: int) -> None:
@@ -130,14 +130,14 @@ def outline_square(ax: Axes, at: tuple[int, int], side: int) -> None:
     )
 
 
-def hide_axes(ax: Axes) -> None:
+def _hide_axes(ax: Axes) -> None:
     """Leave nothing but the image, exactly as large as it is."""
     height, width = ax.get_images()[0].get_array().shape[:2]  # type: ignore[union-attr]
     ax.set(xticks=[], yticks=[], xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
-    hide_frame(ax)
+    _hide_frame(ax)
 
 
-def hide_frame(ax: Axes) -> None:
+def _hide_frame(ax: Axes) -> None:
     ax.grid(False)
     for side in ax.spines.values():
         side.set_visible(False)
@@ -150,14 +150,14 @@ def sigma_title(ax: Axes, sigma: float) -> None:
 
 def show_cosines(ax: Axes, matrix: Tensor) -> None:
     """Cosines (C, C) from -1 to 1."""
-    ax.imshow(matrix.numpy(), cmap=COSINES, vmin=-1, vmax=1)
+    ax.imshow(matrix.numpy(), cmap=_COSINES, vmin=-1, vmax=1)
     ax.set(xticks=[], yticks=[])
-    hide_frame(ax)
+    _hide_frame(ax)
 
 
 def cosine_bar(figure: FigureBase, axes: np.ndarray) -> None:
     """The color scale of `show_cosines`, beside all axes."""
-    scale = ScalarMappable(Normalize(-1, 1), COSINES)
+    scale = ScalarMappable(Normalize(-1, 1), _COSINES)
     bar = figure.colorbar(scale, ax=axes, shrink=min(1.0, 1.6 / len(axes)), aspect=14, pad=0.01)
     bar.set_label("cosine", fontsize=8)
     bar.ax.tick_params(labelsize=7)

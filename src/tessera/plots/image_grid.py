@@ -12,11 +12,11 @@ from tessera.errors import UserError
 from tessera.render.image_io import to_uint8
 
 PAPER, INK = (255, 255, 255), (110, 110, 110)
-DOT, RIM = (230, 30, 30), (255, 255, 255)
-READABLE = 128  # pixels; smaller images are enlarged, so that dots do not hide what they mark
+_DOT, RIM = (230, 30, 30), (255, 255, 255)
+_READABLE = 128  # pixels; smaller images are enlarged, so that dots do not hide what they mark
 GAP = 4
-LABEL_SIZE = 10
-GRID_ASPECT = 1.6  # width over height, about
+_LABEL_SIZE = 10
+_GRID_ASPECT = 1.6  # width over height, about
 
 
 def image_grid(
@@ -30,7 +30,7 @@ def image_grid(
         raise UserError("An image grid needs at least one image.")
     height, width = images[0].shape[-2:]
     columns = columns or _default_columns(len(images), height / width)
-    label_height = LABEL_SIZE + 4 if labels else 0
+    label_height = _LABEL_SIZE + 4 if labels else 0
     cell_width, cell_height = width + GAP, height + label_height + GAP
     rows = math.ceil(len(images) / columns)
     grid = Image.new("RGB", (columns * cell_width + GAP, rows * cell_height + GAP), PAPER)
@@ -43,7 +43,7 @@ def image_grid(
 
 
 def _default_columns(count: int, tallness: float) -> int:
-    return min(count, max(1, round(math.sqrt(count * tallness * GRID_ASPECT))))
+    return min(count, max(1, round(math.sqrt(count * tallness * _GRID_ASPECT))))
 
 
 def as_image(image: Tensor) -> Image.Image:
@@ -53,7 +53,7 @@ def as_image(image: Tensor) -> Image.Image:
 
 def _write_label(grid: Image.Image, label: str, left: int, top: int, width: int) -> None:
     """Centered under its image, cut off where it would run into the next one."""
-    font = ImageFont.load_default(LABEL_SIZE)
+    font = ImageFont.load_default(_LABEL_SIZE)
     while label and font.getlength(label) > width:
         label = label[:-1]
     offset = (width - font.getlength(label)) / 2
@@ -63,12 +63,12 @@ def _write_label(grid: Image.Image, label: str, left: int, top: int, width: int)
 def mark_locations(image: Tensor, locations: Sequence[tuple[float, float]]) -> Tensor:
     """An image (3, H, W) enlarged to a readable size, with a dot at each location: 8-bit."""
     canvas = as_image(image)
-    factor = max(1, READABLE // canvas.width)
+    factor = max(1, _READABLE // canvas.width)
     canvas = canvas.resize((canvas.width * factor, canvas.height * factor), Image.Resampling.NEAREST)
     pen, radius = ImageDraw.Draw(canvas), max(2, canvas.width // 64)
     for x, y in locations:
         column, row = x * canvas.width, y * canvas.height
-        pen.ellipse((column - radius, row - radius, column + radius, row + radius), fill=DOT, outline=RIM)
+        pen.ellipse((column - radius, row - radius, column + radius, row + radius), fill=_DOT, outline=RIM)
     return torch.from_numpy(np.array(canvas)).permute(2, 0, 1)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from tessera.errors import UserError
 from tessera.files import resolve_inside
 from tessera.render.image_io import load_mask, load_png, resize, to_float, width_height
-from tessera.scenes.clevr import read_entries
+from tessera.scenes.clevr import Entry, read_entries
 from tessera.scenes.scene import Scene
 
 
@@ -24,7 +24,9 @@ class ClevrFolder:
         self.path = Path(path)
         if not self.path.is_dir():
             raise UserError(f"There is no folder {self.path}.")
-        self.entries = [entry for file in scene_files(self.path, split) for entry in read_entries(file)]
+        self.entries: list[Entry] = []
+        for file in scene_files(self.path, split):
+            self.entries += read_entries(file)
         for i, entry in enumerate(self.entries):
             if entry.image is None:
                 raise UserError(f"{self.path}: scene {i} names no image (`image_filename`).")

@@ -14,8 +14,8 @@ from tessera.files import atomic
 
 RESIZE_FILTER = "bicubic, antialiased"  # what `resize` does, for the record of a result
 DEPTH_STEP = 1e-3  # world units per gray level of a depth PNG
-LARGEST_SIDE = 16384  # pixels; a larger image fits into hardly any memory
-DEPTH_NOWHERE = 65535  # gray level of a pixel that sees nothing
+_LARGEST_SIDE = 16384  # pixels; a larger image fits into hardly any memory
+_DEPTH_NOWHERE = 65535  # gray level of a pixel that sees nothing
 
 
 def to_uint8(images: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ def save_png(path: Path, image: Tensor) -> None:
     save_bytes(path, png_bytes(image))
 
 
-COMPACT, IMAGE_FORMATS = ".webp", (".png", ".webp")
+COMPACT, _IMAGE_FORMATS = ".webp", (".png", ".webp")
 
 
 def save_compact(path: Path, image: Tensor) -> None:
@@ -86,8 +86,8 @@ def save_image(path: Path, image: Tensor) -> None:
 
 
 def check_format(path: Path) -> None:
-    if path.suffix.lower() not in IMAGE_FORMATS:
-        raise UserError(f"Images are written as {' or '.join(IMAGE_FORMATS)}, so {path.name} will not do.")
+    if path.suffix.lower() not in _IMAGE_FORMATS:
+        raise UserError(f"Images are written as {' or '.join(_IMAGE_FORMATS)}, so {path.name} will not do.")
 
 
 def save_mask(path: Path, mask: Tensor) -> None:
@@ -98,8 +98,8 @@ def save_mask(path: Path, mask: Tensor) -> None:
 def save_depth(path: Path, depth: Tensor) -> None:
     """Write depth (H, W) along the view axis as a 16-bit PNG, `DEPTH_STEP` world units per level."""
     seen = depth.isfinite()
-    levels = (torch.where(seen, depth, 0.0) / DEPTH_STEP).round().clamp(0, DEPTH_NOWHERE - 1)
-    levels = torch.where(seen, levels, float(DEPTH_NOWHERE))
+    levels = (torch.where(seen, depth, 0.0) / DEPTH_STEP).round().clamp(0, _DEPTH_NOWHERE - 1)
+    levels = torch.where(seen, levels, float(_DEPTH_NOWHERE))
     save_bytes(path, encode(Image.fromarray(levels.cpu().numpy().astype(np.uint16))))
 
 
@@ -119,7 +119,7 @@ def load_mask(path: Path) -> Tensor:
 def load_depth(path: Path) -> Tensor:
     """Depth (H, W) in world units; infinite where nothing is seen."""
     levels = torch.from_numpy(np.array(open_image(path)).astype(np.int64))
-    return torch.where(levels == DEPTH_NOWHERE, torch.inf, levels * DEPTH_STEP)
+    return torch.where(levels == _DEPTH_NOWHERE, torch.inf, levels * DEPTH_STEP)
 
 
 def open_image(path: Path) -> Image.Image:
@@ -145,8 +145,8 @@ def parse_size(words: str) -> int | tuple[int, int]:
         raise UserError(f"`{words}` is no size; write 128 or 320x240.")
     if min(numbers) < 1:
         raise UserError(f"An image needs at least one pixel in each direction, not {words}.")
-    if max(numbers) > LARGEST_SIDE:
-        raise UserError(f"An image has at most {LARGEST_SIDE} pixels in each direction, not {words}.")
+    if max(numbers) > _LARGEST_SIDE:
+        raise UserError(f"An image has at most {_LARGEST_SIDE} pixels in each direction, not {words}.")
     return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
 
 

@@ -24,9 +24,9 @@ from tessera.scenes.vectors import Vec
 
 Quality = Literal["true", "fast"]
 SAMPLES = {"true": 4, "fast": 2}  # per pixel and axis, on objects
-BOUNCES = {"true": 2, "fast": 1}
-LAYERS = ("rgb", "mask", "depth")
-VIEW_DISTANCE = 11.0  # from the camera to the middle of the stage: sets how wide a pixel is there
+_BOUNCES = {"true": 2, "fast": 1}
+_LAYERS = ("rgb", "mask", "depth")
+_VIEW_DISTANCE = 11.0  # from the camera to the middle of the stage: sets how wide a pixel is there
 
 
 @torch.no_grad()
@@ -58,13 +58,16 @@ def render(
         >>> tessera.render(scenes, size=32)["rgb"].shape
         torch.Size([2, 3, 32, 32])
     """
-    if unknown := set(layers) - set(LAYERS):
-        raise UserError(f"There is no layer `{unknown.pop()}`; choose from {', '.join(LAYERS)}.")
+    if unknown := set(layers) - set(_LAYERS):
+        raise UserError(f"There is no layer `{unknown.pop()}`; choose from {', '.join(_LAYERS)}.")
     if quality not in SAMPLES:
         raise UserError(f"There is no quality `{quality}`; choose from {', '.join(SAMPLES)}.")
     batch, frame, look = SceneBatch.stack(scenes, device), ImageFrame.of(size), look or load_constants()
     parts = [_draw(some, frame, layers, quality, look) for some in in_batches(batch, frame)]
-    return {layer: torch.cat([part[layer] for part in parts]) for layer in layers}
+    drawn = {}
+    for layer in layers:
+        drawn[layer] = torch.cat([part[layer] for part in parts])
+    return drawn
 
 
 def _draw(
@@ -83,8 +86,8 @@ def _draw(
 
 def _colors(scenes: SceneBatch, world: World, eye: Eye, look: RenderConstants, quality: Quality) -> Tensor:
     """Images (B, 3, H, W) in [-1, 1]: by one kernel where Triton runs, else by plain PyTorch."""
-    frame, samples, bounces = eye.frame, SAMPLES[quality], BOUNCES[quality]
-    blur = 0.5 * VIEW_DISTANCE / (FOCAL * min(frame.width, frame.height * frame.aspect))
+    frame, samples, bounces = eye.frame, SAMPLES[quality], _BOUNCES[quality]
+    blur = 0.5 * _VIEW_DISTANCE / (FOCAL * min(frame.width, frame.height * frame.aspect))
     if scenes.device.type == "cuda" and importlib.util.find_spec("triton"):
         from tessera.render.kernel import trace_pixels
 

@@ -12,9 +12,9 @@ from tessera.render.image_io import save_depth, save_mask, save_png, width_heigh
 from tessera.scenes.clevr import pixel_coords, scene_record
 from tessera.scenes.scene import Scene
 
-SPLIT = "tessera"
-FOLDERS = {"rgb": "images", "mask": "masks", "depth": "depth"}
-SAVE = {"rgb": save_png, "mask": save_mask, "depth": save_depth}
+_SPLIT = "tessera"
+_FOLDERS = {"rgb": "images", "mask": "masks", "depth": "depth"}
+_SAVE = {"rgb": save_png, "mask": save_mask, "depth": save_depth}
 
 
 class SceneFolderWriter:
@@ -23,56 +23,57 @@ class SceneFolderWriter:
     def __init__(
         self, folder: Path, size: int | tuple[int, int], layers: Sequence[str], names: Sequence[str]
     ):
-        self.earlier = earlier_files(folder, names)
+        self.earlier = _earlier_files(folder, names)
         self.folder, self.size, self.layers = make_folder(folder), size, layers
         self.records: list[dict[str, Any]] = []
         for layer in layers:
-            make_folder(self.folder / FOLDERS[layer])
+            make_folder(self.folder / _FOLDERS[layer])
 
     def add(self, frame: dict[str, Tensor], scenes: Sequence[Scene], names: Sequence[str]) -> None:
         """The layers of a batch (B, ...), its scenes and the images' file names."""
         for layer in self.layers:
             values = frame[layer].cpu()
             for value, name in zip(values, names, strict=True):
-                SAVE[layer](self.folder / FOLDERS[layer] / name, value)
+                _SAVE[layer](self.folder / _FOLDERS[layer] / name, value)
         for scene, name in zip(scenes, names, strict=True):
-            self.records.append(image_record(scene, len(self.records), self.size, name))
+            self.records.append(_image_record(scene, len(self.records), self.size, name))
 
     def close(self) -> None:
         """Write the scene file; what an earlier render left, and this one did not write, goes."""
         width, height = width_height(self.size)
-        info = {"split": SPLIT, "version": "1.0", "width": width, "height": height}
+        info = {"split": _SPLIT, "version": "1.0", "width": width, "height": height}
         squeezed = {"squeezed_from": "4:3"} if isinstance(self.size, int) else {}
         write_json(self.folder / "scenes.json", {"info": {**info, **squeezed}, "scenes": self.records})
         names = {record["image_filename"] for record in self.records}
-        written = {self.folder / FOLDERS[layer] / name for layer in self.layers for name in names}
-        for path in self.earlier - written:
-            path.unlink(missing_ok=True)
+        layers = {_FOLDERS[layer] for layer in self.layers}
+        for path in self.earlier:
+            if path.parent.name not in layers or path.name not in names:
+                path.unlink(missing_ok=True)
 
 
-def earlier_files(folder: Path, names: Sequence[str]) -> set[Path]:
+def _earlier_files(folder: Path, names: Sequence[str]) -> set[Path]:
     """Images of an earlier render that one of images `names` replaces; a folder with any others is refused."""
-    parts = [folder / part for part in FOLDERS.values() if (folder / part).is_dir()]
-    there = {path for part in parts for path in part.iterdir() if not path.name.startswith(".")}
-    rendered = rendered_names(folder / "scenes.json")
-    broken_off = {
-        name for name in names if name.startswith(f"CLEVR_{SPLIT}_")
-    }  # no scene file was written then
-    for path in sorted(there):
-        if path.name not in rendered | broken_off:
+    there: list[Path] = []
+    for part in _FOLDERS.values():
+        there += sorted((folder / part).glob("[!.]*"))
+    rendered = _rendered_names(folder / "scenes.json")
+    # An interrupted render has written images but no scene file yet.
+    interrupted = {name for name in names if name.startswith(f"CLEVR_{_SPLIT}_")}
+    for path in there:
+        if path.name not in rendered | interrupted:
             raise UserError(
                 f"{path} is not of an earlier render, which could be replaced; choose another folder."
             )
     return {resolve_inside(folder, path.relative_to(folder)) for path in there if path.name in rendered}
 
 
-def rendered_names(path: Path) -> set[str]:
+def _rendered_names(path: Path) -> set[str]:
     """The images listed in our own scene file; none where there is no file."""
     if not path.exists():
         return set()
     content = read_json(path)
     try:
-        if content["info"]["split"] == SPLIT:
+        if content["info"]["split"] == _SPLIT:
             return {Path(record["image_filename"]).name for record in content["scenes"]}
     except (KeyError, TypeError):
         pass
@@ -80,7 +81,7 @@ def rendered_names(path: Path) -> set[str]:
 
 
 def image_name(number: int) -> str:
-    return f"CLEVR_{SPLIT}_{number:06d}.png"
+    return f"CLEVR_{_SPLIT}_{number:06d}.png"
 
 
 def distinct_names(images: Sequence[str | None], start: int) -> list[str]:
@@ -91,16 +92,16 @@ def distinct_names(images: Sequence[str | None], start: int) -> list[str]:
     return [image_name(start + i) for i in range(len(images))]
 
 
-def image_record(scene: Scene, index: int, size: int | tuple[int, int], name: str) -> dict[str, Any]:
+def _image_record(scene: Scene, index: int, size: int | tuple[int, int], name: str) -> dict[str, Any]:
     """The official record, with pixel coordinates of this very image, rounded and exact."""
-    locations = image_coords(scene, size)
-    record = scene_record(scene, index, locations, SPLIT, name)
+    locations = _image_coords(scene, size)
+    record = scene_record(scene, index, locations, _SPLIT, name)
     for obj, location in zip(record["objects"], locations, strict=True):
         obj["pixel_coords_exact"] = list(location)
     return record
 
 
-def image_coords(scene: Scene, size: int | tuple[int, int]) -> list[tuple[float, float, float]]:
+def _image_coords(scene: Scene, size: int | tuple[int, int]) -> list[tuple[float, float, float]]:
     """Pixel coordinates; in a squeezed image those of the 4:3 frame, scaled with it."""
     if not isinstance(size, int):
         return pixel_coords(scene, size)

@@ -122,8 +122,8 @@ def object_light(world: World, look: RenderConstants, hits: Hits, blur: float, b
         spread = lamp.radius * way.squared().rsqrt() / 2
         glare = torch.where(
             metal,
-            metal_lobes(hits.normal, grain, half, cosine, facing, spread),
-            gloss * beckmann(hits.normal.dot(half), cosine, facing, hits.eye.dot(half)),
+            _metal_lobes(hits.normal, grain, half, cosine, facing, spread),
+            gloss * _beckmann(hits.normal.dot(half), cosine, facing, hits.eye.dot(half)),
         )
         for channel, mirror, power in zip(matt, shine, lamp.power):
             channel.add_(light * facing, alpha=power)
@@ -223,7 +223,7 @@ def fresnel(cosine: Tensor, index: float) -> Tensor:
     return 0.5 * a * a * (1 + b * b)
 
 
-def beckmann(height: Tensor, to_eye: Tensor, to_light: Tensor, across_half: Tensor) -> Tensor:
+def _beckmann(height: Tensor, to_eye: Tensor, to_light: Tensor, across_half: Tensor) -> Tensor:
     """Beckmann lobe times the cosine at the light, over pi-free radiance units (D G / 4 n.o)."""
     h2 = height.clamp_min(1e-3).square()
     d = torch.exp((h2 - 1) / (h2 * RUBBER_GLOSS**2)) / (math.pi * RUBBER_GLOSS**2 * h2 * h2)
@@ -231,7 +231,7 @@ def beckmann(height: Tensor, to_eye: Tensor, to_light: Tensor, across_half: Tens
     return d * shadow / (4 * to_eye)
 
 
-def metal_lobes(
+def _metal_lobes(
     normal: Vec, grain: Vec, half: Vec, to_eye: Tensor, to_light: Tensor, spread: Tensor
 ) -> Tensor:
     """Both GGX lobes of metal for a lamp that fills `spread` radians around `half`."""
@@ -243,11 +243,11 @@ def metal_lobes(
         ay = torch.sqrt((alpha / STRETCH) ** 2 + spread.square())
         stretch = along.square() / ax.square() + square_across / ay.square() + height.square()
         d = 1 / (math.pi * ax * ay * stretch.square())
-        total = total + share * d * smith(to_eye, alpha) * smith(to_light, alpha) / (4 * to_eye)
+        total = total + share * d * _smith(to_eye, alpha) * _smith(to_light, alpha) / (4 * to_eye)
     return total
 
 
-def smith(cosine: Tensor, alpha: float) -> Tensor:
+def _smith(cosine: Tensor, alpha: float) -> Tensor:
     """Share of GGX facets visible from an angle."""
     tangent = (1 - cosine.square()).clamp_min(0) / cosine.square().clamp_min(1e-6)
     return 2 / (1 + torch.sqrt(1 + alpha * alpha * tangent))
@@ -282,5 +282,5 @@ def bounce(hits: Hits, grain: Vec) -> tuple[Vec, Tensor]:
     out = direction.dot(hits.normal)
     direction = direction + hits.normal * (2 * (-out).clamp_min(0))  # never into the object itself
     rough = slope.x.abs() + slope.y.abs() > 0
-    shadowed = smith(out.abs().clamp_min(1e-3), ROUGH)
+    shadowed = _smith(out.abs().clamp_min(1e-3), ROUGH)
     return direction, slope.z * torch.where(rough, shadowed, 1.0)

@@ -25,10 +25,10 @@ from tessera.render.image_io import save_bytes
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.scene import Scene
 
-FORMAT, VERSION = "tessera-shards", 1
+FORMAT, _VERSION = "tessera-shards", 1
 MANIFEST = "manifest.json"
 UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-OPEN_SHARDS = 64  # memory maps kept for random access
+_OPEN_SHARDS = 64  # memory maps kept for random access
 
 Draw = Callable[[int, int], dict[str, Tensor]]  # (first image, how many) -> tensors, one row per image
 
@@ -76,7 +76,7 @@ def pack(
     return {name: tensor.cpu().contiguous() for name, tensor in content.items()}
 
 
-def unpack_scenes(content: dict[str, Tensor]) -> SceneBatch:
+def _unpack_scenes(content: dict[str, Tensor]) -> SceneBatch:
     return SceneBatch(**{f.name: content[f"scene.{f.name}"] for f in fields(SceneBatch)})
 
 
@@ -108,40 +108,39 @@ def write_shards(
     `settings` say what the images are; a folder made with other settings is refused and left as it is.
     """
     folder = make_folder(folder)
-    settings = as_in_a_file({**settings, "count": count, "per_shard": per_shard})
-    manifest = Manifest(folder, settings, provenance or {})
-    remove_leftovers(folder)
+    settings = _as_in_a_file({**settings, "count": count, "per_shard": per_shard})
+    manifest = _Manifest(folder, settings, provenance or {})
+    _remove_leftovers(folder)
     done = {shard.first: shard for shard in manifest.finished()}
     stretches = [(first, min(per_shard, count - first)) for first in range(0, count, per_shard)]
     manifest.write(list(done.values()), complete=len(done) == len(stretches))
     for number, (first, images) in enumerate(stretches):
         if first not in done:
-            with reporting_progress(len(done), len(stretches)):
+            with _reporting_progress(len(done), len(stretches)):
                 content = draw(first, images)
-                done[first] = write_shard(folder / f"shard-{number:05d}.safetensors", first, content)
+                done[first] = _write_shard(folder / f"shard-{number:05d}.safetensors", first, content)
                 manifest.write(list(done.values()), complete=len(done) == len(stretches))
         on_images(images)
     return sorted(done.values(), key=lambda shard: shard.first)
 
 
-def as_in_a_file(settings: dict[str, Any]) -> dict[str, Any]:
+def _as_in_a_file(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings as they come back from JSON, where a tuple is a list."""
     return json.loads(json.dumps(settings))
 
 
-def write_shard(path: Path, first: int, content: dict[str, Tensor]) -> Shard:
+def _write_shard(path: Path, first: int, content: dict[str, Tensor]) -> Shard:
     """Bytes are made first and written by us, because then a full disk is an ordinary error with a name."""
-    about = json.dumps({"format": FORMAT, "version": VERSION, "first": first})
-    data = save(
-        content, metadata={"tessera": about}
-    )  # one entry: several come in an order that changes by run
+    about = json.dumps({"format": FORMAT, "version": _VERSION, "first": first})
+    # One entry of metadata: several are written in an order that changes from run to run.
+    data = save(content, metadata={"tessera": about})
     save_bytes(path, data)
     count = len(content["images"])
     return Shard(path.name, first, count, len(data), hashlib.sha256(data).hexdigest())
 
 
 @contextmanager
-def reporting_progress(finished: int, total: int) -> Iterator[None]:
+def _reporting_progress(finished: int, total: int) -> Iterator[None]:
     """Adds to an error of writing what became of the rest."""
     try:
         yield
@@ -152,13 +151,13 @@ def reporting_progress(finished: int, total: int) -> Iterator[None]:
         ) from error
 
 
-def remove_leftovers(folder: Path) -> None:
+def _remove_leftovers(folder: Path) -> None:
     """Half-written files of a killed run."""
     for path in folder.glob(".shard-*.safetensors.*.part"):
         path.unlink(missing_ok=True)
 
 
-class Manifest:
+class _Manifest:
     """The list of finished shards, and the settings they were made with."""
 
     def __init__(self, folder: Path, settings: dict[str, Any], provenance: dict[str, Any]):
@@ -169,15 +168,15 @@ class Manifest:
         path = self.folder / MANIFEST
         if not path.exists():
             return []
-        earlier = read_manifest(self.folder)
-        refuse_other_settings(self.folder, earlier["settings"], self.settings)
-        return [shard for shard in listed_shards(earlier) if shard.is_intact(self.folder)]
+        earlier = _read_manifest(self.folder)
+        _refuse_other_settings(self.folder, earlier["settings"], self.settings)
+        return [shard for shard in _listed_shards(earlier) if shard.is_intact(self.folder)]
 
     def write(self, shards: list[Shard], complete: bool) -> None:
         ordered = sorted(shards, key=lambda shard: shard.first)
         content = {
             "format": FORMAT,
-            "version": VERSION,
+            "version": _VERSION,
             "complete": complete,
             "settings": self.settings,
             "shards": [asdict(shard) for shard in ordered],
@@ -186,7 +185,7 @@ class Manifest:
         write_json(self.folder / MANIFEST, content)
 
 
-def refuse_other_settings(folder: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
+def _refuse_other_settings(folder: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
     old, new = flat(there), flat(here)
     different = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     if different:
@@ -205,17 +204,17 @@ def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return result
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def _read_manifest(folder: Path) -> dict[str, Any]:
     path = Path(folder) / MANIFEST
     manifest = read_json(path)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise UserError(f"{path} is not the manifest of a shard folder.")
-    if manifest.get("version") != VERSION:
-        raise UserError(f"{path} has version {manifest.get('version')}; this Tessera reads {VERSION}.")
+    if manifest.get("version") != _VERSION:
+        raise UserError(f"{path} has version {manifest.get('version')}; this Tessera reads {_VERSION}.")
     return manifest
 
 
-def listed_shards(manifest: dict[str, Any]) -> list[Shard]:
+def _listed_shards(manifest: dict[str, Any]) -> list[Shard]:
     try:
         return [Shard(**row) for row in manifest["shards"]]
     except (KeyError, TypeError) as error:
@@ -230,8 +229,8 @@ class ShardFolder:
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
-        self.manifest = read_manifest(self.path)
-        self.shards = listed_shards(self.manifest)
+        self.manifest = _read_manifest(self.path)
+        self.shards = _listed_shards(self.manifest)
         if not self.manifest["complete"]:
             raise UserError(
                 f"{self.path} is unfinished ({len(self.shards)} shards so far);"
@@ -241,7 +240,7 @@ class ShardFolder:
     @cached_property
     def _open(self) -> Callable[[Shard], Any]:
         """The file of a shard, opened once while it is among the latest."""
-        return lru_cache(OPEN_SHARDS)(self._open_shard)
+        return lru_cache(_OPEN_SHARDS)(self._open_shard)
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the open files: another process opens its own."""
@@ -265,14 +264,17 @@ class ShardFolder:
     def batch(self, rows: Sequence[int]) -> ShardRows:
         """The images with these numbers, in this order."""
         content = self.tensors(rows)
-        return ShardRows(content["images"], content["masks"], unpack_scenes(content))
+        return ShardRows(content["images"], content["masks"], _unpack_scenes(content))
 
     def tensors(self, rows: Sequence[int]) -> dict[str, Tensor]:
         """Everything stored about the images with these numbers, one row each."""
         parts = [self._row(self._checked(row)) for row in rows]
         if not parts:
             return {name: value[None][:0] for name, value in self._row(0).items()}
-        return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
+        columns = {}
+        for name in parts[0]:
+            columns[name] = torch.stack([part[name] for part in parts])
+        return columns
 
     def verify(self, on_shard: Callable[[], Any] = lambda: None) -> None:
         """Compare every checksum; a damaged shard is named in one sentence."""

@@ -1,7 +1,9 @@
 """A batch of scenes laid out for ray tracing: objects as columns (N, B), lamps with their positions (B,)."""
 
+import itertools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,9 +14,9 @@ from tessera.scenes.raycast import Solids, column
 from tessera.scenes.vectors import Vec, take
 from tessera.scenes.vocabulary import COLORS, MATERIALS
 
-METAL = MATERIALS.index("metal")
+_METAL = MATERIALS.index("metal")
 SUN = (0.414496, -0.194583, 0.889005)  # unit vector toward the sun
-SUN_DISTANCE = 30.0  # beyond every object and its shadow; the sun itself has no position
+_SUN_DISTANCE = 30.0  # beyond every object and its shadow; the sun itself has no position
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class World(Solids):
         palette = torch.tensor(list(COLORS.values()), device=scenes.device) / 255.0
         return World(
             **Solids.columns(scenes),
-            metal=column(scenes.material == METAL),
+            metal=column(scenes.material == _METAL),
             color=Vec.of(palette[scenes.color]).map(column),
             lamps=_lamps(scenes),
         )
@@ -119,9 +121,11 @@ class World(Solids):
         soft = lamp.radius * (stretch if not lamp.sun else top / lamp.position.z) + blur
         near = 0.95 * self.bound.clamp_min(0) + blur
         far = near * (1 if lamp.sun else 1 + stretch) + soft
-        ends = ((0.0, 0.0, near), (away_x, away_y, far))
-        xs = [self.center.x + ax + i * r for ax, _, r in ends for i in (-1, 1) for _ in (-1, 1)]
-        ys = [self.center.y + ay + j * r for _, ay, r in ends for _ in (-1, 1) for j in (-1, 1)]
+        ends: tuple[tuple[Any, Any, Tensor], ...] = ((0.0, 0.0, near), (away_x, away_y, far))
+        xs, ys = [], []
+        for (x, y, reach), i, j in itertools.product(ends, (-1, 1), (-1, 1)):
+            xs.append(self.center.x + x + i * reach)
+            ys.append(self.center.y + y + j * reach)
         flat = torch.zeros_like(self.size)
         return Vec(torch.stack(xs), torch.stack(ys), torch.stack([flat] * 8))
 
@@ -146,10 +150,10 @@ def _lamps(scenes: SceneBatch) -> tuple[Lamp, ...]:
     def scaled(strength: float, color: tuple[float, float, float]) -> tuple[float, float, float]:
         return (strength * color[0], strength * color[1], strength * color[2])
 
-    sun = scenes.camera.new_tensor(SUN).mul(SUN_DISTANCE).expand(len(scenes), 3)
+    sun = scenes.camera.new_tensor(SUN).mul(_SUN_DISTANCE).expand(len(scenes), 3)
     return (
         Lamp(Vec.of(scenes.key), scaled(25.0, (1.0, 0.932309, 0.816664)), disc(0.5)),
         Lamp(Vec.of(scenes.fill), scaled(7.5, (0.761666, 0.817720, 1.0)), disc(0.5)),
         Lamp(Vec.of(scenes.back), scaled(12.5, (1.0, 1.0, 1.0)), disc(1.0)),
-        Lamp(Vec.of(sun), scaled(0.45, (1.0, 1.0, 1.0)), 0.1 * SUN_DISTANCE, sun=True),
+        Lamp(Vec.of(sun), scaled(0.45, (1.0, 1.0, 1.0)), 0.1 * _SUN_DISTANCE, sun=True),
     )

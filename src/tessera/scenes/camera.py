@@ -45,7 +45,7 @@ def project(points: Tensor, camera: Tensor, aspect: float = ASPECT) -> tuple[Ten
     return torch.stack([x, y], dim=-1), depth
 
 
-def ray_directions(locations: Tensor, camera: Tensor, aspect: float = ASPECT) -> Tensor:
+def _ray_directions(locations: Tensor, camera: Tensor, aspect: float = ASPECT) -> Tensor:
     """Unit directions (B, N, 3) of the rays through locations (B, N, 2)."""
     right, up, backward = camera_axes(camera)
     x = (locations[..., 0:1] - 0.5) / FOCAL
@@ -59,7 +59,7 @@ def ground_point(locations: Tensor, camera: Tensor, height: Tensor | float, aspe
 
     A location at or above the horizon has no such point and comes back as NaN.
     """
-    direction = ray_directions(locations, camera, aspect)
+    direction = _ray_directions(locations, camera, aspect)
     drop = torch.as_tensor(height, dtype=direction.dtype, device=direction.device) - camera[:, None, 2]
     distance = drop / direction[..., 2]  # (B, N)
     point = camera[:, None, :2] + distance[..., None] * direction[..., :2]

@@ -18,9 +18,9 @@ from tessera.scenes.camera import BEHIND, CAMERA, RIGHT, project
 from tessera.scenes.scene import Lights, Point, Scene, SceneObject
 from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
 
-LAMPS = {"key": "Lamp_Key", "fill": "Lamp_Fill", "back": "Lamp_Back"}
-RELATION_MARGIN = 0.2  # how much further along a direction another object must be to count
-DIRECTIONS = {
+_LAMPS = {"key": "Lamp_Key", "fill": "Lamp_Fill", "back": "Lamp_Back"}
+_RELATION_MARGIN = 0.2  # how much further along a direction another object must be to count
+_DIRECTIONS = {
     "behind": (*BEHIND, 0.0),
     "front": (-BEHIND[0], -BEHIND[1], 0.0),
     "left": (-RIGHT[0], -RIGHT[1], 0.0),
@@ -47,32 +47,32 @@ def read_entries(path: str | Path) -> list[Entry]:
     """The scenes of a file with the names of their images."""
     content = read_json(Path(path))
     if isinstance(content, dict) and "objects" in content:
-        return [read_entry(content, str(path))]
+        return [_read_entry(content, str(path))]
     records = content.get("scenes") if isinstance(content, dict) else None
     if not isinstance(records, list):
         raise UserError(f"{path} is no CLEVR scene file: it has no list called `scenes`.")
-    return [read_entry(record, f"{path}: scene {i}") for i, record in enumerate(records)]
+    return [_read_entry(record, f"{path}: scene {i}") for i, record in enumerate(records)]
 
 
-def read_entry(record: Any, where: str) -> Entry:
+def _read_entry(record: Any, where: str) -> Entry:
     objects = need(record, "objects", where, lambda value: isinstance(value, list), "a list")
-    parsed = tuple(read_object(obj, f"{where}, object {k}") for k, obj in enumerate(objects))
-    scene = Scene(parsed, read_camera(record, where), read_lights(record, where))
-    return Entry(scene, *(read_name(record, field, where) for field in ("image_filename", "split")))
+    parsed = tuple(_read_object(obj, f"{where}, object {k}") for k, obj in enumerate(objects))
+    scene = Scene(parsed, _read_camera(record, where), _read_lights(record, where))
+    return Entry(scene, *(_read_name(record, field, where) for field in ("image_filename", "split")))
 
 
-def read_name(record: dict, field: str, where: str) -> str | None:
+def _read_name(record: dict, field: str, where: str) -> str | None:
     if record.get(field) is None:
         return None
     return need(record, field, where, lambda value: isinstance(value, str), "a text")
 
 
-def read_object(record: Any, where: str) -> SceneObject:
-    shape = read_word(record, "shape", where, SHAPES)
-    color = read_word(record, "color", where, COLOR_NAMES)
-    material = read_word(record, "material", where, MATERIALS)
-    read_word(record, "size", where, tuple(SIZES))
-    x, y, height = read_point(record, "3d_coords", where)
+def _read_object(record: Any, where: str) -> SceneObject:
+    shape = _read_word(record, "shape", where, SHAPES)
+    color = _read_word(record, "color", where, COLOR_NAMES)
+    material = _read_word(record, "material", where, MATERIALS)
+    _read_word(record, "size", where, tuple(SIZES))
+    x, y, height = _read_point(record, "3d_coords", where)
     if height <= 0:
         raise UserError(f"{where}: field `3d_coords` must end in the object's half extent, not {height}.")
     # The generator calls this number degrees but turns the object by so many radians; so do we.
@@ -81,29 +81,29 @@ def read_object(record: Any, where: str) -> SceneObject:
     return SceneObject(shape, color, material, height, (x, y), rotation)
 
 
-def read_word(record: Any, field: str, where: str, known: tuple[str, ...]) -> str:
+def _read_word(record: Any, field: str, where: str, known: tuple[str, ...]) -> str:
     return need(record, field, where, lambda value: value in known, f"one of {', '.join(known)}")
 
 
-def read_camera(record: dict, where: str) -> Point:
+def _read_camera(record: dict, where: str) -> Point:
     if "camera" not in record:
         return CAMERA
-    return read_point(record["camera"], "location", f"{where}, camera")
+    return _read_point(record["camera"], "location", f"{where}, camera")
 
 
-def read_lights(record: dict, where: str) -> Lights:
+def _read_lights(record: dict, where: str) -> Lights:
     if "lights" not in record:
         return Lights()
 
     def location(lamp: str) -> Point:
         found = need(record["lights"], lamp, f"{where}, lights")
-        return read_point(found, "location", f"{where}, {lamp}")
+        return _read_point(found, "location", f"{where}, {lamp}")
 
-    return Lights(**{name: location(lamp) for name, lamp in LAMPS.items()})
+    return Lights(**{name: location(lamp) for name, lamp in _LAMPS.items()})
 
 
-def read_point(record: Any, field: str, where: str) -> Point:
-    value = need(record, field, where, is_point, "three numbers")
+def _read_point(record: Any, field: str, where: str) -> Point:
+    value = need(record, field, where, _is_point, "three numbers")
     return float(value[0]), float(value[1]), float(value[2])
 
 
@@ -124,7 +124,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def is_point(value: Any) -> bool:
+def _is_point(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 3 and all(map(is_number, value))
 
 
@@ -155,16 +155,16 @@ def scene_record(
         "image_index": index,
         "image_filename": image_name,
         "objects": [
-            object_record(obj, location) for obj, location in zip(scene.objects, locations, strict=True)
+            _object_record(obj, location) for obj, location in zip(scene.objects, locations, strict=True)
         ],
-        "directions": {name: list(vector) for name, vector in DIRECTIONS.items()},
+        "directions": {name: list(vector) for name, vector in _DIRECTIONS.items()},
         "relationships": relationships(scene),
         "camera": {"location": list(scene.camera)},
-        "lights": {lamp: {"location": list(getattr(scene.lights, name))} for name, lamp in LAMPS.items()},
+        "lights": {lamp: {"location": list(getattr(scene.lights, name))} for name, lamp in _LAMPS.items()},
     }
 
 
-def object_record(obj: SceneObject, location: tuple[float, float, float]) -> dict[str, Any]:
+def _object_record(obj: SceneObject, location: tuple[float, float, float]) -> dict[str, Any]:
     return {
         "shape": obj.shape,
         "size": obj.size_name,
@@ -191,12 +191,11 @@ def relationships(scene: Scene) -> dict[str, list[list[int]]]:
     """For each ground direction and each object, the others that lie clearly that way of it."""
 
     def beyond(one: SceneObject, other: SceneObject, way: tuple[float, float, float]) -> bool:
-        return sum(w * (b - a) for w, a, b in zip(way, one.center, other.center)) > RELATION_MARGIN
+        return sum(w * (b - a) for w, a, b in zip(way, one.center, other.center)) > _RELATION_MARGIN
 
-    return {
-        name: [
-            [j for j, other in enumerate(scene.objects) if j != i and beyond(one, other, DIRECTIONS[name])]
-            for i, one in enumerate(scene.objects)
-        ]
-        for name in ("behind", "front", "left", "right")
-    }
+    found: dict[str, list[list[int]]] = {}
+    for name in ("behind", "front", "left", "right"):
+        way, found[name] = _DIRECTIONS[name], []
+        for one in scene.objects:  # an object is never beyond itself
+            found[name].append([j for j, other in enumerate(scene.objects) if beyond(one, other, way)])
+    return found

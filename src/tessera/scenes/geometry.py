@@ -33,7 +33,7 @@ def _slab(origin: Tensor, direction: Tensor, half: float = 1.0) -> tuple[Tensor,
 # then walks from outside onto the surface, never past it.
 
 
-def hit_sphere(origin: Vec, direction: Vec) -> tuple[Tensor, Vec]:
+def _hit_sphere(origin: Vec, direction: Vec) -> tuple[Tensor, Vec]:
     """Distance (inf where missed) and outward normal."""
     a, b = direction.squared(), origin.dot(direction)
     inside = b * b - a * (origin.squared() - SPHERE_RADIUS**2)
@@ -42,7 +42,7 @@ def hit_sphere(origin: Vec, direction: Vec) -> tuple[Tensor, Vec]:
     return torch.where((inside > 0) & (distance > 0), distance, torch.inf), normal
 
 
-def hit_cube(origin: Vec, direction: Vec, steps: int = 5) -> tuple[Tensor, Vec]:
+def _hit_cube(origin: Vec, direction: Vec, steps: int = 5) -> tuple[Tensor, Vec]:
     """Distance (inf where missed) and outward normal of the rounded cube."""
     slabs = [_slab(o, d) for o, d in zip(origin.parts(), direction.parts())]
     enter = torch.maximum(torch.maximum(slabs[0][0], slabs[1][0]), slabs[2][0])
@@ -67,7 +67,7 @@ def hit_cube(origin: Vec, direction: Vec, steps: int = 5) -> tuple[Tensor, Vec]:
     )
 
 
-def hit_cylinder(origin: Vec, direction: Vec, steps: int = 4) -> tuple[Tensor, Vec]:
+def _hit_cylinder(origin: Vec, direction: Vec, steps: int = 4) -> tuple[Tensor, Vec]:
     """Distance (inf where missed) and outward normal of the upright cylinder with a rounded rim."""
     a = (direction.x * direction.x + direction.y * direction.y).clamp_min(1e-12)
     b = origin.x * direction.x + origin.y * direction.y
@@ -102,7 +102,7 @@ def hit_cylinder(origin: Vec, direction: Vec, steps: int = 4) -> tuple[Tensor, V
 # surface does it pass, in the shape's own unit, and at which fraction of the way? Negative: it goes through.
 
 
-def clear_sphere(origin: Vec, direction: Vec) -> tuple[Tensor, Tensor]:
+def _clear_sphere(origin: Vec, direction: Vec) -> tuple[Tensor, Tensor]:
     fraction = (-origin.dot(direction) / direction.squared()).clamp(0.0, 1.0)
     return origin.along(direction, fraction).squared().sqrt() - SPHERE_RADIUS, fraction
 
@@ -114,7 +114,7 @@ def _within_height(origin: Vec, direction: Vec) -> tuple[Tensor, Tensor, Tensor]
     return enter.clamp(0.0, 1.0), leave.clamp(0.0, 1.0), sine
 
 
-def clear_cylinder(origin: Vec, direction: Vec) -> tuple[Tensor, Tensor]:
+def _clear_cylinder(origin: Vec, direction: Vec) -> tuple[Tensor, Tensor]:
     enter, leave, sine = _within_height(origin, direction)
     flat = (direction.x * direction.x + direction.y * direction.y).clamp_min(1e-12)
     nearest = -(origin.x * direction.x + origin.y * direction.y) / flat
@@ -124,7 +124,7 @@ def clear_cylinder(origin: Vec, direction: Vec) -> tuple[Tensor, Tensor]:
     return torch.where(enter < leave, gap, torch.inf), fraction
 
 
-def clear_cube(origin: Vec, direction: Vec, half: float = SHADOW_WIDE) -> tuple[Tensor, Tensor]:
+def _clear_cube(origin: Vec, direction: Vec, half: float = SHADOW_WIDE) -> tuple[Tensor, Tensor]:
     """Separating axes: the two face normals, and the normal of the ray's path on the ground."""
     enter, leave, sine = _within_height(origin, direction)
     ax, ay = origin.x + enter * direction.x, origin.y + enter * direction.y
@@ -140,20 +140,20 @@ def clear_cube(origin: Vec, direction: Vec, half: float = SHADOW_WIDE) -> tuple[
     return torch.where(enter < leave, torch.maximum(short, past), torch.inf), fraction
 
 
-HIT = {"cube": hit_cube, "sphere": hit_sphere, "cylinder": hit_cylinder}
-CLEAR = {"cube": clear_cube, "sphere": clear_sphere, "cylinder": clear_cylinder}
+HIT = {"cube": _hit_cube, "sphere": _hit_sphere, "cylinder": _hit_cylinder}
+CLEAR = {"cube": _clear_cube, "sphere": _clear_sphere, "cylinder": _clear_cylinder}
 
 
 # Tests: whether a ray meets a shape at all. Only exactly rounded operations decide, so that the answer is the same on
 # every device.
 
 
-def meets_sphere(eye: Vec, ray: Vec) -> Tensor:
+def _meets_sphere(eye: Vec, ray: Vec) -> Tensor:
     along, rest = eye.dot(ray), eye.squared() - SPHERE_RADIUS**2
     return along * along >= ray.squared() * rest
 
 
-def meets_cube(eye: Vec, ray: Vec) -> Tensor:
+def _meets_cube(eye: Vec, ray: Vec) -> Tensor:
     enter, leave = _exact_slab(eye.x, ray.x)
     for e, d in ((eye.y, ray.y), (eye.z, ray.z)):
         near, far = _exact_slab(e, d)
@@ -171,7 +171,7 @@ def meets_cube(eye: Vec, ray: Vec) -> Tensor:
     return (enter <= leave) & (_lowest(excess, enter, leave) <= 1)
 
 
-def meets_cylinder(eye: Vec, ray: Vec) -> Tensor:
+def _meets_cylinder(eye: Vec, ray: Vec) -> Tensor:
     across = ray.x * ray.x + ray.y * ray.y
     along = eye.x * ray.x + eye.y * ray.y
     inside = along * along - across * (eye.x * eye.x + eye.y * eye.y - 1)
@@ -208,4 +208,4 @@ def _lowest(excess: Callable[[Tensor], tuple[Tensor, Tensor]], enter: Tensor, le
     return excess((enter + leave) / 2)[0]
 
 
-MEETS = {"sphere": meets_sphere, "cylinder": meets_cylinder, "cube": meets_cube}
+MEETS = {"sphere": _meets_sphere, "cylinder": _meets_cylinder, "cube": _meets_cube}

@@ -475,7 +475,7 @@ def draw_scenes(rules: Scenes, seed: int, index: Tensor) -> tuple[SceneBatch, Ef
 
     stage, size, xy, rotation = made(4, count, 3), made(count, high), made(count, high, 2), made(count, high)
     kind, effort = made(3, count, high, dtype=torch.long), made(5, count, dtype=torch.long)
-    given = (stream_keys(seed, high), *resting_stage(rules), *look_table(rules))
+    given = (_stream_keys(seed, high), *_resting_stage(rules), *_look_table(rules))
     _draw_scenes[(count,)](
         index.contiguous(), *(tensor.to(index.device, non_blocking=True) for tensor in given),
         stage, kind, size, xy, rotation, effort,
@@ -491,14 +491,14 @@ def draw_scenes(rules: Scenes, seed: int, index: Tensor) -> tuple[SceneBatch, Ef
     return drawn, Effort(*effort[:4])
 
 
-def stream_keys(seed: int, slots: int) -> Tensor:
+def _stream_keys(seed: int, slots: int) -> Tensor:
     """Philox keys of all streams, both words in one int64."""
     streams = ["count", "jitter", "look", *(f"place {k}" for k in range(slots))]
     words = torch.tensor([stream_key(seed, column) for column in streams])  # (streams, 2)
     return words[:, 0] | words[:, 1] << 32
 
 
-def resting_stage(rules: Scenes) -> tuple[Tensor, Tensor]:
+def _resting_stage(rules: Scenes) -> tuple[Tensor, Tensor]:
     """Where camera and lamps rest, and how far they move; padded to the kernel's columns."""
     resting = [*CAMERA, *KEY, *FILL, *BACK]
     reach = [sampling.CAMERA_JITTER] * 3 + [sampling.LAMP_JITTER] * 9
@@ -506,7 +506,7 @@ def resting_stage(rules: Scenes) -> tuple[Tensor, Tensor]:
     return torch.tensor(resting + padding), torch.tensor(reach + padding) * float(rules.jitter)
 
 
-def look_table(rules: Scenes) -> tuple[Tensor, Tensor]:
+def _look_table(rules: Scenes) -> tuple[Tensor, Tensor]:
     """Shape, color and material of every allowed look (A, 3), and its size (A,)."""
     table = torch.tensor(sampling.looks(rules))
     return table[:, 1:].contiguous(), torch.tensor(list(SIZES.values()))[table[:, 0]]

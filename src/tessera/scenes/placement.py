@@ -44,30 +44,30 @@ def scenes_at(
     `rules`, but never make what `rules` hold out. Scene i depends on seed and start + i.
     """
     rules = Scenes(jitter=False) if rules is None else rules
-    wanted = checked_locations(locations, count).to(device)  # (B, K, 2)
+    wanted = _checked_locations(locations, count).to(device)  # (B, K, 2)
     index = torch.arange(start, start + len(wanted), device=device)
     slots = wanted.shape[1]
     scenes = blank(slots, stage(rules, seed, index))
     attributes = {"shape": shape, "color": color, "material": material, "size": size, "rotation": rotation}
     words = {
-        name: per_location(name, value, slots) for name, value in attributes.items() if value is not None
+        name: _per_location(name, value, slots) for name, value in attributes.items() if value is not None
     }
-    given = {name: as_numbers(name, values, wanted) for name, values in words.items()}
-    allowed = rules_of_locations(rules, words, slots)
+    given = {name: _as_numbers(name, values, wanted) for name, values in words.items()}
+    allowed = _rules_of_locations(rules, words, slots)
     turns = 1 if "size" in given else TURNS  # sizes fix where objects stand: another attempt would not help
     turn = torch.zeros_like(index)
     for attempt in range(turns):
-        look = {**attributes_at_locations(rules, allowed, seed, index, turn), **given}
+        look = {**_attributes_at_locations(rules, allowed, seed, index, turn), **given}
         xy = ground_point(wanted, scenes.camera, look["size"], aspect)
         crossed = touching(xy, look["size"])  # (B,)
         if attempt == turns - 1 or not crossed.any():
             break
         turn = turn + crossed
-    warn_of_odd_scenes(wanted, xy, crossed)
+    _warn_of_odd_scenes(wanted, xy, crossed)
     return with_objects(scenes, torch.ones_like(look["size"], dtype=torch.bool), xy, look)
 
 
-def checked_locations(locations: Sequence | Tensor, count: int | None) -> Tensor:
+def _checked_locations(locations: Sequence | Tensor, count: int | None) -> Tensor:
     """Locations as (B, K, 2) float32, all inside the image."""
     try:
         wanted = torch.as_tensor(locations, dtype=torch.float32)
@@ -84,7 +84,7 @@ def checked_locations(locations: Sequence | Tensor, count: int | None) -> Tensor
     return wanted if wanted.ndim == 3 else wanted.expand(1 if count is None else count, -1, -1)
 
 
-def per_location(name: str, value: Any, slots: int) -> list[Any]:
+def _per_location(name: str, value: Any, slots: int) -> list[Any]:
     """One value for all locations, or one for each, as a list of one per location."""
     values = [value] * slots if isinstance(value, str | float | int) else list(value)
     if len(values) != slots:
@@ -92,13 +92,13 @@ def per_location(name: str, value: Any, slots: int) -> list[Any]:
     return values
 
 
-def as_numbers(name: str, values: list[Any], wanted: Tensor) -> Tensor:
+def _as_numbers(name: str, values: list[Any], wanted: Tensor) -> Tensor:
     """The values of one attribute at all locations, (B, K)."""
-    numbers = torch.tensor([as_number(name, value) for value in values], device=wanted.device)
+    numbers = torch.tensor([_as_number(name, value) for value in values], device=wanted.device)
     return numbers.expand(wanted.shape[:2])
 
 
-def as_number(name: str, word: str | float) -> int | float:
+def _as_number(name: str, word: str | float) -> int | float:
     """An attribute as tensors hold it: an index, a half extent, or an angle."""
     if name == "rotation":
         return float(word)
@@ -108,17 +108,18 @@ def as_number(name: str, word: str | float) -> int | float:
     return SIZES[str(word)] if name == "size" else names.index(str(word))
 
 
-def rules_of_locations(rules: Scenes, words: dict[str, list[Any]], slots: int) -> list[Scenes]:
+def _rules_of_locations(rules: Scenes, words: dict[str, list[Any]], slots: int) -> list[Scenes]:
     """The rules for each location: where combinations are held out, only what goes with its given words is drawn."""
     if not rules.held_out:
         return [rules] * slots
-    return [
-        narrowed(rules, {name: values[k] for name, values in words.items() if name != "rotation"})
-        for k in range(slots)
-    ]
+    narrowed = []
+    for k in range(slots):
+        given = {name: values[k] for name, values in words.items() if name != "rotation"}
+        narrowed.append(_narrowed(rules, given))
+    return narrowed
 
 
-def narrowed(rules: Scenes, words: dict[str, str]) -> Scenes:
+def _narrowed(rules: Scenes, words: dict[str, str]) -> Scenes:
     """The same rules for objects that are all of these words, if any such object may be made."""
     only: dict[str, Any] = {f"{name}s": (word,) for name, word in words.items()}
     try:
@@ -127,7 +128,7 @@ def narrowed(rules: Scenes, words: dict[str, str]) -> Scenes:
         raise UserError(f"The rules hold out every object that is {' and '.join(words.values())}.") from error
 
 
-def attributes_at_locations(
+def _attributes_at_locations(
     rules: Scenes, allowed: list[Scenes], seed: int, index: Tensor, turn: Tensor
 ) -> dict[str, Tensor]:
     """`random_looks`, (B, K) each, but the object at location k is drawn by `allowed[k]`."""
@@ -149,23 +150,23 @@ def touching(xy: Tensor, size: Tensor) -> Tensor:
 
 def reachable(locations: Sequence | Tensor, size: str = "large", aspect: float = ASPECT) -> Tensor:
     """Which locations (K, 2) the official rules can fill, seen by the camera without jitter, (K,) bool."""
-    wanted = checked_locations(locations, None)
+    wanted = _checked_locations(locations, None)
     xy = ground_point(wanted, torch.tensor([CAMERA]), SIZES[size], aspect)
-    return on_stage(xy)[0]
+    return _on_stage(xy)[0]
 
 
-def on_stage(xy: Tensor) -> Tensor:
+def _on_stage(xy: Tensor) -> Tensor:
     return (xy.abs() <= REACH).all(-1)
 
 
-def warn_of_odd_scenes(wanted: Tensor, xy: Tensor, crossed: Tensor) -> None:
+def _warn_of_odd_scenes(wanted: Tensor, xy: Tensor, crossed: Tensor) -> None:
     """Refuse locations that are not on the floor; warn of scenes the official rules would not make."""
     above = wanted[xy.isnan().any(-1)]
     if len(above):
         raise UserError(
             f"The location {pair(above[0])} lies above the horizon: nothing on the floor is there."
         )
-    beyond = sorted({pair(location) for location in wanted[~on_stage(xy)]})
+    beyond = sorted({pair(location) for location in wanted[~_on_stage(xy)]})
     if beyond:
         warnings.warn(f"Off the square where CLEVR objects stand: {', '.join(beyond)}.", LocationWarning, 3)
     if crossed.any():

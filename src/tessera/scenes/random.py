@@ -10,10 +10,10 @@ import zlib
 import torch
 from torch import Tensor
 
-MASK = 0xFFFFFFFF
-MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
-ROUNDS = 10
+_MASK = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
 
 Words = tuple[Tensor, Tensor, Tensor, Tensor]  # four 32-bit words, each held in an int64 tensor
 
@@ -22,12 +22,12 @@ def philox(counter: Words, key: tuple[int, int]) -> Words:
     """Four well-mixed 32-bit words for each counter."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
-    for _ in range(ROUNDS):
+    for _ in range(_ROUNDS):
         # The product of two 32-bit words wraps in int64, and its 64 bits are still the right ones.
-        left, right = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
-        c0, c1 = (right >> 32 & MASK) ^ c1 ^ k0, right & MASK
-        c2, c3 = (left >> 32 & MASK) ^ c3 ^ k1, left & MASK
-        k0, k1 = k0 + KEY_STEPS[0] & MASK, k1 + KEY_STEPS[1] & MASK
+        left, right = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c1 = (right >> 32 & _MASK) ^ c1 ^ k0, right & _MASK
+        c2, c3 = (left >> 32 & _MASK) ^ c3 ^ k1, left & _MASK
+        k0, k1 = k0 + _KEY_STEPS[0] & _MASK, k1 + _KEY_STEPS[1] & _MASK
     return c0, c1, c2, c3
 
 
@@ -40,7 +40,7 @@ def words(
     scene = index[:, None].expand(-1, len(block))  # (B, K)
     turns = turn if isinstance(turn, Tensor) else torch.full((), turn, device=index.device)
     repeat = turns.to(index.device).expand(len(index))[:, None].expand_as(scene)
-    counter = (scene & MASK, scene >> 32 & MASK, repeat, block.expand_as(scene))
+    counter = (scene & _MASK, scene >> 32 & _MASK, repeat, block.expand_as(scene))
     mixed = torch.stack(philox(counter, stream_key(seed, stream)), dim=-1)  # (B, K, 4)
     skipped = first - 4 * low_block
     return mixed.flatten(1)[:, skipped : skipped + count]
@@ -48,7 +48,7 @@ def words(
 
 def stream_key(seed: int, stream: str) -> tuple[int, int]:
     """Streams of one seed are independent: the name goes into the key."""
-    return seed & MASK, (seed >> 32 & MASK) ^ zlib.crc32(stream.encode())
+    return seed & _MASK, (seed >> 32 & _MASK) ^ zlib.crc32(stream.encode())
 
 
 def uniform(
@@ -75,4 +75,4 @@ def normal(seed: int, index: Tensor, stream: str, count: int, turn: int | Tensor
 
 def seeded_generator(seed: int) -> torch.Generator:
     """A torch generator on the CPU for any whole number; torch itself uses only the lowest 32 bits of a seed."""
-    return torch.Generator().manual_seed((seed ^ (seed >> 32) * KEY_STEPS[0]) & MASK)
+    return torch.Generator().manual_seed((seed ^ (seed >> 32) * _KEY_STEPS[0]) & _MASK)

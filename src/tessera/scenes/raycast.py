@@ -14,7 +14,7 @@ from tessera.scenes.geometry import BOUND, HIT
 from tessera.scenes.vectors import Vec, take
 from tessera.scenes.vocabulary import SHAPES
 
-RAYS_AT_ONCE = {"cpu": 2**18, "cuda": 2**24, "mps": 2**20}
+_RAYS_AT_ONCE = {"cpu": 2**18, "cuda": 2**24, "mps": 2**20}
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Eye:
         right, up, backward = (
             axis[scene].map(lambda c: _fit(c, x)) for axis in (self.right, self.up, self.backward)
         )
-        return Vec(*(x * r + y * u - b for r, u, b in zip(*(v.parts() for v in (right, up, backward)))))
+        return right * x + up * y - backward
 
     def grid(self, dx: Tensor | float = 0.0, dy: Tensor | float = 0.0) -> Vec:
         """Directions through all pixels, (B, P), at their centers or moved off them by (dx, dy) pixels."""
@@ -208,7 +208,7 @@ def instance_mask(scenes: SceneBatch, size: tuple[int, int]) -> Tensor:
 
 def in_batches(scenes: SceneBatch, frame: ImageFrame) -> Iterator[SceneBatch]:
     """The scenes in order, as many at once as memory allows; one empty batch where there are none."""
-    at_once = max(1, RAYS_AT_ONCE.get(scenes.device.type, 2**17) // frame.pixels)
+    at_once = max(1, _RAYS_AT_ONCE.get(scenes.device.type, 2**17) // frame.pixels)
     for first in range(0, max(len(scenes), 1), at_once):
         yield scenes[first : first + at_once]
 

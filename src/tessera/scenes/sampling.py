@@ -27,9 +27,9 @@ REACH = 3.0  # centers lie in [-3, 3] x [-3, 3]
 CAMERA_JITTER = 0.5
 LAMP_JITTER = 1.0
 TRIES = 50  # candidates for one object before all objects of the scene are dropped
-TRY_CHUNKS = ((0, 2), (2, 10), (10, TRIES))  # the first few usually do, so the rest is drawn only on demand
-ROWS = 4096  # attempts worked on together, at least
-PROBE_TURNS = 8192  # a request of which not one attempt in so many succeeds is refused
+_TRY_CHUNKS = ((0, 2), (2, 10), (10, TRIES))  # the first few usually do, so the rest is drawn only on demand
+_ROWS = 4096  # attempts worked on together, at least
+_PROBE_TURNS = 8192  # a request of which not one attempt in so many succeeds is refused
 LAST_TURN = 1 << 20  # no scene restarts more often
 
 Spacing = Literal["official", "relaxed"]
@@ -90,7 +90,7 @@ class Scenes:
     def __post_init__(self):
         freeze = object.__setattr__
         freeze(self, "objects", checked_range(self.objects))
-        for name, known in VOCABULARY.items():
+        for name, known in _VOCABULARY.items():
             freeze(self, f"{name}s", checked_words(getattr(self, f"{name}s"), name, known))
         freeze(self, "held_out", tuple(itertools.chain.from_iterable(map(combinations, self.held_out))))
         for name, kinds in (("spacing", Spacing), ("visibility", Visibility)):
@@ -113,15 +113,15 @@ class Scenes:
 
     def numbered(self, index: Tensor, seed: int = 0) -> tuple[SceneBatch, Effort]:
         """The scenes with these numbers (B,), in any order, on the device of `index`; and what they took."""
-        check_fit(self)
+        _check_fit(self)
         if index.device.type == "cuda" and self.visibility == "fast" and importlib.util.find_spec("triton"):
             from tessera.scenes.kernel import draw_scenes
 
             return draw_scenes(self, seed, index)
-        return fill(self, seed, index, object_counts(self, seed, index))
+        return fill(self, seed, index, _object_counts(self, seed, index))
 
 
-VOCABULARY: dict[str, tuple[str, ...]] = {
+_VOCABULARY: dict[str, tuple[str, ...]] = {
     "size": tuple(SIZES),
     "shape": SHAPES,
     "color": COLOR_NAMES,
@@ -150,17 +150,17 @@ def combinations(held_out: Mapping | Iterable[str]) -> list[tuple[str, ...]]:
     """A held-out entry as tuples of words; a mapping may give several words for one attribute."""
     if isinstance(held_out, Mapping):
         for attribute in held_out:
-            if attribute not in VOCABULARY:
-                raise UserError(f"`{attribute}` is no attribute; use {', '.join(VOCABULARY)}.")
-        choices = [checked_words(words, name, VOCABULARY[name]) for name, words in held_out.items()]
+            if attribute not in _VOCABULARY:
+                raise UserError(f"`{attribute}` is no attribute; use {', '.join(_VOCABULARY)}.")
+        choices = [checked_words(words, name, _VOCABULARY[name]) for name, words in held_out.items()]
     elif isinstance(held_out, str):
         raise UserError(
             f'A held-out combination is a group of words such as ("cube", "red"), not `{held_out}`.'
         )
     else:
-        known = tuple(itertools.chain.from_iterable(VOCABULARY.values()))
+        known = tuple(itertools.chain.from_iterable(_VOCABULARY.values()))
         words = checked_words(held_out, "attribute of an object", known)
-        for attribute, names in VOCABULARY.items():
+        for attribute, names in _VOCABULARY.items():
             if len(both := [word for word in words if word in names]) > 1:
                 raise UserError(
                     f"No object is both {both[0]} and {both[1]}: a combination has one {attribute}."
@@ -175,15 +175,15 @@ def looks(rules: Scenes) -> list[tuple[int, ...]]:
 
     Drawing one of these uniformly is the same as drawing all attributes freely until the look is allowed.
     """
-    allowed = itertools.product(rules.sizes, rules.shapes, rules.colors, rules.materials)
-    return [
-        tuple(names.index(word) for names, word in zip(VOCABULARY.values(), look))
-        for look in allowed
-        if not any(set(taboo) <= set(look) for taboo in rules.held_out)
-    ]
+    allowed = []
+    for look in itertools.product(rules.sizes, rules.shapes, rules.colors, rules.materials):
+        if not any(set(taboo) <= set(look) for taboo in rules.held_out):
+            indices = (names.index(word) for names, word in zip(_VOCABULARY.values(), look))
+            allowed.append(tuple(indices))
+    return allowed
 
 
-def object_counts(rules: Scenes, seed: int, index: Tensor) -> Tensor:
+def _object_counts(rules: Scenes, seed: int, index: Tensor) -> Tensor:
     """How many objects each scene holds, (B,)."""
     low, high = checked_range(rules.objects)
     return low + (uniform(seed, index, "count", 1)[:, 0] * (high - low + 1)).long()
@@ -209,7 +209,7 @@ def fill(rules: Scenes, seed: int, index: Tensor, counts: Tensor) -> tuple[Scene
         if turn >= LAST_TURN:
             raise gave_up(rules, turn)
         # Few scenes are left in the end: look at several next attempts of each, keep the earliest good one.
-        width = min(2 * width, max(1, ROWS // len(pending))) if turn else 1
+        width = min(2 * width, max(1, _ROWS // len(pending))) if turn else 1
         rows = pending.repeat_interleave(width)  # (U * width,)
         turns = torch.arange(turn, turn + width, device=index.device).repeat(len(pending))
         drawn, tries, crowded, unseen = attempt(rules, seed, index[rows], turns, counts[rows], result[rows])
@@ -260,7 +260,7 @@ def position(
     crowded = torch.zeros_like(index, dtype=torch.bool)
     for k in range(size.shape[1]):
         rows = (~crowded & (counts > k)).nonzero()[:, 0]
-        for first, last in TRY_CHUNKS:
+        for first, last in _TRY_CHUNKS:
             numbers = uniform(seed, index[rows], f"place {k}", 2 * (last - first), turn[rows], 2 * first)
             candidates = REACH * (2 * numbers.reshape(len(rows), last - first, 2) - 1)  # (L, T, 2)
             free = is_free(distances, candidates, size[rows, k], xy[rows, :k], size[rows, :k])
@@ -322,7 +322,7 @@ def keep(result: SceneBatch, rows: Tensor, found: SceneBatch) -> None:
         getattr(result, field.name)[rows] = getattr(found, field.name)
 
 
-def cannot_fit(rules: Scenes) -> str:
+def _cannot_fit(rules: Scenes) -> str:
     count, distances = checked_range(rules.objects)[1], SPACINGS[rules.spacing]
     hint = ' or spacing="relaxed"' if rules.spacing == "official" else ""
     return (
@@ -332,13 +332,13 @@ def cannot_fit(rules: Scenes) -> str:
 
 
 def gave_up(rules: Scenes, turns: int) -> UserError:
-    return UserError(f"{cannot_fit(rules)} (gave up after {turns} attempts at one scene).")
+    return UserError(f"{_cannot_fit(rules)} (gave up after {turns} attempts at one scene).")
 
 
-def check_fit(rules: Scenes) -> None:
+def _check_fit(rules: Scenes) -> None:
     """Refuse a request that cannot be met, after a bounded effort that is the same for every such request."""
     if not fits(rules):
-        raise UserError(cannot_fit(rules) + ".")
+        raise UserError(_cannot_fit(rules) + ".")
 
 
 @lru_cache
@@ -351,8 +351,8 @@ def fits(rules: Scenes) -> bool:
 
 def probe(rules: Scenes, objects: int) -> bool:
     """Whether some attempt at a fullest scene succeeds."""
-    quick = rules if rules.visibility == "off" else with_fast_visibility(rules)
-    for first, last in itertools.pairwise((0, 16, 512, PROBE_TURNS)):
+    quick = rules if rules.visibility == "off" else _with_fast_visibility(rules)
+    for first, last in itertools.pairwise((0, 16, 512, _PROBE_TURNS)):
         turn = torch.arange(first, last)
         index = torch.zeros_like(turn)
         scenes = blank(objects, stage(quick, 0, index))
@@ -362,5 +362,5 @@ def probe(rules: Scenes, objects: int) -> bool:
     return False
 
 
-def with_fast_visibility(rules: Scenes) -> Scenes:
+def _with_fast_visibility(rules: Scenes) -> Scenes:
     return rules if rules.visibility == "fast" else Scenes(**{**vars(rules), "visibility": "fast"})

@@ -27,18 +27,18 @@ CLEAR = 1.1 * ENOUGH  # a lower bound on the area must pass this, since pixels a
 NETS = (8, 16)  # rays per side of the coarse nets, tried in turn
 DOUBT = (5, 20)  # an estimate within so many rays plus so many pixels of the limit needs a finer look
 RAYS = {"cpu": 1 << 17, "cuda": 1 << 23, "mps": 1 << 20}  # traced together, so that memory stays flat
-MASKS = 32  # drawn before their pixels are counted
+_MASKS = 32  # drawn before their pixels are counted
 
 
 def all_visible(scenes: SceneBatch, how: Visibility) -> Tensor:
     """Whether each scene hides none of its objects, (B,)."""
     if how == "off":
         return torch.ones(len(scenes), dtype=torch.bool, device=scenes.device)
-    shown = enough_in_mask(scenes) if how == "exact" else enough_by_rays(scenes)
+    shown = _enough_in_mask(scenes) if how == "exact" else enough_by_rays(scenes)
     return (shown | ~scenes.present).all(-1)
 
 
-def enough_in_mask(scenes: SceneBatch) -> Tensor:
+def _enough_in_mask(scenes: SceneBatch) -> Tensor:
     """Which objects show enough pixels in a rendered mask, (B, N)."""
     return mask_pixels(scenes) >= ENOUGH
 
@@ -47,8 +47,8 @@ def mask_pixels(scenes: SceneBatch) -> Tensor:
     """Visible pixels of each object in the renderer's mask at 320x240, (B, N)."""
     numbers = torch.arange(1, scenes.present.shape[1] + 1, device=scenes.device)  # (N,)
     counts = [torch.zeros(0, len(numbers), dtype=torch.long, device=scenes.device)]
-    for first in range(0, len(scenes), MASKS):
-        mask = instance_mask(scenes[first : first + MASKS], (WIDTH, HEIGHT))
+    for first in range(0, len(scenes), _MASKS):
+        mask = instance_mask(scenes[first : first + _MASKS], (WIDTH, HEIGHT))
         counts.append((mask.flatten(1)[:, None] == numbers[:, None]).sum(-1))
     return torch.cat(counts)
 
@@ -75,7 +75,7 @@ def view(scenes: SceneBatch) -> View:
     power = offset.x * offset.x + offset.y * offset.y - scenes.size * scenes.size
     nearer = power[:, None] < power[:, :, None]
     both = scenes.present[:, None] & scenes.present[:, :, None]
-    return View(scenes.shape, own_axes, eye, box, both & nearer & (shared_area(box) > 0))
+    return View(scenes.shape, own_axes, eye, box, both & nearer & (_shared_area(box) > 0))
 
 
 def yaw(scenes: SceneBatch, right: Vec) -> tuple[Tensor, Tensor]:
@@ -109,7 +109,7 @@ def rectangle(axes: tuple[Vec, Vec, Vec], eye: Vec) -> tuple[Tensor, Tensor, Ten
     return x.amin(-1), x.amax(-1), y.amin(-1), y.amax(-1)
 
 
-def shared_area(box: tuple[Tensor, ...]) -> Tensor:
+def _shared_area(box: tuple[Tensor, ...]) -> Tensor:
     """Pixels that every two rectangles of a scene share, (B, N, N)."""
 
     def shared(low: Tensor, high: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ def shared_area(box: tuple[Tensor, ...]) -> Tensor:
     return shared(box[0], box[1]) * shared(box[2], box[3])
 
 
-def ball_area(seen: View) -> Tensor:
+def _ball_area(seen: View) -> Tensor:
     """Pixels of the ball inside each shape, from the area of its perspective ellipse, (B, N)."""
     depth, distance = seen.axes[2].dot(seen.eye), seen.eye.squared()  # in sizes
     flat = depth * depth - SPHERE_RADIUS**2
@@ -130,14 +130,14 @@ def ball_area(seen: View) -> Tensor:
 def enough_by_rays(scenes: SceneBatch) -> Tensor:
     """Which objects show enough pixels, (B, N), looking closely only where it is in doubt."""
     seen = view(scenes)
-    enough = scenes.present & (clear_area(seen) >= CLEAR)
+    enough = scenes.present & (_clear_area(seen) >= CLEAR)
     scene, obj = (scenes.present & ~enough).nonzero().unbind(1)
     for net in NETS:
-        pixels, doubt = net_estimate(seen, scene, obj, net)
+        pixels, doubt = _net_estimate(seen, scene, obj, net)
         enough[scene, obj] = pixels >= ENOUGH
         unsure = ((pixels - ENOUGH).abs() <= doubt).nonzero()[:, 0]
         scene, obj = scene[unsure], obj[unsure]
-    enough[scene, obj] = count_pixels(seen, scene, obj) >= ENOUGH
+    enough[scene, obj] = _count_pixels(seen, scene, obj) >= ENOUGH
     return enough
 
 
@@ -145,35 +145,35 @@ def ray_pixels(scenes: SceneBatch) -> Tensor:
     """Visible pixels of each object, counted ray by ray, (B, N)."""
     scene, obj = scenes.present.nonzero().unbind(1)
     counts = torch.zeros_like(scenes.shape)
-    counts[scene, obj] = count_pixels(view(scenes), scene, obj)
+    counts[scene, obj] = _count_pixels(view(scenes), scene, obj)
     return counts
 
 
-def clear_area(seen: View) -> Tensor:
+def _clear_area(seen: View) -> Tensor:
     """At least so many pixels of each object are visible, (B, N); 0 if it may reach beyond the frame."""
     left, right, top, bottom = seen.box
     inside = (left > 0) & (right < WIDTH) & (top > 0) & (bottom < HEIGHT)
-    area = ball_area(seen)
-    hidden = torch.where(seen.before, shared_area(seen.box), 0.0)
+    area = _ball_area(seen)
+    hidden = torch.where(seen.before, _shared_area(seen.box), 0.0)
     for blocker in hidden.unbind(-1):  # one after the other: the order of a sum is part of its value
         area = area - blocker
     return torch.where(inside, area, 0.0)
 
 
-def net_estimate(seen: View, scene: Tensor, obj: Tensor, net: int) -> tuple[Tensor, Tensor]:
+def _net_estimate(seen: View, scene: Tensor, obj: Tensor, net: int) -> tuple[Tensor, Tensor]:
     """Visible pixels of the chosen objects, from net x net rays over each rectangle, and the doubt, (Q,)."""
     step = (torch.arange(net, device=scene.device) + 0.5) / net
     left, right, top, bottom = (edge[scene, obj][:, None] for edge in seen.box)  # (Q, 1)
     x = (left + (right - left) * step).repeat(1, net)  # (Q, net * net)
     y = (top + (bottom - top) * step).repeat_interleave(net, dim=1)
     hits = torch.zeros_like(scene)
-    for rows in torch.arange(len(scene), device=scene.device).split(rays_at_once(scene) // net**2):
+    for rows in torch.arange(len(scene), device=scene.device).split(_rays_at_once(scene) // net**2):
         hits[rows] = visible(seen, scene[rows], obj[rows], x[rows], y[rows]).sum(1)
     cell = ((right - left) * (bottom - top))[:, 0] / net**2  # pixels per ray
     return hits * cell, DOUBT[0] * cell + DOUBT[1]
 
 
-def count_pixels(seen: View, scene: Tensor, obj: Tensor) -> Tensor:
+def _count_pixels(seen: View, scene: Tensor, obj: Tensor) -> Tensor:
     """Visible pixels of the chosen objects: one ray through each pixel center of their rectangles, (Q,)."""
     counts = torch.zeros_like(scene)
     left, right, top, bottom = (edge[scene, obj][:, None] for edge in seen.box)  # (Q, 1)
@@ -182,7 +182,7 @@ def count_pixels(seen: View, scene: Tensor, obj: Tensor) -> Tensor:
     rows = side.argsort()  # rectangles of like size go together, as many as memory allows
     while len(rows):
         largest = max(1, int(side[rows[-1]]))
-        at_once = max(1, rays_at_once(scene) // largest**2)
+        at_once = max(1, _rays_at_once(scene) // largest**2)
         now, rows = rows[-at_once:], rows[:-at_once]
         step = torch.arange(largest, device=scene.device) + 0.5
         x = (left[now] + step).repeat(1, largest)  # (q, largest * largest)
@@ -192,7 +192,7 @@ def count_pixels(seen: View, scene: Tensor, obj: Tensor) -> Tensor:
     return counts
 
 
-def rays_at_once(where: Tensor) -> int:
+def _rays_at_once(where: Tensor) -> int:
     return RAYS.get(where.device.type, 1 << 17)
 
 
