@@ -35,6 +35,14 @@ class Constant(nn.Module):
         return 0 * x + self.value
 
 
+class NothingThere:
+    def __init__(self, device):
+        self.device = device
+
+    def detect(self, images):
+        return [[] for _ in images], images.new_zeros(len(images))
+
+
 def make_model():
     return Constant(32), CoarseGrid(), 32
 '''
@@ -45,6 +53,9 @@ coarse = third_party:CoarseGrid
 [tessera.models]
 constant = third_party:Constant
 ready-made = third_party:make_model
+
+[tessera.detectors]
+nothing-there = third_party:NothingThere
 """
 
 
@@ -77,6 +88,15 @@ def test_an_entry_point_that_makes_a_model_is_loaded_by_its_name(installed):
     model = tessera.load("ready-made")
     assert model.size == 32 and model.conditioner.dim == 16
     assert model.sample([(0.5, 0.5)], steps=2).shape == (1, 3, 32, 32)
+
+
+def test_an_entry_point_registers_a_detector(installed):
+    image = torch.zeros(1, 3, 32, 32)
+    for name in ("nothing-there", "third_party:NothingThere"):
+        result = tessera.evaluate(image, [(0.5, 0.5)], detector=name)
+        assert result.images[0].found == [False] and result.images[0].detections == []
+    with pytest.raises(UserError, match="no readable detector"):
+        tessera.evaluate(image, [(0.5, 0.5)], detector="nothing-anywhere")
 
 
 def test_without_the_distribution_its_parts_are_unknown():

@@ -4,15 +4,17 @@ import json
 import math
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tessera.errors import UserError
-from tessera.evaluation.detection import Detection
+from tessera.evaluation.detection import Detection, ObjectDetector
 from tessera.evaluation.network import CELLS, DetectorNetwork, fold_norms
 from tessera.files import atomic, write_json
+from tessera.registry import Registry, import_object, names_object
 from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
 
 THRESHOLD = 0.5  # a detection counts when the detector is this sure
@@ -87,6 +89,24 @@ def save_detector(folder: Path, network: DetectorNetwork, known: dict[str, Tenso
     with atomic(folder / "detector.safetensors") as temporary:
         save_file({name: value.cpu().half().contiguous() for name, value in state.items()}, temporary)
     write_json(folder / "detector.json", network.config)
+
+
+DETECTORS = Registry("tessera.detectors", "detector", {})
+
+
+def open_detector(what: ObjectDetector | Path | str | None = None, device: Any = "cpu") -> ObjectDetector:
+    """A detector of any origin: the shipped one, one in a folder, or somebody else's.
+
+    Somebody else's is a registered name (an entry point `tessera.detectors`) or `package.module:name`, and stands for
+    a class or function that is called with the device; `what` may also be a detector already.
+    """
+    if what is not None and not isinstance(what, str | Path):
+        return what
+    if names_object(str(what)):
+        return import_object(str(what))(device)
+    if str(what) in DETECTORS:
+        return DETECTORS[str(what)](device)
+    return load_detector(what, device)
 
 
 def load_detector(path: Path | str | None = None, device="cpu") -> Detector:

@@ -41,7 +41,7 @@ EACH = 64  # images for each K
 def evaluate(
     images: Tensor,
     prompts: Sequence[Any] | Mapping[str, int] | Prompt,
-    detector: ObjectDetector | None = None,
+    detector: ObjectDetector | str | Path | None = None,
 ) -> Evaluation:
     """Detect the objects in images and score them against their prompts.
 
@@ -49,7 +49,8 @@ def evaluate(
         images: (B, 3, H, W) in [-1, 1], or 8-bit.
         prompts: one prompt for all images or a list with one for each; a prompt is a list of locations (x, y), a list
             of color names, or colors with counts, {"red": 2}.
-        detector: anything with `detect(images)`; by default the shipped detector.
+        detector: anything with `detect(images)`, its registered name, `package.module:name` or folder; by default the
+            shipped detector.
 
     Returns:
         An `Evaluation`: `.images`, one `ImageScore` each with `.detections`, `.found`, `.extra` and `.reason`, and the
@@ -65,7 +66,7 @@ def evaluate(
         raise UserError(f"Images to evaluate are (B, 3, H, W), not {tuple(images.shape)}.")
     # The detector gets 8-bit images, as it would from files.
     shown = to_float(images if images.dtype == torch.uint8 else to_uint8(images))
-    return Evaluation(score_images(detector or shipped_detector(), shown, one_for_each(prompts, len(images))))
+    return Evaluation(score_images(_opened(detector), shown, one_for_each(prompts, len(images))))
 
 
 def one_for_each(prompts: Any, count: int) -> list[Prompt]:
@@ -99,6 +100,12 @@ def shipped_detector() -> ObjectDetector:
     from tessera.evaluation.detector import load_detector
 
     return load_detector()
+
+
+def _opened(detector: ObjectDetector | str | Path | None) -> ObjectDetector:
+    from tessera.evaluation.detector import open_detector
+
+    return shipped_detector() if detector is None else open_detector(detector)
 
 
 def score_images(
@@ -291,7 +298,7 @@ def length_generalization(
     steps: int = 32,
     seed: int = 0,
     s_churn: float = 0.0,
-    detector: ObjectDetector | None = None,
+    detector: ObjectDetector | str | Path | None = None,
     device: torch.device | str | None = None,
 ) -> LengthGeneralization:
     """Measure up to how many objects a model shows what it is prompted with.
@@ -303,7 +310,7 @@ def length_generalization(
         steps: noise levels of the sampler.
         seed: random seed; image n of K depends on the seed, K and n only.
         s_churn: strength of stochastic sampling (S_churn, Karras et al. 2022).
-        detector: anything with `detect(images)`; by default the shipped detector, whose own error is corrected for.
+        detector: as for `tessera.evaluate`; by default the shipped detector, whose own error is corrected for.
         device: where to compute; by default where the model is.
 
     Returns:
@@ -320,7 +327,7 @@ def length_generalization(
     capacity = getattr(model.conditioner, "capacity", None)
     known = tuple(k for k in ks if capacity is None or k <= capacity)
     calibration = load_calibration() if detector is None else None
-    evaluator = Evaluator(detector or shipped_detector(), calibration, device or home(model.denoiser, None))
+    evaluator = Evaluator(_opened(detector), calibration, device or home(model.denoiser, None))
     scored = evaluator.run(model.to(evaluator.device), EvaluationConfig(known, samples, steps, seed, s_churn))
     return LengthGeneralization.from_record(evaluator.summarize(model, scored))
 
