@@ -8,13 +8,13 @@ from rich.table import Table
 from tessera.console import progress, publish
 from tessera.errors import UserError
 from tessera.provenance import provenance
-from tessera.studies.theory.check import Check, Trial
-from tessera.studies.theory.checks import RUNNERS, run_checks
+from tessera.studies.theory.check import CheckResult, Trial
+from tessera.studies.theory.checks import CHECKS, run_checks
 
 
 @dataclass(frozen=True)
 class TheoryCheck:
-    """Try the theory's statements on distributions whose scores are known; leaves with 1 if one surprises us.
+    """Check the theory's statements on distributions with known scores; exit code 1 if a result is not as expected.
 
     Statements of the source that do not hold as written are among them, expected to fail, with a witness.
     """
@@ -24,7 +24,7 @@ class TheoryCheck:
     conditions: int = 6
     """Conditions of the compositions; all their subsets are tried."""
     seed: int = 0
-    """Where chance begins."""
+    """Random seed."""
     json: bool = False
     """Print the record on stdout."""
 
@@ -32,11 +32,11 @@ class TheoryCheck:
         if self.instances < 1 or not 1 <= self.conditions <= 8:
             raise UserError("There must be at least one instance, and 1 to 8 conditions.")
         trial = Trial(self.instances, self.conditions, self.seed)
-        with progress("checking", len(RUNNERS)) as advance:
+        with progress("checking", len(CHECKS)) as advance:
             found = run_checks(trial, advance)
-        surprises = [check.name for check in found if not check.as_expected]
+        surprises = [result.check.name for result in found if not result.as_expected]
         record = {
-            "checks": [check.record for check in found],
+            "checks": [result.record for result in found],
             "as_expected": not surprises,
             "seed": self.seed,
             "conditions": self.conditions,
@@ -46,13 +46,13 @@ class TheoryCheck:
         return 1 if surprises else 0
 
 
-def table(found: list[Check]) -> Table:
-    """A row per statement, for people."""
+def table(found: list[CheckResult]) -> Table:
+    """A row per statement."""
     rows = Table("statement", "holds", "expected", "error", "meaning of the error", "instances")
-    for check in found:
-        style = None if check.as_expected else "bold red"
-        words = [("yes" if value else "no") for value in (check.holds, check.expected)]
-        rows.add_row(
-            check.name, *words, f"{check.error:.2g}", check.measure, str(check.instances), style=style
-        )
+    for result in found:
+        check, outcome = result.check, result.outcome
+        style = None if result.as_expected else "bold red"
+        words = [("yes" if value else "no") for value in (outcome.holds, check.expected)]
+        error, instances = f"{outcome.error:.2g}", str(outcome.instances)
+        rows.add_row(check.name, *words, error, check.measure, instances, style=style)
     return rows

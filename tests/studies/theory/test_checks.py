@@ -1,4 +1,4 @@
-"""Every statement of the theory comes out as the documentation says; surprises are noticed."""
+"""Every statement of the theory comes out as documented; deviations are reported."""
 
 import json
 from dataclasses import replace
@@ -10,6 +10,7 @@ from tessera.cli import closed_form as ideal_verb
 from tessera.cli import theory as verbs
 from tessera.cli.main import main
 from tessera.conditioning import LocationGrid
+from tessera.evaluation import Detection
 from tessera.models.edm2 import EDM2
 from tessera.models.model_folder import save_model
 from tessera.render.image_io import to_float, to_uint8
@@ -26,17 +27,19 @@ def found():
     return checks.run_checks(QUICK)
 
 
-def test_every_statement_comes_out_as_we_say(found):
-    assert [check.name for check in found if not check.as_expected] == []
+def test_every_statement_comes_out_as_documented(found):
+    assert [result.check.name for result in found if not result.as_expected] == []
 
 
 def test_names_are_unique_and_refuted_statements_have_witnesses(found):
-    assert len({check.name for check in found}) == len(found)
-    assert all(check.witness for check in found if not check.expected)
+    assert len({result.check.name for result in found}) == len(found)
+    assert all(result.outcome.witness for result in found if not result.check.expected)
 
 
 def test_the_published_statements_we_refute_are_these(found):
-    assert [check.name for check in found if check.published and not check.expected] == [
+    assert [
+        result.check.name for result in found if result.check.published and not result.check.expected
+    ] == [
         "lemma 1 from definition 2 alone",
         "lemma 2's proof: the local score is that of C*_J[p]",
         "lemma 3's proof: Claim 1 at the maximizing y",
@@ -49,7 +52,11 @@ def test_the_published_statements_we_refute_are_these(found):
 
 
 def test_lemma_1_and_corollary_1_are_exact(found):
-    exact = {check.name: check.error for check in found if check.name.startswith(("lemma 1", "corollary 1"))}
+    exact = {
+        result.check.name: result.outcome.error
+        for result in found
+        if result.check.name.startswith(("lemma 1", "corollary 1"))
+    }
     for name in (
         "lemma 1",
         "lemma 1, converse",
@@ -60,7 +67,7 @@ def test_lemma_1_and_corollary_1_are_exact(found):
 
 
 def test_as_many_instances_are_tried_as_the_record_says(found):
-    named = {check.name: check for check in found}
+    named = {result.check.name: result.outcome for result in found}
     for name in ("lemma 1 needs p(x|nothing) to factorize", "lemma 2 with means instead of suprema"):
         assert named[name].instances == QUICK.instances
     bound = named["lemma 2, bound of the relaxation"]
@@ -71,13 +78,13 @@ def test_as_many_instances_are_tried_as_the_record_says(found):
 @pytest.mark.parametrize("noise_on_y", [False, True])
 def test_lemma_3_is_refuted_where_noise_is_taken_away(conditional_first, noise_on_y, monkeypatch):
     monkeypatch.setattr(noise_checks, "LEVELS", noise_checks.LEVELS[::-1])
-    check = noise_checks.lemma3(Trial(instances=2), conditional_first, noise_on_y)
-    assert check.holds is False and check.error > 1e-3
+    outcome = noise_checks.lemma3(Trial(instances=2), conditional_first, noise_on_y)
+    assert outcome.holds is False and outcome.error > 1e-3
 
 
 @pytest.mark.slow
 def test_the_full_study_of_six_conditions_and_200_instances():
-    assert all(check.as_expected for check in checks.run_checks(Trial()))
+    assert all(result.as_expected for result in checks.run_checks())
 
 
 def run(words, capsys):
@@ -87,7 +94,7 @@ def run(words, capsys):
 
 
 def test_the_record_is_one_json_object(capsys, monkeypatch):
-    monkeypatch.setattr(verbs, "run_checks", lambda trial, after: [checks.RUNNERS[1](QUICK)])
+    monkeypatch.setattr(verbs, "run_checks", lambda trial, after: [checks.CHECKS[1].run(QUICK)])
     code, out = run(["theory", "check", "--json"], capsys)
     (entry,) = json.loads(out)["checks"]
     assert code == 0 and {"name", "holds", "expected", "error", "instances", "witness"} <= set(entry)
@@ -95,13 +102,14 @@ def test_the_record_is_one_json_object(capsys, monkeypatch):
 
 
 def test_a_surprise_leaves_with_one(capsys, monkeypatch):
-    surprising = replace(checks.RUNNERS[1](QUICK), expected=True)
+    result = checks.CHECKS[1].run(QUICK)
+    surprising = replace(result, check=replace(result.check, expected=True))
     monkeypatch.setattr(verbs, "run_checks", lambda trial, after: [surprising])
     code, out = run(["theory", "check"], capsys)
-    assert code == 1 and out.splitlines()[-1] == f"Not as expected: {surprising.name}."
+    assert code == 1 and out.splitlines()[-1] == f"Not as expected: {surprising.check.name}."
 
 
-def test_nonsense_is_told_in_a_sentence(capsys):
+def test_bad_numbers_exit_with_code_2(capsys):
     assert run(["theory", "check", "--conditions", "0"], capsys)[0] == 2
     assert run(["theory", "ideal", "--scenes", "0"], capsys)[0] == 2
 
@@ -125,7 +133,7 @@ def halved(x, sigma, cond=None):
 
 
 @pytest.mark.parametrize("kind", ["local-conditional", "local"])
-def test_a_formula_is_sampled_and_evaluated(kind, capsys, tmp_path):
+def test_a_closed_form_is_sampled_and_evaluated(kind, capsys, tmp_path):
     words = (
         f"theory ideal --kind {kind} --scenes 40 --k 1-2 --each 2 --steps 2 --radius 1 --device cpu --json"
     )
@@ -136,23 +144,28 @@ def test_a_formula_is_sampled_and_evaluated(kind, capsys, tmp_path):
     assert bool(record["agreement"]) == (kind == "local-conditional")
 
 
-def test_the_detector_sees_images_as_a_file_holds_them_in_batches_as_asked(monkeypatch):
-    """As in every other evaluation: 8 bits a channel."""
-    seen, made = [], []
+class FixedDetector:
+    """Detects one object at a given point of every image, and keeps the images."""
 
-    class Looker:
-        def find(self, images):
-            seen.append(images)
-            return [[] for _ in images]
+    def __init__(self, x: float, y: float):
+        self.detection = Detection(x, y, "red", "cube", "rubber", "large", 1.0, 1.0)
+        self.images: list[torch.Tensor] = []
 
-        def match(self, detections, targets):
-            return None
+    def detect(self, images):
+        self.images.append(images)
+        return [[self.detection] for _ in images], torch.zeros(len(images))
 
-    monkeypatch.setattr(ideal_verb.Counts, "of", lambda k, found: (k, len(found)))
+
+def test_images_are_evaluated_with_8_bits_a_channel():
     images, prompts = torch.rand(2, 3, 4, 4), study_prompts(LocationGrid(cells=8), [1], 2, 0)
-    assert ideal_verb.counted(Looker(), images, prompts) == [(1, 2)]
-    assert torch.equal(seen[0], to_float(to_uint8(images)))
+    detector = FixedDetector(0.6875, 0.6875)
+    (counts,) = ideal_verb.counted(detector, images, prompts)
+    assert (counts.k, len(counts.filled)) == (1, 2)
+    assert torch.equal(detector.images[0], to_float(to_uint8(images)))
 
+
+def test_images_are_sampled_in_batches_of_the_given_size(monkeypatch):
+    made = []
     monkeypatch.setattr(
         ideal_verb, "sample", lambda *given, batch=64, **_: made.append(batch) or torch.zeros(0)
     )
@@ -162,20 +175,12 @@ def test_the_detector_sees_images_as_a_file_holds_them_in_batches_as_asked(monke
     assert made == [70]
 
 
-def test_objects_are_looked_for_where_the_model_was_told_to_put_them(monkeypatch):
-    """A grid tells the center of a cell, not where in the cell one points."""
-    sought = []
-
-    class Seeker:
-        def find(self, images):
-            return [[] for _ in images]
-
-        def match(self, detections, locations):
-            sought.append(locations)
-
-    monkeypatch.setattr(ideal_verb.Counts, "of", lambda k, found: None)
-    ideal_verb.counted(Seeker(), torch.zeros(1, 3, 4, 4), study_prompts(LocationGrid(cells=8), [1], 1, 0))
-    assert sought == [((0.6875, 0.6875),)]  # of cell 5, for the location (0.65, 0.65)
+@pytest.mark.parametrize(("x", "found"), [(0.7375, True), (0.6, False)])
+def test_locations_are_compared_with_the_centers_of_their_cells(x, found):
+    """The cell of (0.65, 0.65) has its center at 0.6875; a detection counts within 1/16 of it."""
+    prompts = study_prompts(LocationGrid(cells=8), [1], 1, 0)
+    (counts,) = ideal_verb.counted(FixedDetector(x, 0.6875), torch.zeros(1, 3, 4, 4), prompts)
+    assert bool(counts.filled[0]) == found
 
 
 @pytest.fixture
@@ -187,9 +192,9 @@ def network(tmp_path):
     return tmp_path / "net"
 
 
-def test_images_the_two_are_compared_on_are_not_those_the_formula_knows(network, capsys, monkeypatch):
+def test_the_compared_images_are_not_in_the_data_of_the_closed_form(network, capsys, monkeypatch):
     given = []
-    monkeypatch.setattr(ideal_verb, "likeness", lambda *told, **_: given.extend(told) or [])
+    monkeypatch.setattr(ideal_verb, "likeness", lambda *compared, **_: given.extend(compared) or [])
     words = f"theory ideal --model {network} --kind empirical --scenes 30 --each 0 --compared 4 --device cpu"
     assert run(words.split(), capsys)[0] == 0
     ideal, _, images, _ = given
@@ -197,7 +202,7 @@ def test_images_the_two_are_compared_on_are_not_those_the_formula_knows(network,
     assert apart.shape == (4, 30) and apart.min() > 0.5
 
 
-def test_a_formula_is_set_beside_a_network(network, capsys):
+def test_a_closed_form_is_compared_with_a_network(network, capsys):
     words = f"theory ideal --model {network} --scenes 30 --each 0 --compared 2 --radius 1"
     code, out = run([*words.split(), "--device", "cpu", "--json"], capsys)
     rows = json.loads(out)["likeness"]

@@ -77,36 +77,36 @@ def wide_local_score(family: Family, J: Subset, sigma: float, x: Tensor) -> Tens
     return score
 
 
-# -- builders ----------------------------------------------------------------------------------------------
+# --- builders ----------------------------------------------------------------------------------------------
 
 
-def layout(sizes: Sequence[int], background: int, chance: torch.Generator | None = None) -> list[list[int]]:
-    """Pixels of every region, then of the background; scattered over the image when chance is given."""
+def layout(sizes: Sequence[int], background: int, rng: torch.Generator | None = None) -> list[list[int]]:
+    """Pixels of every region, then of the background; scattered over the image when rng is given."""
     total = sum(sizes) + background
-    order = torch.randperm(total, generator=chance).tolist() if chance else list(range(total))
+    order = torch.randperm(total, generator=rng).tolist() if rng else list(range(total))
     cuts = [0, *itertools.accumulate([*sizes, background])]
     return [sorted(order[low:high]) for low, high in itertools.pairwise(cuts)]
 
 
-def random_part(dim: int, kind: Kind, chance: torch.Generator) -> Mixture:
+def random_part(dim: int, kind: Kind, rng: torch.Generator) -> Mixture:
     if kind == "points":
-        return random_points(dim, 2, chance)
-    return random_mixture(dim, 1 if kind == "gaussian" else 2, chance)
+        return random_points(dim, 2, rng)
+    return random_mixture(dim, 1 if kind == "gaussian" else 2, rng)
 
 
 def composition(
-    sizes: Sequence[int], background: int, kind: Kind, chance: torch.Generator, scattered: bool = True
+    sizes: Sequence[int], background: int, kind: Kind, rng: torch.Generator, scattered: bool = True
 ) -> Family:
     """A CPC whose unconditional distribution factorizes over the regions too."""
-    return assembled(layout(sizes, background, chance if scattered else None), kind, chance)
+    return assembled(layout(sizes, background, rng if scattered else None), kind, rng)
 
 
-def assembled(locations: Sequence[Sequence[int]], kind: Kind, chance: torch.Generator) -> Family:
+def assembled(locations: Sequence[Sequence[int]], kind: Kind, rng: torch.Generator) -> Family:
     """A CPC with random parts on these regions, the last one the background (which may be empty)."""
     dim = sum(len(pixels) for pixels in locations)
     homes = [pixels for pixels in locations if len(pixels)]
-    off = [random_part(len(pixels), kind, chance) for pixels in homes]
-    on = [random_part(len(pixels), kind, chance) for pixels in locations[:-1]]
+    off = [random_part(len(pixels), kind, rng) for pixels in homes]
+    on = [random_part(len(pixels), kind, rng) for pixels in locations[:-1]]
 
     @functools.cache
     def given(J: Subset) -> Mixture:
@@ -115,15 +115,15 @@ def assembled(locations: Sequence[Sequence[int]], kind: Kind, chance: torch.Gene
     return Family(tuple(locations[:-1]), locations[-1], given)
 
 
-def on_grid(cells: int, cell: int, kind: Kind, chance: torch.Generator) -> Family:
-    """A CPC over square images: condition j rules the j-th cell of a grid, row by row; no background."""
+def on_grid(cells: int, cell: int, kind: Kind, rng: torch.Generator) -> Family:
+    """A CPC over square images: condition j controls the j-th cell of a grid, row by row; no background."""
     pixels = torch.arange((cells * cell) ** 2).unflatten(0, (cells, cell, cells, cell))
     locations = pixels.permute(0, 2, 1, 3).reshape(cells**2, -1).tolist()
-    return assembled([*locations, []], kind, chance)
+    return assembled([*locations, []], kind, rng)
 
 
 class FamilyDenoiser:
-    """A family over square images as a denoiser (Tweedie: x + sigma^2 score), told which conditions hold."""
+    """A family over square images as a denoiser (Tweedie: x + sigma^2 score), conditioned on a set J."""
 
     def __init__(self, family: Family):
         self.family = family
@@ -140,12 +140,12 @@ class FamilyDenoiser:
         return torch.stack(rows).reshape(x.shape).to(x.dtype)
 
 
-def literal_composition(sizes: Sequence[int], background: int, chance: torch.Generator) -> Family:
-    """All that Definition 2 asks for, and no more: p(x|no condition) is a Gaussian that couples everything."""
+def literal_composition(sizes: Sequence[int], background: int, rng: torch.Generator) -> Family:
+    """All that Definition 2 requires, and no more: p(x|no condition) is a Gaussian that couples everything."""
     locations = layout(sizes, background)
     dim = sum(sizes) + background
-    free = gaussian(torch.randn(dim, dtype=torch.float64, generator=chance), random_cov(dim, chance))
-    on = [random_part(len(pixels), "gaussian", chance) for pixels in locations[:-1]]
+    free = gaussian(torch.randn(dim, dtype=torch.float64, generator=rng), random_cov(dim, rng))
+    on = [random_part(len(pixels), "gaussian", rng) for pixels in locations[:-1]]
 
     @functools.cache
     def given(J: Subset) -> Mixture:
@@ -157,12 +157,12 @@ def literal_composition(sizes: Sequence[int], background: int, chance: torch.Gen
     return Family(tuple(locations[:-1]), locations[-1], given)
 
 
-def coupled(family: Family, dial: float, chance: torch.Generator) -> Family:
-    """An approximate CPC: a share `dial` in [0, 1] of a fixed dense covariance is added, whatever J.
+def coupled(family: Family, coupling: float, rng: torch.Generator) -> Family:
+    """An approximate CPC: a share `coupling` in [0, 1] of a fixed dense covariance is added, whatever J.
 
     At 0 it is the family itself; marginals of single regions stay Gaussian mixtures.
     """
-    extra = dial * random_cov(family.dim, chance, floor=0.0)
+    extra = coupling * random_cov(family.dim, rng, floor=0.0)
 
     def given(J: Subset) -> Mixture:
         whole = family.given(J)
@@ -171,7 +171,7 @@ def coupled(family: Family, dial: float, chance: torch.Generator) -> Family:
     return Family(family.regions, family.background, given)
 
 
-# -- feature space (Definition 4) --------------------------------------------------------------------------
+# --- feature space (Definition 4) --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -204,11 +204,11 @@ class FeatureMap:
         return (slope * score + volume) @ self.matrix
 
 
-def feature_map(kind: MapKind, dim: int, chance: torch.Generator) -> FeatureMap:
+def feature_map(kind: MapKind, dim: int, rng: torch.Generator) -> FeatureMap:
     if kind == "orthogonal":
-        return FeatureMap(random_orthogonal(dim, chance))
-    stretch = 0.5 + 1.5 * torch.rand(dim, dtype=torch.float64, generator=chance)
-    matrix = random_orthogonal(dim, chance) * stretch @ random_orthogonal(dim, chance)
+        return FeatureMap(random_orthogonal(dim, rng))
+    stretch = 0.5 + 1.5 * torch.rand(dim, dtype=torch.float64, generator=rng)
+    matrix = random_orthogonal(dim, rng) * stretch @ random_orthogonal(dim, rng)
     return FeatureMap(matrix, 0.0 if kind == "linear" else 0.5)
 
 

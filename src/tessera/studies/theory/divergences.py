@@ -29,8 +29,8 @@ def mapped_kl_rate(cov: Tensor, matrix: Tensor, sigma: float) -> tuple[Tensor, T
 
     A#N_t[p] obeys db/dt = t div(G grad b), G = A A^T, so the rate is -t E[grad rho . (grad log a - G grad log b)].
     """
-    seen, spread = matrix @ cov @ matrix.T, matrix @ matrix.T
-    first, second = seen + sigma**2 * torch.eye(len(cov)).to(cov), seen + sigma**2 * spread
+    mapped, spread = matrix @ cov @ matrix.T, matrix @ matrix.T
+    first, second = mapped + sigma**2 * torch.eye(len(cov)).to(cov), mapped + sigma**2 * spread
     sharp_a, sharp_b = torch.linalg.inv(first), torch.linalg.inv(second)
     slope = sharp_b - sharp_a
     published = -sigma * torch.trace(slope @ first @ slope)
@@ -39,9 +39,9 @@ def mapped_kl_rate(cov: Tensor, matrix: Tensor, sigma: float) -> tuple[Tensor, T
 
 def mapped_kl(cov: Tensor, matrix: Tensor, sigma: float) -> Tensor:
     """KL(N_t[A#p] || A#N_t[p]) for p = N(m, cov): how badly noising and A fail to commute."""
-    seen, zero = matrix @ cov @ matrix.T, torch.zeros(len(cov)).to(cov)
+    mapped, zero = matrix @ cov @ matrix.T, torch.zeros(len(cov)).to(cov)
     eye = torch.eye(len(cov)).to(cov)
-    return gaussian_kl(zero, seen + sigma**2 * eye, zero, seen + sigma**2 * matrix @ matrix.T)
+    return gaussian_kl(zero, mapped + sigma**2 * eye, zero, mapped + sigma**2 * matrix @ matrix.T)
 
 
 def total_correlation(cov: Tensor, blocks: list[list[int]]) -> Tensor:

@@ -1,7 +1,7 @@
 """Two parts coupled by a hidden coin: the smallest family with finite Definition 3 errors at every noise level.
 
-Given the coin h the parts x and y are independent Gaussians. Noise on both keeps that form, and what y tells
-about x is one number, the chance w of h = 1. The range of w over all y, and hence the supremum, is exact.
+Given the coin h the parts x and y are independent Gaussians. Noise on both keeps that form, and p(x|y) depends on
+y through one number, the probability w of h = 1 given y. The range of w over all y, and hence the supremum, is exact.
 """
 
 import math
@@ -16,7 +16,7 @@ from tessera.studies.theory.mixtures import Mixture
 
 @dataclass(frozen=True)
 class Coin:
-    """h = 1 with chance `prior`; x given h is N(x_mean[h], x_var[h]), y likewise."""
+    """h = 1 with probability `prior`; x given h is N(x_mean[h], x_var[h]), y likewise."""
 
     prior: float
     x_mean: tuple[float, float]
@@ -30,10 +30,10 @@ class Coin:
         )
         return Coin(self.prior, self.x_mean, x_var, self.y_mean, y_var)
 
-    def x_given(self, chance: float) -> Mixture:
-        """The law of x when h = 1 has this chance."""
+    def x_given(self, probability: float) -> Mixture:
+        """The law of x when h = 1 has this probability."""
         means, covs = (torch.tensor(v, dtype=torch.float64) for v in (self.x_mean, self.x_var))
-        weights = torch.tensor([1 - chance, chance], dtype=torch.float64)
+        weights = torch.tensor([1 - probability, probability], dtype=torch.float64)
         return Mixture(weights, means[:, None], covs[:, None, None])
 
     def log_odds(self, y: float) -> float:
@@ -41,7 +41,8 @@ class Coin:
         logs = [-((y - m) ** 2) / (2 * v) - math.log(v) / 2 for m, v in zip(self.y_mean, self.y_var)]
         return math.log(self.prior / (1 - self.prior)) + logs[1] - logs[0]
 
-    def chance(self, y: float) -> float:
+    def posterior(self, y: float) -> float:
+        """The probability of h = 1 given y."""
         return 1 / (1 + math.exp(-min(max(self.log_odds(y), -700), 700)))
 
     def turning_point(self) -> float | None:
@@ -49,27 +50,31 @@ class Coin:
         (m0, m1), (v0, v1) = self.y_mean, self.y_var
         return (m1 * v0 - m0 * v1) / (v0 - v1) if v0 != v1 else None
 
-    def chances(self) -> tuple[float, float]:
+    def posterior_range(self) -> tuple[float, float]:
         """Ends of the range of w over all y; an end may be reached only as y grows without bound."""
-        turn = self.turning_point()
-        if turn is None:
+        extreme = self.turning_point()
+        if extreme is None:
             return (0.0, 1.0) if self.y_mean[0] != self.y_mean[1] else (self.prior, self.prior)
-        return (self.chance(turn), 1.0) if self.y_var[1] > self.y_var[0] else (0.0, self.chance(turn))
+        return (
+            (self.posterior(extreme), 1.0)
+            if self.y_var[1] > self.y_var[0]
+            else (0.0, self.posterior(extreme))
+        )
 
 
-def apart(coin: Coin, chance: float, conditional_first: bool) -> Tensor:
-    """KL(p(x|y) || p(x)) as in Definition 3, or KL(p(x) || p(x|y)) as in Lemma 3, at w = chance."""
-    pair = coin.x_given(chance), coin.x_given(coin.prior)
+def kl_at(coin: Coin, probability: float, conditional_first: bool) -> Tensor:
+    """KL(p(x|y) || p(x)) as in Definition 3, or KL(p(x) || p(x|y)) as in Lemma 3, at w = probability."""
+    pair = coin.x_given(probability), coin.x_given(coin.prior)
     return line_kl(*pair) if conditional_first else line_kl(*reversed(pair))
 
 
 def supremum(coin: Coin, conditional_first: bool) -> Tensor:
     """Over all y. The divergence is convex in w, so it is largest at an end of the range."""
-    return torch.stack([apart(coin, chance, conditional_first) for chance in coin.chances()]).max()
+    return torch.stack([kl_at(coin, w, conditional_first) for w in coin.posterior_range()]).max()
 
 
-def random_coin(chance: torch.Generator, equal_variance: bool = False) -> Coin:
-    u = torch.rand(9, dtype=torch.float64, generator=chance).tolist()
+def random_coin(rng: torch.Generator, equal_variance: bool = False) -> Coin:
+    u = torch.rand(9, dtype=torch.float64, generator=rng).tolist()
     y_var = (0.1 + u[0], 0.1 + u[0] if equal_variance else 0.1 + u[1])
     return Coin(
         prior=0.1 + 0.8 * u[2],

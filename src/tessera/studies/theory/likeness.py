@@ -39,9 +39,9 @@ def likeness(
     seed: int = 0,
     floor: Tensor | None = None,
 ) -> list[dict[str, Any]]:
-    """A row per noise level: both denoise the same noisy images (B, C, H, W), the model's answer is the truth.
+    """A row per noise level: both denoise the same noisy images (B, C, H, W), the model's output is the truth.
 
-    With `floor` (C, H, W), the mean image of the data, the same is told of departures from it: most of a
+    With `floor` (C, H, W), the mean image of the data, the same for departures from it: most of an
     image is background, which any denoiser gets right.
     """
     noise = seeded_noise([(seed << 32) + n for n in range(len(images))], images.shape[1:], images.device)

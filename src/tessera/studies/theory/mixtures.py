@@ -57,11 +57,11 @@ class Mixture:
     def mean(self) -> Tensor:
         return self.weights @ self.means
 
-    def draw(self, count: int, chance: torch.Generator) -> Tensor:
-        which = self.weights.multinomial(count, replacement=True, generator=chance)
+    def draw(self, count: int, rng: torch.Generator) -> Tensor:
+        which = self.weights.multinomial(count, replacement=True, generator=rng)
         values, vectors = torch.linalg.eigh(self.covs)  # points have no Cholesky factor
         root = vectors * values.clamp(min=0).sqrt()[:, None]
-        noise = torch.randn(count, self.dim, 1, dtype=self.means.dtype, generator=chance)
+        noise = torch.randn(count, self.dim, 1, dtype=self.means.dtype, generator=rng)
         return self.means[which] + (root[which] @ noise)[:, :, 0]
 
 
@@ -76,7 +76,7 @@ def points(data: Tensor) -> Mixture:
 
 
 def product(parts: Sequence[Mixture], locations: Sequence[Sequence[int]], dim: int) -> Mixture:
-    """Independent parts, part r living on the pixels locations[r]: every combination of components."""
+    """Independent parts, part r on the pixels locations[r]: every combination of components."""
     zeros = torch.zeros(1, dim, dim, dtype=torch.float64)
     whole = Mixture(torch.ones(1, dtype=torch.float64), zeros[:, 0], zeros)
     for part, pixels in zip(parts, locations):
@@ -85,7 +85,7 @@ def product(parts: Sequence[Mixture], locations: Sequence[Sequence[int]], dim: i
 
 
 def times(whole: Mixture, part: Mixture, pixels: Tensor) -> Mixture:
-    """`part` placed on pixels that `whole` has left at zero."""
+    """`part` put on pixels that `whole` has left at zero."""
     many, few = len(whole.weights), len(part.weights)
     means = whole.means[:, None].repeat(1, few, 1)  # (many, few, n)
     covs = whole.covs[:, None].repeat(1, few, 1, 1)
@@ -95,25 +95,25 @@ def times(whole: Mixture, part: Mixture, pixels: Tensor) -> Mixture:
     return Mixture(weights.flatten(), means.flatten(0, 1), covs.flatten(0, 1))
 
 
-# -- random instances --------------------------------------------------------------------------------------
+# --- random instances --------------------------------------------------------------------------------------
 
 
-def random_cov(dim: int, chance: torch.Generator, floor: float = 0.2) -> Tensor:
-    root = torch.randn(dim, dim, dtype=torch.float64, generator=chance) / math.sqrt(dim)
+def random_cov(dim: int, rng: torch.Generator, floor: float = 0.2) -> Tensor:
+    root = torch.randn(dim, dim, dtype=torch.float64, generator=rng) / math.sqrt(dim)
     return root @ root.T + floor * torch.eye(dim, dtype=torch.float64)
 
 
-def random_mixture(dim: int, components: int, chance: torch.Generator) -> Mixture:
-    weights = torch.rand(components, dtype=torch.float64, generator=chance) + 0.2
-    means = torch.randn(components, dim, dtype=torch.float64, generator=chance)
-    covs = torch.stack([random_cov(dim, chance) for _ in range(components)])
+def random_mixture(dim: int, components: int, rng: torch.Generator) -> Mixture:
+    weights = torch.rand(components, dtype=torch.float64, generator=rng) + 0.2
+    means = torch.randn(components, dim, dtype=torch.float64, generator=rng)
+    covs = torch.stack([random_cov(dim, rng) for _ in range(components)])
     return Mixture(weights / weights.sum(), means, covs)
 
 
-def random_points(dim: int, count: int, chance: torch.Generator) -> Mixture:
-    return points(torch.randn(count, dim, dtype=torch.float64, generator=chance))
+def random_points(dim: int, count: int, rng: torch.Generator) -> Mixture:
+    return points(torch.randn(count, dim, dtype=torch.float64, generator=rng))
 
 
-def random_orthogonal(dim: int, chance: torch.Generator) -> Tensor:
-    q, r = torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64, generator=chance))
+def random_orthogonal(dim: int, rng: torch.Generator) -> Tensor:
+    q, r = torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64, generator=rng))
     return q * r.diagonal().sign()

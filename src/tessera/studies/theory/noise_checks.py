@@ -5,18 +5,20 @@ from functools import partial
 
 import torch
 
-from tessera.studies.theory.check import Check, Runner, Trial, largest
+from tessera.studies.theory.check import Check, Outcome, Registry, Trial, at_most, largest
 from tessera.studies.theory.divergences import gaussian_kl, kl_rate, line_kl
-from tessera.studies.theory.hidden import Coin, apart, random_coin, supremum
+from tessera.studies.theory.hidden import Coin, kl_at, random_coin, supremum
 from tessera.studies.theory.mixtures import random_cov, random_mixture
+
+check = Registry()
 
 LEVELS = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 SLACK = 1e-10  # of the quadrature
 MOVING = Coin(prior=0.8, x_mean=(-2.0, 2.0), x_var=(1.0, 1.0), y_mean=(0.0, 3.0), y_var=(0.05, 1.0))
-"""The y that tells most about x moves as noise is added."""
+"""The most informative y about x moves as noise is added."""
 
 
-def rises(coin: Coin, conditional_first: bool, noise_on_y: bool) -> list[float]:
+def _rises(coin: Coin, conditional_first: bool, noise_on_y: bool) -> list[float]:
     """By how much the supremum grows from each noise level to the next (below zero: it falls)."""
     suprema = [
         supremum(coin.noised(sigma, sigma if noise_on_y else 0.0), conditional_first) for sigma in LEVELS
@@ -24,46 +26,53 @@ def rises(coin: Coin, conditional_first: bool, noise_on_y: bool) -> list[float]:
     return [float(later - sooner) for sooner, later in itertools.pairwise(suprema)]
 
 
-def lemma3(trial: Trial, conditional_first: bool, noise_on_y: bool) -> Check:
-    chance = trial.chance(20 + 2 * conditional_first + noise_on_y)
-    worst = [
-        max(rises(random_coin(chance, equal_variance=number % 4 == 0), conditional_first, noise_on_y))
-        for number in range(trial.instances)
-    ]
+def lemma3(trial: Trial, conditional_first: bool, noise_on_y: bool) -> Outcome:
+    """Lemma 3 in one of the two directions of the KL, with noise on x alone or on both parts."""
+    rng = trial.generator(20 + 2 * conditional_first + noise_on_y)
+    worst = []
+    for number in range(trial.instances):
+        coin = random_coin(rng, equal_variance=number % 4 == 0)
+        worst.append(max(_rises(coin, conditional_first, noise_on_y)))
+    return at_most(SLACK, worst)
+
+
+def _register_lemma3(conditional_first: bool, noise_on_y: bool) -> None:
     direction = "KL(p(x|y) || p(x)), as in Definition 3," if conditional_first else "KL(p(x) || p(x|y))"
-    where = "x and y both" if noise_on_y else "x alone"
-    return Check(
-        f"lemma 3, {'definition 3' if conditional_first else 'its own'} direction, noise on {where}",
-        f"The supremum over y of {direction} falls as noise is added to {where}.",
-        largest(worst) <= SLACK,
-        largest(worst),
-        "largest rise from one noise level to the next (must not be above 0)",
-        trial.instances,
+    noisy = "x and y both" if noise_on_y else "x alone"
+    check.add(
+        Check(
+            f"lemma 3, {'definition 3' if conditional_first else 'its own'} direction, noise on {noisy}",
+            f"The supremum over y of {direction} falls as noise is added to {noisy}.",
+            "largest rise from one noise level to the next (must not be above 0)",
+            partial(lemma3, conditional_first=conditional_first, noise_on_y=noise_on_y),
+        )
     )
 
 
-def attained(coin: Coin) -> tuple[float, float] | None:
+for conditional_first in (False, True):
+    for noise_on_y in (False, True):
+        _register_lemma3(conditional_first, noise_on_y)
+
+
+def _attained(coin: Coin) -> tuple[float, float] | None:
     """The y at which Lemma 3's supremum is reached and its value, where it is reached at all."""
     turn = coin.turning_point()
     if turn is None:
         return None
-    here, top = float(apart(coin, coin.chance(turn), False)), float(supremum(coin, False))
+    here, top = float(kl_at(coin, coin.posterior(turn), False)), float(supremum(coin, False))
     return (turn, top) if here >= top else None
 
 
-def lemma3_pointwise(trial: Trial) -> Check:
+@check("lemma 3's proof: Claim 1 at the maximizing y", "rise of the KL at one and the same y", expected=False)
+def _lemma3_pointwise(trial: Trial) -> Outcome:
+    """With noise on x and y both, KL(p(x) || p(x|y)) at the y that maximizes it falls with noise."""
     low, high = 0.1, 0.5
     noisier, cleaner = MOVING.noised(high, high), MOVING.noised(low, low)
-    y, later = attained(noisier) or (float("nan"), float("nan"))
-    sooner = float(apart(cleaner, cleaner.chance(y), False))
-    return Check(
-        "lemma 3's proof: Claim 1 at the maximizing y",
-        "With noise on x and y both, KL(p(x) || p(x|y)) at the y that maximizes it falls with noise.",
+    y, later = _attained(noisier) or (float("nan"), float("nan"))
+    sooner = float(kl_at(cleaner, cleaner.posterior(y), False))
+    return Outcome(
         later <= sooner,
         later - sooner,
-        "rise of the KL at one and the same y",
-        1,
-        expected=False,
         witness={
             "p": str(MOVING),
             "sigma": [low, high],
@@ -74,18 +83,17 @@ def lemma3_pointwise(trial: Trial) -> Check:
     )
 
 
-def lemma3_line(trial: Trial) -> Check:
-    """The proof's second line, read literally, sets the supremum at t1 equal to a value at t2."""
-    coin, (low, high) = random_coin(trial.chance(30)), (0.2, 2.0)
+@check("lemma 3's proof: sup at t1 := KL at t2", "difference of the two sides", expected=False)
+def _lemma3_line(trial: Trial) -> Outcome:
+    """The supremum at the lower noise level equals the KL at the higher one, at the latter's maximizer.
+
+    The proof's second line, read literally, sets the supremum at t1 equal to a value at t2.
+    """
+    coin, (low, high) = random_coin(trial.generator(30)), (0.2, 2.0)
     sooner, later = (float(supremum(coin.noised(sigma, 0.0), False)) for sigma in (low, high))
-    return Check(
-        "lemma 3's proof: sup at t1 := KL at t2",
-        "The supremum at the lower noise level equals the KL at the higher one, at the latter's maximizer.",
+    return Outcome(
         abs(sooner - later) <= SLACK,
         abs(sooner - later),
-        "difference of the two sides",
-        1,
-        expected=False,
         witness={
             "p": str(coin),
             "sigma": [low, high],
@@ -96,42 +104,40 @@ def lemma3_line(trial: Trial) -> Check:
     )
 
 
-def lemma3_direction(trial: Trial) -> Check:
-    """y all but tells which of two states x is in: log 2 in one direction, far more in the other."""
+@check("lemma 3 speaks of definition 3's errors", "difference of the two suprema", expected=False)
+def _lemma3_direction(trial: Trial) -> Outcome:
+    """The supremum in Lemma 3, KL(p(x) || p(x|y)), is the error of Definition 3, KL(p(x|y) || p(x)).
+
+    y nearly determines which of two states x is in: log 2 in one direction, far more in the other.
+    """
     coin = Coin(prior=0.5, x_mean=(-3.0, 3.0), x_var=(0.2, 0.2), y_mean=(-1.0, 1.0), y_var=(0.3, 0.3))
     ours, theirs = (float(supremum(coin, first)) for first in (True, False))
-    return Check(
-        "lemma 3 speaks of definition 3's errors",
-        "The supremum in Lemma 3, KL(p(x) || p(x|y)), is the error of Definition 3, KL(p(x|y) || p(x)).",
+    return Outcome(
         abs(ours - theirs) <= SLACK,
         abs(ours - theirs),
-        "difference of the two suprema",
-        1,
-        expected=False,
         witness={"p": str(coin), "definition 3": ours, "lemma 3": theirs},
     )
 
 
-def lemma3_strict(trial: Trial) -> Check:
+@check("lemma 3, strictly", "change of the supremum", expected=False)
+def _lemma3_strict(trial: Trial) -> Outcome:
+    """The supremum falls strictly for every p."""
     coin = Coin(0.5, (0.0, 0.0), (1.0, 1.0), (-1.0, 1.0), (0.3, 0.3))
     values = [float(supremum(coin.noised(sigma, sigma), False)) for sigma in (0.5, 1.0)]
-    return Check(
-        "lemma 3, strictly",
-        "The supremum falls strictly for every p.",
+    return Outcome(
         values[1] < values[0] - SLACK,
         values[1] - values[0],
-        "change of the supremum",
-        1,
-        expected=False,
         witness={"p": "x and y independent", "sigma": [0.5, 1.0], "supremum": values},
     )
 
 
-def claim1_gaussian(trial: Trial) -> Check:
-    chance, tried, signs, dim = trial.chance(40), [], [], 4
+@check("claim 1, rate for Gaussians", "largest relative difference of derivative and formula")
+def _claim1_gaussian(trial: Trial) -> Outcome:
+    """d/dt KL(N_t[q] || N_t[r]) = -t E_{N_t[q]} |grad log N_t[q]/N_t[r]|^2 < 0 (the source omits the mean)."""
+    rng, tried, signs, dim = trial.generator(40), [], [], 4
     for number in range(trial.instances):
-        means = torch.randn(2, dim, dtype=torch.float64, generator=chance)
-        covs = [random_cov(dim, chance) for _ in range(2)]
+        means = torch.randn(2, dim, dtype=torch.float64, generator=rng)
+        covs = [random_cov(dim, rng) for _ in range(2)]
         sigma = torch.tensor(LEVELS[1 + number % 5], dtype=torch.float64, requires_grad=True)
         noise = sigma.square() * torch.eye(dim, dtype=torch.float64)
         kl = gaussian_kl(means[0], covs[0] + noise, means[1], covs[1] + noise)
@@ -139,51 +145,26 @@ def claim1_gaussian(trial: Trial) -> Check:
         rate = kl_rate(means[0], covs[0], means[1], covs[1], sigma.item())
         tried.append((slope - rate).abs() / rate.abs())
         signs.append(float(rate))
-    return Check(
-        "claim 1, rate for Gaussians",
-        "d/dt KL(N_t[q] || N_t[r]) = -t E_{N_t[q]} |grad log N_t[q]/N_t[r]|^2 < 0 (the source omits the mean).",
-        largest(tried) <= 1e-9 and max(signs) < 0,
-        largest(tried),
-        "largest relative difference of derivative and formula",
-        len(tried),
-    )
+    return Outcome(largest(tried) <= 1e-9 and max(signs) < 0, largest(tried), len(tried))
 
 
-def claim1_mixture(trial: Trial) -> Check:
-    """Both sides by quadrature, the derivative from a symmetric difference."""
-    chance, tried, step = trial.chance(41), [], 1e-3
+@check("claim 1, rate for mixtures", "largest relative difference of difference quotient and formula")
+def _claim1_mixture(trial: Trial) -> Outcome:
+    """The same for mixtures in one dimension.
+
+    Both sides by quadrature, the derivative from a symmetric difference.
+    """
+    rng, tried, step = trial.generator(41), [], 1e-3
     for number in range(trial.instances):
-        q, r = random_mixture(1, 2, chance), random_mixture(1, 3, chance)
+        q, r = random_mixture(1, 2, rng), random_mixture(1, 3, rng)
         sigma = LEVELS[1 + number % 5]
         ends = [line_kl(q.noised(s), r.noised(s)) for s in (sigma - step, sigma + step)]
-        slope, rate = (ends[1] - ends[0]) / (2 * step), mixture_rate(q.noised(sigma), r.noised(sigma), sigma)
+        slope, rate = (ends[1] - ends[0]) / (2 * step), _mixture_rate(q.noised(sigma), r.noised(sigma), sigma)
         tried.append((slope - rate).abs() / (rate.abs() + 1e-6))
-    return Check(
-        "claim 1, rate for mixtures",
-        "The same for mixtures in one dimension.",
-        largest(tried) <= 1e-3,
-        largest(tried),
-        "largest relative difference of difference quotient and formula",
-        len(tried),
-    )
+    return at_most(1e-3, tried)
 
 
-def mixture_rate(q, r, sigma: float) -> torch.Tensor:
+def _mixture_rate(q, r, sigma: float) -> torch.Tensor:
     x = torch.linspace(-80, 80, 16001, dtype=torch.float64)[:, None]
     gap = (q.score(x) - r.score(x))[:, 0]
     return -sigma * torch.trapezoid(q.log_density(x).exp() * gap.square(), x[:, 0])
-
-
-CHECKS: tuple[Runner, ...] = (
-    *(
-        partial(lemma3, conditional_first=first, noise_on_y=both)
-        for first in (False, True)
-        for both in (False, True)
-    ),
-    lemma3_pointwise,
-    lemma3_line,
-    lemma3_direction,
-    lemma3_strict,
-    claim1_gaussian,
-    claim1_mixture,
-)

@@ -42,11 +42,11 @@ class Errors:
         return torch.where(inside, self.own_errors, self.other_errors).sum() + self.background
 
 
-def random_tables(conditions: int, states: int, dial: float, chance: torch.Generator) -> ProbabilityTables:
-    """Products of random marginals times exp(dial * noise): dial 0 is a CPC, more is more coupled."""
+def random_tables(conditions: int, states: int, coupling: float, rng: torch.Generator) -> ProbabilityTables:
+    """Products of random marginals times exp(coupling * noise): coupling 0 is a CPC, more is more coupled."""
 
     def simplex() -> Tensor:
-        weights = torch.rand(states, dtype=torch.float64, generator=chance) + 0.1
+        weights = torch.rand(states, dtype=torch.float64, generator=rng) + 0.1
         return weights / weights.sum()
 
     off = [simplex() for _ in range(conditions + 1)]
@@ -56,8 +56,8 @@ def random_tables(conditions: int, states: int, dial: float, chance: torch.Gener
         whole = off[0]
         for j in range(conditions):
             whole = whole[..., None] * (on[j] if j in J else off[j + 1])
-        noise = torch.randn(whole.shape, dtype=torch.float64, generator=chance)
-        bent = whole * (dial * noise).exp()
+        noise = torch.randn(whole.shape, dtype=torch.float64, generator=rng)
+        bent = whole * (coupling * noise).exp()
         return bent / bent.sum()
 
     return ProbabilityTables({J: table(J) for J in subsets(conditions)})
@@ -103,7 +103,7 @@ def errors(tables: ProbabilityTables) -> Errors:
 
 
 def opposite_pair(slip: float) -> ProbabilityTables:
-    """Two binary regions that agree (but for `slip`) when nothing is told and disagree when condition 0 is.
+    """Two binary regions that agree (except with probability `slip`) without conditions and disagree under condition 0.
 
     Region 0 is a fair coin throughout; regions 1 and 2 form the pair; the background has one state.
     """
