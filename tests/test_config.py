@@ -25,8 +25,7 @@ from tessera.errors import UserError
 from tessera.models.build import build_denoiser, conditioner_for, denoiser_config
 from tessera.models.edm2 import EDM2
 from tessera.models.local_conv import LocalConv
-from tessera.models.patchwise import Patchwise
-from tessera.models.tiled import Tiled
+from tessera.models.patchwise import Patchwise, Tiled
 
 TABLE = {  # name: conditioner, labeled objects, network
     "exp1": (LocationGrid, "all", EDM2),

@@ -314,6 +314,7 @@ OLD_KEYS = {  # names of groups and settings in files of earlier versions, and w
     "rampup": "lr_warmup",
     "decay": "lr_decay_start",
     "stockpile": "render_batch",
+    "taps": "resample_filter",
     "compile": "strategy",
 }
 OLD_VALUES = {"strategy": {"off": "eager", "on": "compiled", "tuned": "compiled"}}

@@ -15,8 +15,7 @@ from tessera.errors import UserError
 from tessera.models.local_conv import LocalConv, resized
 from tessera.models.magnitude import mp_silu
 from tessera.models.model import Model
-from tessera.models.patchwise import Patchwise
-from tessera.models.tiled import Tiled
+from tessera.models.patchwise import Patchwise, Tiled
 
 X = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 COND = torch.eye(8)[:3]

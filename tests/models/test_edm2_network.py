@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from tessera.errors import UserError
 from tessera.models.contract import Denoiser
+from tessera.models.build import denoiser_config, denoiser_from
 from tessera.models.edm2 import EDM2, attention
 from tessera.models.flops import flops_per_image
 from tessera.models.magnitude import CHANNELS_BY, FOLDING, normalize_weights, set_weight_norm
@@ -316,3 +317,9 @@ def test_attention_is_the_same_however_many_tokens_there_are(tokens):
     q, k, v = torch.randn(3, 2, 2, tokens, 8, generator=generator, dtype=torch.float64)
     shares = torch.softmax(torch.einsum("bhqc,bhkc->bhqk", q, k) / 8**0.5, dim=-1)
     torch.testing.assert_close(attention(q, k, v), torch.einsum("bhqk,bhkc->bhqc", shares, v))
+
+
+def test_a_config_under_former_names_builds_the_same_network():
+    config = denoiser_config(tiny())
+    former = {("taps" if name == "resample_filter" else name): value for name, value in config.items()}
+    assert former != config and denoiser_config(denoiser_from(former)) == config

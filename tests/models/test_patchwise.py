@@ -10,7 +10,7 @@ from tessera.config import settings_for
 from tessera.errors import UserError
 from tessera.models.build import build_denoiser, denoiser_config, denoiser_from
 from tessera.models.patchwise import Patchwise
-from tessera.models.views import SeesPatches, trained_network
+from tessera.models.views import TrainsOnPatches, trained_network
 
 GRID = LocationGrid(cells=8)
 SMALL = {"width": 8, "blocks": 1, "head_width": 8, "attention": (), "mult": (1, 2)}
@@ -156,10 +156,10 @@ def test_the_loss_may_count_the_middle_of_a_patch_alone():
     x, index = images(count=count).float(), torch.arange(count)
     whole = denoiser.training_patches(x, cond, index)
     center = denoiser.training_patches(x, cond, index, loss_radius=0)
-    assert torch.equal(whole.counted, whole.inside)
-    kept = denoiser.center(center.counted)  # the cell itself is always inside
+    assert torch.equal(whole.loss_weight, whole.inside)
+    kept = denoiser.center(center.loss_weight)  # the cell itself is always inside
     assert (kept == (denoiser.patch / denoiser.cell) ** 2).all()
-    assert center.counted.sum() == kept.sum()
+    assert center.loss_weight.sum() == kept.sum()
 
 
 def test_a_training_patch_is_what_sampling_would_show():
@@ -214,7 +214,7 @@ def test_training_takes_the_network_on_patches_in_every_python():
     """From 3.12 on `isinstance` asks for members without `__getattr__`, which is how modules hold submodules."""
     denoiser = network()
     assert trained_network(denoiser) is denoiser.network
-    members = {*vars(SeesPatches), *inspect.get_annotations(SeesPatches)}
+    members = {*vars(TrainsOnPatches), *inspect.get_annotations(TrainsOnPatches)}
     for name in members:
         if not name.startswith("_"):
             inspect.getattr_static(denoiser, name)

@@ -7,7 +7,7 @@ from tessera.config import settings_for
 from tessera.errors import UserError
 from tessera.models.build import build_denoiser, denoiser_config, denoiser_from
 from tessera.models.edm2 import EDM2
-from tessera.models.tiled import Tiled
+from tessera.models.patchwise import Tiled
 
 SMALL = {"width": 8, "mult": (1, 2), "blocks": 1, "head_width": 8, "coords": True}
 

@@ -133,7 +133,7 @@ def test_a_loss_radius_restricts_the_loss_to_the_center_of_a_patch(minute):
     center = replace(trainer.settings, loss_radius=0)
     views = training_views(trainer.denoiser, batch.images, batch.cond, batch.index, center)
     noise = trainer.noise(views)
-    of_center = trainer.loss(views.images, views.cond, *noise, views.inside, views.counted, 4)
+    of_center = trainer.loss(views.images, views.cond, *noise, views.inside, views.loss_weight, 4)
     of_all = trainer.loss(views.images, views.cond, *noise, views.inside, views.inside, 4)
     of_none = trainer.loss(views.images, views.cond, *noise, views.inside, 0 * views.inside, 4)
     assert of_none == 0 and of_center != of_all

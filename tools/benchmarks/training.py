@@ -18,7 +18,7 @@ from tessera.errors import UserError
 from tessera.models.build import build_denoiser
 from tessera.models.edm2 import EDM2
 from tessera.models.flops import flops_per_image
-from tessera.models.views import SeesPatches, innermost, trained_network
+from tessera.models.views import TrainsOnPatches, innermost, trained_network
 from tessera.provenance import provenance
 from tessera.stats import student
 from tessera.training.run_folder import stream_for
@@ -169,7 +169,7 @@ def utilization(trainer: Trainer, images_per_second: float) -> dict[str, Any]:
     network = innermost(trainer.denoiser)
     if not isinstance(network, EDM2):
         return {"flops_per_image": None, "flops_per_second": None, "share_of_peak": None}
-    views = trainer.settings.patches if isinstance(trainer.denoiser, SeesPatches) else 1
+    views = trainer.settings.patches if isinstance(trainer.denoiser, TrainsOnPatches) else 1
     per_image = views * flops_per_image(network)
     rate, peak = per_image * images_per_second, peak_flops(trainer.device)
     share = None if peak is None else rate / peak

@@ -22,7 +22,7 @@ from tessera.evaluation.matching import CELL, ImageScore, filled_at, score_detec
 from tessera.evaluation.results import Evaluation, LengthGeneralization
 from tessera.models.loading import load, set_precision
 from tessera.models.model import Model
-from tessera.models.views import SeesPatches, trained_network
+from tessera.models.views import TrainsOnPatches, trained_network
 from tessera.render.image_io import to_float, to_uint8
 from tessera.sampling.prompts import Prompt, study_prompts
 from tessera.sampling.sample import home
@@ -263,7 +263,7 @@ class Evaluator:
     def prepare(self, model: Model) -> Model:
         """The model as it samples fastest: on CUDA in bfloat16, patches, of which there are many, compiled."""
         set_precision(model, "auto", self.device)
-        if self.device.type == "cuda" and isinstance(model.denoiser, SeesPatches):
+        if self.device.type == "cuda" and isinstance(model.denoiser, TrainsOnPatches):
             trained_network(model.denoiser).compile(dynamic=False)
         return model.to(self.device)
 

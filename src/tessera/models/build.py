@@ -7,12 +7,11 @@ import torch
 from torch import nn
 
 from tessera.conditioning import Conditioner, SpatialConditioner, conditioner_from
-from tessera.config import DenoiserConfig, Settings
+from tessera.config import DenoiserConfig, Settings, current_names
 from tessera.errors import UserError
 from tessera.models.edm2 import EDM2
 from tessera.models.local_conv import LocalConv
-from tessera.models.patchwise import Patchwise
-from tessera.models.tiled import Tiled
+from tessera.models.patchwise import Patchwise, Tiled
 from tessera.registry import Registry
 
 NETWORKS = Registry(
@@ -97,7 +96,7 @@ def denoiser_config(denoiser: nn.Module) -> dict[str, Any]:
 
 def denoiser_from(config: Mapping[str, Any]) -> nn.Module:
     """The untrained network whose `denoiser_config` this is."""
-    options = dict(config)
+    options = current_names(config)
     kind = str(options.pop("kind", None))
     make = NETWORKS[kind]
     if "conditioner" in options:

@@ -6,9 +6,7 @@ Activations are (B, C, H, W) in channels_last memory. Every interior location ha
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -30,16 +28,13 @@ from tessera.models.magnitude import (
     upsample,
     upsampled_conv,
 )
-from tessera.models.precondition import preconditioned
-from tessera.models.views import check_input
+from tessera.models.precondition import PreconditionedNetwork
 
-Precision = Literal["float32", "bfloat16", "float16"]
 FEW_TOKENS = 64
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Block(nn.Module):
-    """Residual block, told noise level and condition by one factor per channel. Attends if `heads` > 0."""
+    """Residual block; noise level and condition enter as one factor per channel. Attends if `heads` > 0."""
 
     def __init__(
         self,
@@ -50,7 +45,7 @@ class Block(nn.Module):
         side: Literal["encoder", "decoder"],
         resample: Literal["keep", "down", "up"] = "keep",
         heads: int = 0,
-        taps: Sequence[float] = (1, 1),
+        resample_filter: Sequence[float] = (1, 1),
         residual_balance: float = 0.3,
         attention_balance: float = 0.3,
         clip: float = 256,
@@ -58,7 +53,7 @@ class Block(nn.Module):
     ):
         super().__init__()
         self.inputs, self.outputs, self.heads = inputs, outputs, heads
-        self.side, self.resample, self.taps = side, resample, tuple(taps)
+        self.side, self.resample, self.resample_filter = side, resample, tuple(resample_filter)
         self.residual_balance, self.attention_balance = residual_balance, attention_balance
         self.clip, self.dropout = clip, dropout
         self.gain = nn.Parameter(torch.zeros(()))
@@ -93,12 +88,12 @@ class Block(nn.Module):
 
     def resized(self, x: Tensor) -> Tensor:
         if self.resample == "down":
-            return downsample(x, self.taps)
-        return upsample(x, self.taps) if self.resample == "up" else x
+            return downsample(x, self.resample_filter)
+        return upsample(x, self.resample_filter) if self.resample == "up" else x
 
     def first_conv(self, small: Tensor, x: Tensor) -> Tensor:
         """res0(mp_silu(x)). Where x only repeats the pixels of `small`, the small image does."""
-        if self.resample == "up" and self.side == "decoder" and is_box(self.taps):
+        if self.resample == "up" and self.side == "decoder" and is_box(self.resample_filter):
             return upsampled_conv(mp_silu(small), self.res0.scaled())
         return self.res0(mp_silu(x))
 
@@ -109,8 +104,8 @@ class Block(nn.Module):
         qkv = self.qkv(x).permute(0, 2, 3, 1)  # (B, H, W, 3 C), contiguous in channels_last
         qkv = qkv.reshape(batch, height * width, 3, self.heads, channels // self.heads)
         q, k, v = normalize(qkv, dim=-1).permute(2, 0, 3, 1, 4)  # each (B, heads, H W, C / heads)
-        seen = attention(q, k, v).transpose(1, 2)
-        return self.proj(seen.reshape(batch, height, width, channels).permute(0, 3, 1, 2))
+        values = attention(q, k, v).transpose(1, 2)
+        return self.proj(values.reshape(batch, height, width, channels).permute(0, 3, 1, 2))
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -122,7 +117,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.mT / math.sqrt(q.shape[3])).softmax(-1) @ v
 
 
-class EDM2(nn.Module):
+class EDM2(PreconditionedNetwork):
     """Denoiser D(x; sigma, cond). Condition vectors are (B, cond_dim); None stands for all zeros.
 
     `attention` lists resolutions; the first block of the decoder attends in any case. What is narrower than one
@@ -144,7 +139,7 @@ class EDM2(nn.Module):
         coords: bool = False,
         noise_mult: int | None = None,
         emb_mult: int | None = None,
-        taps: Sequence[float] = (1, 1),
+        resample_filter: Sequence[float] = (1, 1),
         label_balance: float = 0.5,
         concat_balance: float = 0.5,
         residual_balance: float = 0.3,
@@ -154,14 +149,14 @@ class EDM2(nn.Module):
         logvar_width: int = 128,
         dropout: float = 0,
     ):
-        given = {name: value for name, value in locals().items() if name in constructor_names()}
+        arguments = dict(locals())
         super().__init__()
-        self.config: dict[str, Any] = {name: plain(value) for name, value in given.items()}
-        check_sizes(size, mult, width)
-        check_heads(size, mult, width, attention, head_width)
+        names = list(inspect.signature(EDM2).parameters)
+        self.config: dict[str, Any] = {name: _plain(arguments[name]) for name in names}
+        _check_sizes(size, mult, width)
+        _check_heads(size, mult, width, attention, head_width)
         self.size, self.cond_dim, self.channels, self.sigma_data = size, cond_dim, channels, sigma_data
         self.label_balance, self.concat_balance = label_balance, concat_balance
-        self._precision: Precision = "float32"
         self.checkpointing = False  # pays a second forward of each block, saves the memory of its inside
 
         widths = [width * m for m in mult]
@@ -178,7 +173,7 @@ class EDM2(nn.Module):
                 outputs,
                 emb_width,
                 heads=outputs // head_width if attends else 0,
-                taps=taps,
+                resample_filter=resample_filter,
                 residual_balance=residual_balance,
                 attention_balance=attention_balance,
                 clip=clip,
@@ -188,26 +183,14 @@ class EDM2(nn.Module):
 
         sides = [size >> level for level in range(len(widths))]
         inputs = channels + 1 + (2 if coords else 0)
-        self.encoder, skips = build_encoder(inputs, sides, widths, blocks, attention, block)
-        self.decoder = build_decoder(skips, sides, widths, blocks, attention, block)
+        self.encoder, skips = _build_encoder(inputs, sides, widths, blocks, attention, block)
+        self.decoder = _build_decoder(skips, sides, widths, blocks, attention, block)
         self.out = MPConv(widths[0], channels, kernel=3)
         self.out_gain = nn.Parameter(torch.zeros(()))
         self.logvar_fourier = Fourier(logvar_width)
         self.logvar_linear = MPConv(logvar_width, 1)
 
     # -- what a caller uses ------------------------------------------------------------------------------
-
-    def forward(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
-        """The clean image (B, C, H, W) for noisy x, noise level () or (B,) and condition (B, cond_dim)."""
-        check_input(x, cond, self.channels, self.size, self.cond_dim)
-        x = x.to(self.out_gain.dtype)
-        return preconditioned(lambda scaled, noise: self.raw(scaled, noise, cond), x, sigma, self.sigma_data)
-
-    def logvar(self, sigma: Tensor | float) -> Tensor:
-        """u(sigma): the log of the error the network expects of itself (Eq. 21), shaped like sigma."""
-        sigma = torch.as_tensor(sigma, device=self.out_gain.device, dtype=self.out_gain.dtype)
-        features = self.logvar_fourier(sigma.reshape(-1).log() / 4)
-        return self.logvar_linear(features).reshape(sigma.shape)
 
     @classmethod
     def from_reference(cls, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> "EDM2":
@@ -218,41 +201,16 @@ class EDM2(nn.Module):
         model.load_state_dict(our_state(state, model))
         return model
 
-    @property
-    def precision(self) -> Precision:
-        """Of activations inside the U-Net; weights, embedding and the final sum stay in float32."""
-        return self._precision
-
-    @precision.setter
-    def precision(self, name: Precision) -> None:
-        if name not in DTYPES:
-            raise UserError(f"There is no precision `{name}`; choose {', '.join(DTYPES)}.")
-        self._precision = name
-
-    @contextmanager
-    def at_precision(self, name: Precision) -> Iterator["EDM2"]:
-        """Another precision for a while."""
-        before = self.precision
-        self.precision = name
-        try:
-            yield self
-        finally:
-            self.precision = before
-
     # -- inside ------------------------------------------------------------------------------------------
 
-    def raw(self, x: Tensor, noise: Tensor, cond: Tensor | None) -> Tensor:
-        """F(x; c_noise, cond): the U-Net alone, on an input of unit size."""
+    def raw(self, x: Tensor, noise: Tensor, cond: Tensor) -> Tensor:
         factors = iter(self.factors(self.embed(noise, cond)))
-        x = self.with_constants(x)
-        if self._precision != "float32":
-            x = x.to(DTYPES[self._precision])
-        x = x.contiguous(memory_format=torch.channels_last)
+        x = self.activations(self.with_constants(x))
         skips: list[Tensor] = []
-        for name, entry in entries(self.encoder):
+        for name, entry in _entries(self.encoder):
             x = entry(x) if name == "conv" else self.run(entry, x, next(factors))
             skips.append(x)
-        for name, entry in entries(self.decoder):
+        for name, entry in _entries(self.decoder):
             if name.startswith("block"):
                 x = mp_cat(x, skips.pop(), self.concat_balance)
             x = self.run(entry, x, next(factors))
@@ -263,14 +221,12 @@ class EDM2(nn.Module):
             return checkpoint(block, x, factors, use_reentrant=False)
         return block(x, factors)
 
-    def embed(self, noise: Tensor, cond: Tensor | None) -> Tensor:
+    def embed(self, noise: Tensor, cond: Tensor) -> Tensor:
         """Noise level and condition as one vector (B, emb_width)."""
         emb = self.noise(self.fourier(noise))
         if self.cond is not None:
-            told = torch.zeros_like(emb)
-            if cond is not None:
-                told = self.cond(cond.to(emb.dtype) * math.sqrt(self.cond_dim))
-            emb = mp_sum(emb, told, self.label_balance)
+            # The reference code multiplies by sqrt(cond_dim), so that one-hot class labels have unit size.
+            emb = mp_sum(emb, self.cond(cond.to(emb.dtype) * math.sqrt(self.cond_dim)), self.label_balance)
         return mp_silu(emb)
 
     def factors(self, emb: Tensor) -> tuple[Tensor, ...]:
@@ -282,7 +238,7 @@ class EDM2(nn.Module):
 
     def blocks(self) -> list[Block]:
         """In order of use."""
-        return [entry for name, entry in entries(self.encoder) + entries(self.decoder) if name != "conv"]
+        return [entry for name, entry in _entries(self.encoder) + _entries(self.decoder) if name != "conv"]
 
     def with_constants(self, x: Tensor) -> Tensor:
         """Append a channel of ones (it stands in for biases), and the coordinates if asked for."""
@@ -292,7 +248,7 @@ class EDM2(nn.Module):
         return torch.cat([x, *extra], dim=1)
 
 
-def build_encoder(
+def _build_encoder(
     inputs: int,
     sides: list[int],
     widths: list[int],
@@ -316,7 +272,7 @@ def build_encoder(
     return levels, skips
 
 
-def build_decoder(
+def _build_decoder(
     skips: list[int],
     sides: list[int],
     widths: list[int],
@@ -340,7 +296,7 @@ def build_decoder(
     return levels
 
 
-def entries(levels: nn.ModuleDict) -> list[tuple[str, Any]]:
+def _entries(levels: nn.ModuleDict) -> list[tuple[str, Any]]:
     """(name inside its level, module), in order of use."""
     found: list[tuple[str, Any]] = []
     for level in levels.values():
@@ -360,17 +316,12 @@ def coordinates(size: int) -> Tensor:
     return torch.stack(torch.meshgrid(line, line, indexing="xy"))[None]
 
 
-@cache
-def constructor_names() -> frozenset[str]:
-    return frozenset(inspect.signature(EDM2).parameters)
-
-
-def plain(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """As JSON would give it back."""
     return list(value) if isinstance(value, tuple | list) else value
 
 
-def check_sizes(size: int, mult: Sequence[int], width: int) -> None:
+def _check_sizes(size: int, mult: Sequence[int], width: int) -> None:
     if not mult or width < 1 or min(mult) < 1:
         raise UserError(f"A network needs a positive width and some levels, not {width} and {tuple(mult)}.")
     step = 2 ** (len(mult) - 1)
@@ -378,14 +329,14 @@ def check_sizes(size: int, mult: Sequence[int], width: int) -> None:
         raise UserError(f"With {len(mult)} levels an image's side is a multiple of {step}, not {size}.")
 
 
-def check_heads(
+def _check_heads(
     size: int, mult: Sequence[int], width: int, attention: Sequence[int], head_width: int
 ) -> None:
     """Heads share the channels of a level evenly; a level narrower than one head does not attend."""
     if head_width < 1:
         raise UserError(f"An attention head needs at least one channel, not {head_width}.")
-    asked = {width * m for level, m in enumerate(mult) if size >> level in attention}
-    for channels in sorted(asked | {width * mult[-1]}):
+    attending = {width * m for level, m in enumerate(mult) if size >> level in attention}
+    for channels in sorted(attending | {width * mult[-1]}):
         if channels > head_width and channels % head_width:
             raise UserError(
                 f"Heads of {head_width} channels do not divide the {channels} of a level that attends."

@@ -35,7 +35,7 @@ def _entry_cost(entry: nn.Module, side: int, folded: bool) -> int:
     total = weights(entry.emb) + pixels * sum(map(weights, spatial))
     if entry.heads:
         total += 2 * pixels * pixels * entry.outputs  # queries meet keys, then shares meet values
-    if folded and entry.resample == "up" and is_box(entry.taps):
+    if folded and entry.resample == "up" and is_box(entry.resample_filter):
         total -= pixels * weights(entry.res0) * 5 // 9
     return total
 

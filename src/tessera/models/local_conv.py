@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from tessera.conditioning.contract import SpatialConditioner
 from tessera.errors import UserError
-from tessera.models.edm2 import DTYPES, Precision, coordinates
+from tessera.models.edm2 import coordinates
 from tessera.models.magnitude import Fourier, MPConv, mp_silu, mp_sum, normalize
-from tessera.models.precondition import preconditioned
-from tessera.models.views import check_input
+from tessera.models.precondition import PreconditionedNetwork
 
 
 class LocalBlock(nn.Module):
@@ -38,11 +37,11 @@ class LocalBlock(nn.Module):
         return mp_sum(x, y, self.balance).clamp(-self.clip, self.clip)
 
 
-class LocalConv(nn.Module):
+class LocalConv(PreconditionedNetwork):
     """Denoiser D(x; sigma, cond) whose output pixels each depend only on pixels and cells within `reach` pixels.
 
-    `reach` is at most `radius` cells. A condition belongs to its whole cell. `coords` tells each
-    pixel where it is, which is no news about other pixels.
+    `reach` is at most `radius` cells. A condition belongs to its whole cell. `coords` appends the
+    coordinates of each pixel, which say nothing about other pixels.
     """
 
     coords: Tensor | None
@@ -65,14 +64,8 @@ class LocalConv(nn.Module):
     ):
         super().__init__()
         _check_tiles(size, conditioner.cells, tile)
-        self.size, self.conditioner, self.tile, self.channels, self.sigma_data = (
-            size,
-            conditioner,
-            tile,
-            channels,
-            sigma_data,
-        )
-        self.cond_dim = conditioner.dim
+        self.size, self.channels, self.sigma_data = size, channels, sigma_data
+        self.conditioner, self.cond_dim, self.tile = conditioner, conditioner.dim, tile
         allowed = radius * (size // conditioner.cells)
         wide = wide_layers(allowed, tile, depth)
         if allowed < tile - 1:
@@ -80,7 +73,6 @@ class LocalConv(nn.Module):
                 f"A tile of {tile} pixels alone reaches beyond {allowed} pixels; use smaller tiles."
             )
         self.reach = tile - 1 + tile * sum(wide)
-        self._precision: Precision = "float32"
         emb_width = emb_width or width
         inputs = (channels + (2 if coords else 0)) * tile**2 + conditioner.map_channels + 1
         self.register_buffer("coords", coordinates(size) if coords else None, persistent=False)
@@ -101,40 +93,14 @@ class LocalConv(nn.Module):
             "sigma_data": sigma_data, "logvar_width": logvar_width,
         }  # fmt: skip
 
-    def forward(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
-        """The clean image (B, C, H, W) for noisy x, noise level () or (B,) and condition (B, cond_dim)."""
-        x = x.to(self.out_gain.dtype)
-        cond = check_input(x, cond, self.channels, self.size, self.cond_dim)
-        return preconditioned(lambda scaled, noise: self.raw(scaled, noise, cond), x, sigma, self.sigma_data)
-
-    def logvar(self, sigma: Tensor | float) -> Tensor:
-        """The log of the error the network expects of itself, () or (B,) to the same shape."""
-        sigma = torch.as_tensor(sigma, device=self.out_gain.device, dtype=self.out_gain.dtype)
-        features = self.logvar_fourier(sigma.reshape(-1).log() / 4)
-        return self.logvar_linear(features).reshape(sigma.shape)
-
-    @property
-    def precision(self) -> Precision:
-        """Of activations; weights, embedding and the sum with the noisy image stay in float32."""
-        return self._precision
-
-    @precision.setter
-    def precision(self, name: Precision) -> None:
-        if name not in DTYPES:
-            raise UserError(f"There is no precision `{name}`; choose {', '.join(DTYPES)}.")
-        self._precision = name
-
     # -- inside -----------------------------------------------------------------------------------------
 
     def raw(self, x: Tensor, noise: Tensor, cond: Tensor) -> Tensor:
-        """F(x; c_noise, cond), on an input of unit size."""
         maps = self.conditioner.as_map(cond)  # (B, map_channels, cells, cells)
         maps = torch.cat([maps, torch.ones_like(maps[:, :1])], dim=1)
         emb = self.embed(noise, maps)
         x = torch.cat([self.tiles(x), resized(maps, self.size // self.tile)], dim=1)
-        if self._precision != "float32":  # else whatever the weights have, which may be float64
-            x = x.to(DTYPES[self._precision])
-        x = self.stem(x.contiguous(memory_format=torch.channels_last))
+        x = self.stem(self.activations(x))
         for block in self.blocks:
             x = block(x, emb)
         return F.pixel_shuffle(self.out(x, self.out_gain).to(self.out_gain.dtype), self.tile)

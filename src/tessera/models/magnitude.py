@@ -1,4 +1,4 @@
-"""Operations that keep the size of activations: the building stones of EDM2 (Karras et al. 2024, appendix B).
+"""Operations that keep the size of activations: the building blocks of EDM2 (Karras et al. 2024, appendix B).
 
 Weights are matrices (outputs, kernel * kernel * inputs), one filter per row, in the memory order of
 channels_last convolutions: a row norm is one contiguous pass, and no weight is copied into another layout.
@@ -17,9 +17,9 @@ from tessera.errors import UserError
 EPS = 1e-4  # added to the root mean square, in every norm
 SILU_SIZE = 0.596  # root mean square of silu(z) for a standard normal z
 
-# What suits a kind of device best. Tensor cores take channels by eights; see `upsampled_conv` for the other.
+# What is fastest on a kind of device. Tensor cores need multiples of eight channels; FOLDING is for `upsampled_conv`.
 CHANNELS_BY = {"cuda": 8}
-FOLDING: dict[str, Literal["transposed", "phases", "plain"]] = {"cuda": "phases"}
+FOLDING: dict[str, Literal["transposed", "phases"]] = {"cuda": "phases"}
 
 WeightNorm = Literal["after-update", "in-forward", "projected"]
 
@@ -71,20 +71,20 @@ class Fourier(nn.Module):
         return math.sqrt(2) * torch.cos(x[:, None] * self.freqs + self.phases)
 
 
-def downsample(x: Tensor, taps: Sequence[float] = (1, 1)) -> Tensor:
+def downsample(x: Tensor, resample_filter: Sequence[float] = (1, 1)) -> Tensor:
     """Halve the side with a separable filter; the default is the mean of 2 x 2 pixels."""
-    if is_box(taps):
+    if is_box(resample_filter):
         return F.avg_pool2d(x, 2)
-    kernel = outer_filter(taps, x)
-    return F.conv2d(x, kernel, groups=x.shape[1], stride=2, padding=(len(taps) - 1) // 2)
+    kernel = _outer_filter(resample_filter, x)
+    return F.conv2d(x, kernel, groups=x.shape[1], stride=2, padding=(len(resample_filter) - 1) // 2)
 
 
-def upsample(x: Tensor, taps: Sequence[float] = (1, 1)) -> Tensor:
+def upsample(x: Tensor, resample_filter: Sequence[float] = (1, 1)) -> Tensor:
     """Double the side with a separable filter; the default repeats every pixel."""
-    if is_box(taps):
+    if is_box(resample_filter):
         return repeat2x(x)
-    kernel = 4 * outer_filter(taps, x)
-    return F.conv_transpose2d(x, kernel, groups=x.shape[1], stride=2, padding=(len(taps) - 1) // 2)
+    kernel = 4 * _outer_filter(resample_filter, x)
+    return F.conv_transpose2d(x, kernel, groups=x.shape[1], stride=2, padding=(len(resample_filter) - 1) // 2)
 
 
 def repeat2x(x: Tensor) -> Tensor:
@@ -95,13 +95,13 @@ def repeat2x(x: Tensor) -> Tensor:
     return repeated.reshape(batch, 2 * height, 2 * width, channels).permute(0, 3, 1, 2)
 
 
-def is_box(taps: Sequence[float]) -> bool:
-    return len(taps) == 2 and taps[0] == taps[1]
+def is_box(resample_filter: Sequence[float]) -> bool:
+    return len(resample_filter) == 2 and resample_filter[0] == resample_filter[1]
 
 
-def outer_filter(taps: Sequence[float], like: Tensor) -> Tensor:
+def _outer_filter(resample_filter: Sequence[float], like: Tensor) -> Tensor:
     """One (k, k) filter of sum 1 for every channel of `like`: (C, 1, k, k)."""
-    row = torch.tensor(taps, dtype=torch.float32, device=like.device)
+    row = torch.tensor(resample_filter, dtype=torch.float32, device=like.device)
     square = torch.outer(row, row) / row.sum() ** 2
     return square.to(like.dtype).expand(like.shape[1], 1, -1, -1)
 
@@ -109,8 +109,7 @@ def outer_filter(taps: Sequence[float], like: Tensor) -> Tensor:
 class MPConv(nn.Module):
     """Convolution or linear layer without bias whose filters are normalize(w) * gain / sqrt(fan_in). Eq. 66.
 
-    Rows are stored un-scaled and drawn from N(0, 1). `weight_norm` says who keeps the stored rows at unit
-    size while training; see `set_weight_norm`.
+    Rows are stored un-scaled and drawn from N(0, 1). For `weight_norm` see `set_weight_norm`.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 1):
@@ -135,17 +134,19 @@ class MPConv(nn.Module):
 
     def forward(self, x: Tensor, gain: Tensor | float = 1.0) -> Tensor:
         """(B, inputs) or (B, inputs, H, W) to as many outputs, zero padded, in the precision of x."""
-        return apply_filters(x, self.scaled(gain).to(x.dtype), self.kernel)
+        return _apply_filters(x, self.scaled(gain).to(x.dtype), self.kernel)
 
 
 def unit_rows(layers: Sequence[MPConv]) -> Tensor:
     """Normalized filters of layers of one fan-in, stacked: one pass however many the layers."""
     rows = torch.cat([layer.rows() for layer in layers]) if len(layers) > 1 else layers[0].rows()
-    trusted = layers[0].weight_norm == "projected" and layers[0].training
-    return rows if trusted else normalize(rows)
+    normalized = (
+        layers[0].weight_norm == "projected" and layers[0].training
+    )  # by the trainer, after each update
+    return rows if normalized else normalize(rows)
 
 
-def apply_filters(x: Tensor, filters: Tensor, kernel: int) -> Tensor:
+def _apply_filters(x: Tensor, filters: Tensor, kernel: int) -> Tensor:
     """Filters (outputs, kernel * kernel * inputs) on (B, C) or (B, C, H, W)."""
     if x.ndim == 2:
         return F.linear(x, filters)
@@ -173,28 +174,25 @@ def as_kernel(filters: Tensor, kernel: int) -> Tensor:
 def upsampled_conv(x: Tensor, filters: Tensor) -> Tensor:
     """A 3 x 3 convolution of the pixel-doubled x, at 4/9 of its cost.
 
-    Every output pixel meets only 2 x 2 different inputs, so the nine taps fold into four, others for each of
-    the 2 x 2 phases of output pixels.
+    Every output pixel depends on only 2 x 2 different inputs, so the nine weights of a filter add up to four, different
+    ones for each of the 2 x 2 phases of output pixels.
     """
-    how = FOLDING.get(x.device.type, "transposed")
-    if how == "plain":
-        return apply_filters(upsample(x), filters.to(x.dtype), 3)
-    fold = phase_conv if how == "phases" else folded_transpose
+    fold = _phase_conv if FOLDING.get(x.device.type) == "phases" else _folded_transpose
     return fold(x, as_kernel(filters, 3))
 
 
-def folded_transpose(x: Tensor, kernels: Tensor) -> Tensor:
-    """All phases as one transposed convolution: its 4 x 4 kernel is the turned 3 x 3 one, blurred by a box."""
-    turned = kernels.flip(2, 3)  # (outputs, inputs, 3, 3)
-    tall = F.pad(turned, (0, 0, 0, 1)) + F.pad(turned, (0, 0, 1, 0))
+def _folded_transpose(x: Tensor, kernels: Tensor) -> Tensor:
+    """All phases as one transposed convolution: its 4 x 4 kernel is the flipped 3 x 3 one, blurred by a box."""
+    flipped = kernels.flip(2, 3)  # (outputs, inputs, 3, 3)
+    tall = F.pad(flipped, (0, 0, 0, 1)) + F.pad(flipped, (0, 0, 1, 0))
     square = F.pad(tall, (0, 1)) + F.pad(tall, (1, 0))  # (outputs, inputs, 4, 4)
     return F.conv_transpose2d(x, square.transpose(0, 1).to(x.dtype), stride=2, padding=1)
 
 
-def phase_conv(x: Tensor, kernels: Tensor) -> Tensor:
+def _phase_conv(x: Tensor, kernels: Tensor) -> Tensor:
     """All phases as channels of one 2 x 2 convolution of stride 1; a compiler merges the interleaving after it."""
     batch, _, height, width = x.shape
-    phases = folded_taps(folded_taps(kernels, 2), 4).transpose(0, 1)  # (2, 2, outputs, inputs, 2, 2)
+    phases = _folded_filter(_folded_filter(kernels, 2), 4).transpose(0, 1)  # (2, 2, outputs, inputs, 2, 2)
     flat = phases.flatten(0, 2).to(x.dtype, memory_format=torch.channels_last)
     y = F.conv2d(x, flat, padding=1).permute(0, 2, 3, 1).unflatten(-1, (2, 2, -1))  # (B, H+1, W+1, 2, 2, C)
     rows = [
@@ -203,8 +201,8 @@ def phase_conv(x: Tensor, kernels: Tensor) -> Tensor:
     return torch.stack(rows, dim=2).reshape(batch, 2 * height, 2 * width, -1).permute(0, 3, 1, 2)
 
 
-def folded_taps(kernels: Tensor, dim: int) -> Tensor:
-    """Three taps along `dim` on doubled pixels are two taps on the pixels: others for even and odd outputs."""
+def _folded_filter(kernels: Tensor, dim: int) -> Tensor:
+    """Three weights along `dim` on doubled pixels are two weights on the pixels: others for even and odd outputs."""
     before, here, after = kernels.unbind(dim)
     even, odd = [before, here + after], [before + here, after]
     return torch.stack([torch.stack(even, dim), torch.stack(odd, dim)])
@@ -218,16 +216,16 @@ def magnitude_layers(model: nn.Module) -> Iterable[MPConv]:
 
 
 def set_weight_norm(model: nn.Module, how: WeightNorm) -> None:
-    """Who keeps the stored filters at unit size while `model` trains. Evaluation normalizes in its forward.
+    """Where the stored filters are normalized while `model` trains. Evaluation normalizes in its forward.
 
-    `after-update`: the loop calls `normalize_weights` after each optimizer step (the paper's text). Right for
-    any stored weights: the forward normalizes once more, which projects the gradient.
+    `after-update`: the trainer calls `normalize_weights` after each optimizer step (the paper's text). Correct for any
+    stored weights: the forward normalizes once more, which projects the gradient.
     `in-forward`: every training forward overwrites the stored filters first (the reference code).
-    `projected`: as after-update, but the training forward trusts the stored filters, and the loop calls
-    `project_gradients` once before the optimizer. Exact: one normalization brings a row's rms to 1 - eps
-    within eps times the change of its size in one update, so the second divisor rms + eps is 1 to float32
-    rounding, and its gradient is the projection that `project_gradients` applies. It saves one reduction per
-    weight and forward, and under gradient accumulation all projections but one.
+    `projected`: as after-update, but the training forward uses the stored filters as they are, and the trainer calls
+    `project_gradients` once before the optimizer. Exact: one normalization brings a row's rms to 1 - eps within eps times
+    the change of its size in one update, so the second divisor rms + eps is 1 to float32 rounding, and its gradient is
+    the projection that `project_gradients` applies. It saves one reduction per weight and forward, and under gradient
+    accumulation all projections but one.
     """
     if how not in ("after-update", "in-forward", "projected"):
         raise UserError(
@@ -239,26 +237,26 @@ def set_weight_norm(model: nn.Module, how: WeightNorm) -> None:
 
 def normalize_weights(model: nn.Module) -> None:
     """Put every stored filter back to unit size (forced weight normalization, section 2.3)."""
-    normalize_rows_([layer.weight for layer in magnitude_layers(model)])
+    _normalize_rows_([layer.weight for layer in magnitude_layers(model)])
 
 
 def project_gradients(model: nn.Module) -> None:
-    """Take out of each filter's gradient what would only change its size. Needed by `projected` alone."""
+    """Remove from each filter's gradient what would only change its size. Needed by `projected` alone."""
     pairs = [(layer.weight.grad, layer.weight) for layer in magnitude_layers(model)]
-    project_rows_([(pull, weight) for pull, weight in pairs if pull is not None])
+    _project_rows_([(grad, weight) for grad, weight in pairs if grad is not None])
 
 
 @torch.no_grad()
-def normalize_rows_(weights: Sequence[Tensor]) -> None:
-    """In location; lists of plain tensors, so that `torch.compile` can fuse the whole pass."""
+def _normalize_rows_(weights: Sequence[Tensor]) -> None:
+    """In place; on lists of plain tensors, so that `torch.compile` can fuse the whole pass."""
     sizes = [torch.linalg.vector_norm(w, dim=1, keepdim=True) for w in weights]  # (outputs, 1) each
     for size, weight in zip(sizes, weights, strict=True):
         weight.div_(EPS + size / math.sqrt(weight.shape[1]))
 
 
 @torch.no_grad()
-def project_rows_(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """In location on each gradient of (gradient, weight): derivative of w / (eps + rms) at rms = 1 - eps."""
-    for pull, weight in pairs:
-        radial = (weight * pull).mean(dim=1, keepdim=True) / (1 - EPS)
-        pull.addcmul_(weight, radial, value=-1)
+def _project_rows_(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """In place on each gradient of (gradient, weight): derivative of w / (eps + rms) at rms = 1 - eps."""
+    for grad, weight in pairs:
+        radial = (weight * grad).mean(dim=1, keepdim=True) / (1 - EPS)
+        grad.addcmul_(weight, radial, value=-1)

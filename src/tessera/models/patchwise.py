@@ -1,8 +1,8 @@
-"""A local conditional score by construction: every cell is denoised by looking at its own patch alone.
+"""Denoisers around a smaller EDM2: `Tiled`, on coarser pixels, and `Patchwise`, a local conditional score by construction.
 
-The image is a grid of cells. The patch around a cell, `radius` cells to each side, goes through one EDM2
-that takes the conditions inside the patch and the position of the cell; only the center cell of the answer is
-kept (appendix E.3). The paper's definition has a neighborhood of pixels and one of conditions (N and L);
+Patchwise denoises every cell of a grid from its own patch alone. The patch around a cell, `radius` cells to each side,
+goes through one EDM2 that takes the conditions inside the patch and the position of the cell; only the center cell of
+the result is kept (appendix E.3). The paper's definition has a neighborhood of pixels and one of conditions (N and L);
 `cond_radius` makes the second the smaller one.
 """
 
@@ -17,16 +17,66 @@ from torch import Tensor, nn
 from tessera.conditioning.cells import every_cell
 from tessera.conditioning.contract import SpatialConditioner
 from tessera.errors import UserError
-from tessera.models.edm2 import EDM2, Precision
-from tessera.models.precondition import per_image
-from tessera.models.tiled import Tiled
+from tessera.models.edm2 import EDM2
+from tessera.models.precondition import Precision, per_image
 from tessera.models.views import Views, check_input
 from tessera.scenes.random import uniform
 
 _PIXELS_AT_ONCE = {"cpu": 1 << 15, "cuda": 1 << 22, "mps": 1 << 20}  # patch pixels in one pass: cache, memory
 
 
-class Patchwise(nn.Module):
+class _Wrapper(nn.Module):
+    """A denoiser that passes a rearranged image to `network` and rearranges the result."""
+
+    network: Any
+    sigma_data: float
+
+    def logvar(self, sigma: Tensor | float) -> Tensor:
+        return self.network.logvar(sigma)
+
+    @property
+    def precision(self) -> Precision:
+        return self.network.precision
+
+    @precision.setter
+    def precision(self, name: Precision) -> None:
+        self.network.precision = name
+
+
+class Tiled(_Wrapper):
+    """EDM2 on an image of size / tile: every `tile` x `tile` pixels become one, with as many more channels.
+
+    Cheaper, a little coarser. `attention` lists resolutions of the whole image.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        cond_dim: int = 0,
+        tile: int = 2,
+        attention: Sequence[int] = (16, 8),
+        channels: int = 3,
+        **network: Any,
+    ):
+        super().__init__()
+        if tile < 1 or size % tile:
+            raise UserError(f"Tiles of {tile} pixels do not divide an image of {size} pixels.")
+        self.size, self.tile, self.cond_dim, self.channels = size, tile, cond_dim, channels
+        attended = [side // tile for side in attention]
+        self.network = EDM2(
+            size // tile, cond_dim=cond_dim, channels=channels * tile**2, attention=attended, **network
+        )
+        self.sigma_data = self.network.sigma_data
+        self.config = {"size": size, "cond_dim": cond_dim, "tile": tile, "attention": list(attention)}
+        self.config |= {"channels": channels, **network}
+
+    def forward(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
+        """The clean image (B, C, H, W) for noisy x, noise level () or (B,) and condition (B, cond_dim)."""
+        cond = check_input(x, cond, self.channels, self.size, self.cond_dim)
+        return F.pixel_shuffle(self.network(F.pixel_unshuffle(x, self.tile), sigma, cond), self.tile)
+
+
+class Patchwise(_Wrapper):
     """Denoiser D(x; sigma, cond) with exactly zero influence from beyond the patch.
 
     Beyond the image a patch is zero, in training and in sampling alike. The network recognizes the border
@@ -75,18 +125,9 @@ class Patchwise(nn.Module):
         self.network = Tiled(self.side, tile=tile, **options) if tile > 1 else EDM2(self.side, **options)
         self.sigma_data = self.network.sigma_data
         self.config = {
-            "size": size,
-            "conditioner": conditioner.config,
-            "radius": radius,
-            "tile": tile,
-            "mult": list(mult),
-        }
-        self.config |= {
-            "cond_radius": self.cond_radius,
-            "attention": list(attention),
-            "pixels_at_once": pixels_at_once,
-            **network,
-        }
+            "size": size, "conditioner": conditioner.config, "radius": radius, "tile": tile, "mult": list(mult),
+            "cond_radius": self.cond_radius, "attention": list(attention), "pixels_at_once": pixels_at_once, **network,
+        }  # fmt: skip
 
     def forward(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
         """The clean image (B, C, H, W) for noisy x, noise level () or (B,) and condition (B, cond_dim)."""
@@ -104,17 +145,6 @@ class Patchwise(nn.Module):
             for piece in zip(patches.split(step), sigmas.split(step), patch_cond.split(step))
         ]
         return self.fold(torch.cat(centers))
-
-    def logvar(self, sigma: Tensor | float) -> Tensor:
-        return self.network.logvar(sigma)
-
-    @property
-    def precision(self) -> Precision:
-        return self.network.precision
-
-    @precision.setter
-    def precision(self, name: Precision) -> None:
-        self.network.precision = name
 
     # -- between image and patches --------------------------------------------------------------------
 
@@ -164,33 +194,37 @@ class Patchwise(nn.Module):
         patches: int = 2,
         loss_radius: int = 16,
     ) -> Views:
-        """So many patches per image, alternating with a condition within cond_radius and without one (any, where there is none).
+        """So many `patches` of each image, alternately with a condition within `cond_radius` and without (else any).
 
-        The loss counts `loss_radius` cells around the center: all of the patch in the paper, though sampling
-        keeps the center alone.
+        The loss is restricted to `loss_radius` cells around the center. The paper's is that of the whole patch, though
+        sampling keeps the center alone.
         """
         active = self.conditioner.active(cond, self.cond_radius).flatten(1)  # (B, cells^2)
         draws = uniform(seed, index, "patch", patches).to(images.device)
         cells = [pick(~active if number % 2 else active, draws[:, number]) for number in range(patches)]
-        near = self.around_center(min(loss_radius, self.radius), images)
+        weight = self.loss_weight(min(loss_radius, self.radius), images)
         views = [
-            self.view(images, cond, number, patches * index + turn, near) for turn, number in enumerate(cells)
+            self.view(images, cond, cell, patches * index + number, weight)
+            for number, cell in enumerate(cells)
         ]
         return Views(*(torch.cat([getattr(view, f.name) for view in views]) for f in fields(Views)))
 
-    def view(self, images: Tensor, cond: Tensor, number: Tensor, index: Tensor, counted: Tensor) -> Views:
-        """The patch around cell `number` (B,) of each image, of which (side, side) pixels are `counted`."""
+    def view(self, images: Tensor, cond: Tensor, number: Tensor, index: Tensor, weight: Tensor) -> Views:
+        """The patch around cell `number` (B,) of each image, whose loss has (side, side) weights."""
         cell = torch.stack([number // self.cells, number % self.cells], dim=1)
-        here = torch.ones_like(images[:, :1])
-        both = self.cut_out(torch.cat([images, here], dim=1), cell)
-        return Views(both[:, :-1], self.patch_cond(cond, cell), index, both[:, -1:], both[:, -1:] * counted)
+        ones = torch.ones_like(images[:, :1])
+        both = self.cut_out(
+            torch.cat([images, ones], dim=1), cell
+        )  # cut alike: the ones become zeros beyond the border
+        inside = both[:, -1:]
+        return Views(both[:, :-1], self.patch_cond(cond, cell), index, inside, inside * weight)
 
-    def around_center(self, radius: int, like: Tensor) -> Tensor:
-        """(side, side): so many cells around the center; the fewer pixels, the more each of them counts."""
+    def loss_weight(self, radius: int, like: Tensor) -> Tensor:
+        """(side, side): nonzero within `radius` cells of the center, with the sum that the whole patch would have."""
         first, last = (self.radius - radius) * self.cell, (self.radius + radius + 1) * self.cell
-        near = like.new_zeros(self.side, self.side)
-        near[first:last, first:last] = (self.patch / (last - first)) ** 2
-        return near
+        weight = like.new_zeros(self.side, self.side)
+        weight[first:last, first:last] = (self.patch / (last - first)) ** 2
+        return weight
 
     def cut_out(self, images: Tensor, cell: Tensor) -> Tensor:
         """Patch (B, C, side, side) around one cell (B, 2) of each image."""

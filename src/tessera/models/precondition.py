@@ -1,10 +1,18 @@
-"""Scalings that let one network serve all noise levels (Karras et al. 2022, table 1)."""
+"""Scalings that let one network serve all noise levels (Karras et al. 2022, table 1), and networks built around them."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal, NamedTuple, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from tessera.errors import UserError
+from tessera.models.views import check_input
+
+Precision = Literal["float32", "bfloat16", "float16"]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class _Scalings(NamedTuple):
@@ -49,3 +57,59 @@ def per_image(sigma: Tensor | float, x: Tensor) -> Tensor:
 def like_image(values: Tensor) -> Tensor:
     """(B,) as (B, 1, 1, 1)."""
     return values[:, None, None, None]
+
+
+class PreconditionedNetwork(nn.Module, ABC):
+    """Denoiser D(x; sigma, cond) around a network `raw` of unit-size inputs, with a learned log error (EDM2 Eq. 21)."""
+
+    size: int
+    cond_dim: int
+    channels: int
+    sigma_data: float
+    out_gain: nn.Parameter
+    logvar_fourier: nn.Module
+    logvar_linear: nn.Module
+    _precision: Precision = "float32"
+
+    @abstractmethod
+    def raw(self, x: Tensor, noise: Tensor, cond: Tensor) -> Tensor:
+        """F(x; c_noise, cond), for x of unit size (B, C, H, W), c_noise (B,) and cond (B, cond_dim)."""
+
+    def forward(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
+        """The clean image (B, C, H, W) for noisy x, noise level () or (B,) and condition (B, cond_dim); None is zero."""
+        x = x.to(self.out_gain.dtype)
+        cond = check_input(x, cond, self.channels, self.size, self.cond_dim)
+        return preconditioned(lambda scaled, noise: self.raw(scaled, noise, cond), x, sigma, self.sigma_data)
+
+    def logvar(self, sigma: Tensor | float) -> Tensor:
+        """u(sigma): the log of the error the network expects of itself (Eq. 21), shaped like sigma."""
+        sigma = torch.as_tensor(sigma, device=self.out_gain.device, dtype=self.out_gain.dtype)
+        features = self.logvar_fourier(sigma.reshape(-1).log() / 4)
+        return self.logvar_linear(features).reshape(sigma.shape)
+
+    @property
+    def precision(self) -> Precision:
+        """Of activations inside the network; weights, embedding and the final sum stay in float32."""
+        return self._precision
+
+    @precision.setter
+    def precision(self, name: Precision) -> None:
+        if name not in DTYPES:
+            raise UserError(f"There is no precision `{name}`; choose {', '.join(DTYPES)}.")
+        self._precision = name
+
+    @contextmanager
+    def at_precision(self, name: Precision) -> Iterator[Self]:
+        """Another precision for a while."""
+        before = self.precision
+        self.precision = name
+        try:
+            yield self
+        finally:
+            self.precision = before
+
+    def activations(self, x: Tensor) -> Tensor:
+        """x in the memory format and precision of activations; float32 stands for that of the weights, perhaps float64."""
+        if self._precision != "float32":
+            x = x.to(DTYPES[self._precision])
+        return x.contiguous(memory_format=torch.channels_last)

@@ -22,7 +22,7 @@ _ARGUMENTS = {
     "num_blocks": "blocks",
     "attn_resolutions": "attention",
     "channels_per_head": "head_width",
-    "resample_filter": "taps",
+    "resample_filter": "resample_filter",
     "label_balance": "label_balance",
     "concat_balance": "concat_balance",
     "res_balance": "residual_balance",

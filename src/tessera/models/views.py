@@ -18,18 +18,18 @@ class Views:
     cond: Tensor  # (V, dim)
     index: Tensor  # (V,)
     inside: Tensor | None = None  # (V, 1, H, W): 1 where there is an image, 0 beyond its border
-    counted: Tensor | None = None  # (V, 1, H, W): how much the loss counts there
+    loss_weight: Tensor | None = None  # (V, 1, H, W)
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, rows: slice) -> "Views":
-        inside, counted = (None if part is None else part[rows] for part in (self.inside, self.counted))
-        return Views(self.images[rows], self.cond[rows], self.index[rows], inside, counted)
+        optional = (None if part is None else part[rows] for part in (self.inside, self.loss_weight))
+        return Views(self.images[rows], self.cond[rows], self.index[rows], *optional)
 
 
 @runtime_checkable
-class SeesPatches(Protocol):
+class TrainsOnPatches(Protocol):
     """A denoiser that trains a smaller `network` on pieces of the image.
 
     `network` is no member here: from Python 3.12 on, `isinstance` ignores the submodules of a module.
@@ -42,7 +42,7 @@ class SeesPatches(Protocol):
 
 def trained_network(denoiser: nn.Module) -> nn.Module:
     """The module whose loss is computed in training."""
-    return cast(nn.Module, denoiser.network) if isinstance(denoiser, SeesPatches) else denoiser
+    return cast(nn.Module, denoiser.network) if isinstance(denoiser, TrainsOnPatches) else denoiser
 
 
 def innermost(denoiser: nn.Module) -> nn.Module:
@@ -56,9 +56,9 @@ def training_views(
     denoiser: nn.Module, images: Tensor, cond: Tensor, index: Tensor, settings: TrainingConfig
 ) -> Views:
     """The images themselves, or patches of each for a network of patches."""
-    if isinstance(denoiser, SeesPatches):
-        how = settings.seed, settings.patches, settings.loss_radius
-        return denoiser.training_patches(images, cond, index, *how)
+    if isinstance(denoiser, TrainsOnPatches):
+        options = settings.seed, settings.patches, settings.loss_radius
+        return denoiser.training_patches(images, cond, index, *options)
     return Views(images, cond, index)
 
 

@@ -108,7 +108,9 @@ class Trainer:
             part = views[first : first + micro_batch]
             sigma, noise = self.noise(part)
             with self._keyed_dropout(first):
-                loss = self.loss_fn(part.images, part.cond, sigma, noise, part.inside, part.counted, count)
+                loss = self.loss_fn(
+                    part.images, part.cond, sigma, noise, part.inside, part.loss_weight, count
+                )
                 loss.backward()
             total = total + loss.detach()
         self.group.sum_([*(p.grad for p in self.denoiser.parameters() if p.grad is not None), total])
@@ -128,15 +130,15 @@ class Trainer:
         sigma: Tensor,
         noise: Tensor,
         inside: Tensor | None,
-        counted: Tensor | None,
+        loss_weight: Tensor | None,
         count: int,
     ) -> Tensor:
         """The number to differentiate: summed over an image (or patch), averaged over the `count` of the whole step, ()."""
         if inside is not None:  # beyond an image's border there is no noise
             noise = noise * inside
         loss = edm_loss(self.network, images, cond, sigma, noise, sigma_data=self.sigma_data)
-        if counted is not None:
-            loss = loss * counted
+        if loss_weight is not None:
+            loss = loss * loss_weight
         return loss.sum() / count
 
     @contextmanager
