@@ -1,4 +1,4 @@
-"""Locality along a real way from noise to image: of images the model makes itself, and of noised truth."""
+"""Locality along sampling trajectories of the model, and of noised rendered images."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -176,7 +176,7 @@ class LocalityResult:
 
 def measure(
     denoise: Denoiser,
-    way: Trajectory,
+    trajectory: Trajectory,
     cond: Tensor | None,
     conditioner: Conditioner | None,
     wanted: Sequence[Any],
@@ -187,25 +187,25 @@ def measure(
     share: float = SHARE,
 ) -> LocalityResult:
     """Both kinds of influence on every probe at every level of a trajectory. cond (B, dim)."""
-    levels, images = way.x.shape[:2]
+    levels, images = trajectory.x.shape[:2]
     every = None if cond is None else cond.repeat(levels, 1)
     at = [probe.at for probe in probes]
-    each = pixel_influence(denoise, way.flat, way.flat_sigmas, every, at=at, how=how)
+    each = pixel_influence(denoise, trajectory.flat, trajectory.flat_sigmas, every, at=at, how=how)
     each = each.unflatten(0, (levels, images)).cpu()  # (S, B, P, H, W)
     maps = (
-        condition_influence_maps(denoise, way, every, conditioner, wanted, rows)
+        condition_influence_maps(denoise, trajectory, every, conditioner, wanted, rows)
         .unflatten(0, (levels, images))
         .cpu()
     )
-    first = torch.arange(levels, device=way.x.device) * images
+    first = torch.arange(levels, device=trajectory.x.device) * images
     with torch.no_grad():
         first_cond = None if every is None else every[first]
-        clean = denoise(way.flat[first], way.flat_sigmas[first], first_cond).cpu()
+        clean = denoise(trajectory.flat[first], trajectory.flat_sigmas[first], first_cond).cpu()
     influence = each.mean(1)
     return LocalityResult(
         wanted=tuple(wanted),
         probes=list(probes),
-        sigmas=[float(sigma) for sigma in way.sigmas],
+        sigmas=[float(sigma) for sigma in trajectory.sigmas],
         clean=clean,
         influence=influence,
         sides=smallest_square(influence, at, share),
@@ -214,13 +214,13 @@ def measure(
         energy_each=total_energy(each).transpose(0, 1),
         condition_influence=read_at(maps, at),
         condition_influence_maps=maps.mean(1),
-        own_condition_influence=read_at(maps, own_pixels(wanted, *way.x.shape[-2:])),
+        own_condition_influence=read_at(maps, own_pixels(wanted, *trajectory.x.shape[-2:])),
     )
 
 
 def condition_influence_maps(
     denoise: Denoiser,
-    way: Trajectory,
+    trajectory: Trajectory,
     cond: Tensor | None,
     conditioner: Conditioner | None,
     wanted: Sequence[Any],
@@ -228,8 +228,10 @@ def condition_influence_maps(
 ) -> Tensor:
     """Eq. 10 at every pixel of every image and level, (S B, K, H, W)."""
     if conditioner is None or cond is None or not wanted:
-        return way.flat.new_zeros(len(way.flat), 0, *way.x.shape[-2:])
-    return condition_influence(denoise, way.flat, way.flat_sigmas, cond, conditioner, wanted, rows=rows)
+        return trajectory.flat.new_zeros(len(trajectory.flat), 0, *trajectory.x.shape[-2:])
+    return condition_influence(
+        denoise, trajectory.flat, trajectory.flat_sigmas, cond, conditioner, wanted, rows=rows
+    )
 
 
 def read_at(maps: Tensor, at: Sequence[tuple[int, int]]) -> Tensor:
@@ -269,11 +271,13 @@ def measure_locality(
     found = []
     for scene, wanted in enumerate(prompts_of(conditioner, plan)):
         cond = conditioner.at(wanted, device=device).expand(plan.images, -1)
-        way = trajectory(denoise, cond, wanted, size, plan, scene, device)
+        trajectory = trajectory_of_scene(denoise, cond, wanted, size, plan, scene, device)
         probes = default_probes(wanted, size, size)
         if plan.probes is not None:
             probes = probes_at(plan.probes, size, size)
-        found.append(measure(denoise, way, cond, conditioner, wanted, probes, how=plan.how, rows=plan.rows))
+        found.append(
+            measure(denoise, trajectory, cond, conditioner, wanted, probes, how=plan.how, rows=plan.rows)
+        )
         on_scene()
     return found
 
@@ -285,14 +289,14 @@ def conditional_locality_alone(
     every, groups, sigmas = [], [], []
     for scene, wanted in enumerate(prompts_of(conditioner, plan)):
         cond = conditioner.at(wanted, device=device).expand(plan.images, -1)
-        way = trajectory(denoise, cond, wanted, size, plan, scene, device)
+        trajectory = trajectory_of_scene(denoise, cond, wanted, size, plan, scene, device)
         maps = condition_influence_maps(
-            denoise, way, cond.repeat(len(way.sigmas), 1), conditioner, wanted, plan.rows
+            denoise, trajectory, cond.repeat(len(trajectory.sigmas), 1), conditioner, wanted, plan.rows
         )
         own = own_pixels(wanted, size, size)
-        every.append(read_at(maps.unflatten(0, way.x.shape[:2]).cpu(), own).numpy())
+        every.append(read_at(maps.unflatten(0, trajectory.x.shape[:2]).cpu(), own).numpy())
         groups += [scene] * plan.images
-        sigmas = way.sigmas.tolist()
+        sigmas = trajectory.sigmas.tolist()
     if not every or every[0].shape[-2] == 0:
         return None
     return conditional_locality(np.concatenate(every), sigmas, groups, seed=plan.seed)
@@ -312,7 +316,7 @@ def prompts_of(conditioner: Conditioner, plan: LocalityConfig) -> list[tuple[Any
     return [plan.locations]
 
 
-def trajectory(
+def trajectory_of_scene(
     denoise: Denoiser,
     cond: Tensor,
     wanted: Sequence[Any],
@@ -321,6 +325,7 @@ def trajectory(
     scene: int,
     device,
 ) -> Trajectory:
+    """The noisy images of one scene: the model's own samples, or rendered truth under noise."""
     seeds = [image_seed(plan.seed, scene, n) for n in range(plan.images)]
     if plan.source == "truth":
         images = truth(wanted, size, plan.images, plan.seed + scene, device)

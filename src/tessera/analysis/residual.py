@@ -65,7 +65,7 @@ class Residuals:
 @torch.no_grad()
 def definition_residual(
     denoise: Denoiser,
-    way: Trajectory,
+    trajectory: Trajectory,
     cond: Tensor | None,
     conditioner: Conditioner | None,
     *,
@@ -81,11 +81,13 @@ def definition_residual(
     noisy image next in the batch, which is what a network expects to see at low noise.
     """
     cells = conditioner.cells if isinstance(conditioner, SpatialConditioner) else CELLS
-    levels, images = way.x.shape[:2]
-    check_window(radius, cells, way.x.shape[-1])
+    levels, images = trajectory.x.shape[:2]
+    check_window(radius, cells, trajectory.x.shape[-1])
     given = None if cond is None else cond.repeat(levels, 1)
-    work = Exchange(bare(denoise), way.flat, way.flat_sigmas, given, conditioner, cells, radius, rows)
-    filling = replacement(way, fill, seed).flatten(0, 1)
+    work = Exchange(
+        bare(denoise), trajectory.flat, trajectory.flat_sigmas, given, conditioner, cells, radius, rows
+    )
+    filling = replacement(trajectory, fill, seed).flatten(0, 1)
     true = work.answers(work.x, work.sigma, work.cond)
     nothing = None if given is None else torch.zeros_like(given)
     blank = work.answers(filling, work.sigma, nothing)
@@ -96,7 +98,7 @@ def definition_residual(
         return in_double(values).cpu().unflatten(0, (levels, images)).T.numpy()
 
     return Residuals(
-        [float(sigma) for sigma in way.sigmas],
+        [float(sigma) for sigma in trajectory.sigmas],
         {what: table(values) for what, values in squares.items()},
         table((true - blank).square().flatten(1).mean(1)),
         radius,
@@ -112,17 +114,17 @@ def check_window(radius: int, cells: int, size: int) -> None:
         raise UserError(f"{cells} cells do not divide an image of {size} pixels.")
 
 
-def replacement(way: Trajectory, fill: Fill, seed: int) -> Tensor:
-    """What the image beyond a neighborhood becomes, like way.x."""
-    levels, images = way.x.shape[:2]
+def replacement(trajectory: Trajectory, fill: Fill, seed: int) -> Tensor:
+    """What the image beyond a neighborhood becomes, like trajectory.x."""
+    levels, images = trajectory.x.shape[:2]
     if fill == "other":
         if images < 2:
             raise UserError("To fill with another image there must be at least two.")
-        return way.x.roll(1, dims=1)
+        return trajectory.x.roll(1, dims=1)
     numbers = [(seed << 32) + (1 << 31) + n for n in range(levels * images)]
-    noise = seeded_noise(numbers, way.x.shape[2:], way.x.device)
-    scale = (way.flat_sigmas.square() + SIGMA_DATA**2).sqrt()
-    return (noise * like_image(scale)).view_as(way.x)
+    noise = seeded_noise(numbers, trajectory.x.shape[2:], trajectory.x.device)
+    scale = (trajectory.flat_sigmas.square() + SIGMA_DATA**2).sqrt()
+    return (noise * like_image(scale)).view_as(trajectory.x)
 
 
 @dataclass(frozen=True)

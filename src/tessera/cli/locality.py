@@ -14,7 +14,7 @@ from tessera.analysis.locality import (
     measure_locality,
     prompts_of,
     study_record,
-    trajectory,
+    trajectory_of_scene,
 )
 from tessera.analysis.locality_figures import (
     figure_conditions,
@@ -42,7 +42,7 @@ SOURCES: tuple[Source, ...] = ("generated", "truth")
 
 @dataclass(frozen=True)
 class Locality:
-    """Measure which pixels and which conditions move a pixel, at every noise level on the way to an image."""
+    """Measure which pixels and which conditions move a pixel, at every noise level of sampling."""
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN|MODEL")]
     """A run folder, a model folder, the name of a shipped model, or a hub id."""
@@ -168,10 +168,10 @@ class Locality:
         """On the first scene."""
         wanted = prompts_of(model.conditioner, plan)[0]
         cond = model.conditioner.at(wanted, device=device).expand(plan.images, -1)
-        way = trajectory(model.denoiser, cond, wanted, model.size, plan, 0, device)
+        trajectory = trajectory_of_scene(model.denoiser, cond, wanted, model.size, plan, 0, device)
         found = definition_residual(
             model.denoiser,
-            way,
+            trajectory,
             cond,
             model.conditioner,
             radius=self.radius,
@@ -211,8 +211,8 @@ class Locality:
 
 def title_of(name: str, record: dict[str, Any]) -> str:
     found = record["conditional_locality"]
-    way = "own samples" if record["source"] == "generated" else "noised truth"
-    said = f"{name},  K = {record['k']},  {way}" if record["k"] else f"{name},  {way}"
+    source = "own samples" if record["source"] == "generated" else "noised truth"
+    said = f"{name},  K = {record['k']},  {source}" if record["k"] else f"{name},  {source}"
     if found is None:
         return said
     return f"{said}:  conditional locality {found['value']:.2f}  ({found['low']:.2f} to {found['high']:.2f})"

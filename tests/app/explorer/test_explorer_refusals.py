@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from tessera.app.explorer.requests import ProbeRequest, first_complaint
+from tessera.app.explorer.requests import PixelProbeRequest, first_complaint
 from tessera.app.explorer.server import bind
 from tessera.cli.main import main
 from tessera.errors import UserError
@@ -35,5 +35,5 @@ def test_a_port_beyond_the_last_is_told_before_models_are_looked_for(capsys):
 )
 def test_a_value_beyond_its_limit_is_told_in_our_words(given, sentence):
     with pytest.raises(ValidationError) as refused:
-        ProbeRequest(**{"models": ("exp1",), "step": 0, "at": (0.5, 0.5), **given})
+        PixelProbeRequest(**{"models": ("exp1",), "step": 0, "at": (0.5, 0.5), **given})
     assert first_complaint(refused.value.errors()) == f"The request does not fit: {sentence}"

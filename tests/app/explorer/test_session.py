@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from tessera.analysis.pixel_influence import pixel_influence
 from tessera.app.explorer.models import NO_MODELS, SessionModel, distinct, open_models
-from tessera.app.explorer.requests import ProbeRequest, SampleRequest, TrajectoryRequest
+from tessera.app.explorer.requests import PixelProbeRequest, SampleRequest, TrajectoryRequest
 from tessera.app.explorer.sampling import SampleCache, Sampled
 from tessera.cli.explore import extra_needed
 from tessera.cli.main import main
@@ -75,7 +75,9 @@ def test_the_exported_command_makes_the_same_pixels(session, name, prompt, tmp_p
 
 
 def test_the_exported_probe_command_measures_the_same(session, tmp_path, monkeypatch):
-    request = ProbeRequest(models=("exp1",), **REQUEST, compose="localize", image=1, step=2, at=(0.5, 0.3))
+    request = PixelProbeRequest(
+        models=("exp1",), **REQUEST, compose="localize", image=1, step=2, at=(0.5, 0.3)
+    )
     shown = last(session.probe(request), "probe")
     record = json.loads((run(shown["command"], tmp_path, monkeypatch) / "probe.json").read_text())
     influence = np.frombuffer(base64.b64decode(shown["influence"]), np.float32).reshape(32, 32)
@@ -172,7 +174,7 @@ def test_the_denoised_column_ends_at_the_image(session):
 
 
 def test_a_probe_is_eq_9_of_the_image_at_that_level(session):
-    request = ProbeRequest(models=("exp1",), **REQUEST, image=1, step=2, at=(0.5, 0.3))
+    request = PixelProbeRequest(models=("exp1",), **REQUEST, image=1, step=2, at=(0.5, 0.3))
     shown = last(session.probe(request), "probe")
     sampled, model = session.cache.get(request.key("exp1")), session.models["exp1"].model
     x, sigma = sampled.trajectory.x[2, 1][None], sampled.sigmas[2]
@@ -185,22 +187,26 @@ def test_a_probe_is_eq_9_of_the_image_at_that_level(session):
 def test_a_composed_model_is_probed_as_composed(session):
     """With near conditions only, a far condition has no influence, though it has in the network itself."""
     prompt = {**REQUEST, "locations": ((0.1, 0.1), (0.9, 0.9)), "image": 0, "step": 2, "at": (0.1, 0.1)}
-    plain = last(session.probe(ProbeRequest(models=("exp1",), **prompt)), "probe")
+    plain = last(session.probe(PixelProbeRequest(models=("exp1",), **prompt)), "probe")
     local = last(
-        session.probe(ProbeRequest(models=("exp1",), compose="localize", radius=1, **prompt)), "probe"
+        session.probe(PixelProbeRequest(models=("exp1",), compose="localize", radius=1, **prompt)), "probe"
     )
     assert plain["conditions"][1] > 0
     assert local["conditions"][0] > 0 and local["conditions"][1] == 0
 
 
 def test_a_local_network_has_influence_only_near_the_probe(session):
-    shown = last(session.probe(ProbeRequest(models=("exp1C",), **REQUEST, step=1, at=(0.1, 0.1))), "probe")
+    shown = last(
+        session.probe(PixelProbeRequest(models=("exp1C",), **REQUEST, step=1, at=(0.1, 0.1))), "probe"
+    )
     influence = np.frombuffer(base64.b64decode(shown["influence"]), np.float32).reshape(32, 32)
     assert influence[:6, :6].max() > 0 and influence[16:].max() == influence[:, 16:].max() == 0
 
 
 def test_a_probe_beyond_the_images_made_is_refused(session):
-    got = list(session.probe(ProbeRequest(models=("exp1C",), **{**REQUEST, "steps": 2}, step=3, at=(0, 0))))
+    got = list(
+        session.probe(PixelProbeRequest(models=("exp1C",), **{**REQUEST, "steps": 2}, step=3, at=(0, 0)))
+    )
     assert "There is no image 0 at step 3" in last(got, "refused")["sentence"]
     got = list(session.trajectory(TrajectoryRequest(models=("exp1C",), **REQUEST, image=6)))
     assert "only 2 were made" in last(got, "refused")["sentence"]

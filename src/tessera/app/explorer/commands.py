@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from tessera.app.explorer.models import SessionModel
-from tessera.app.explorer.requests import ProbeRequest, SampleRequest
+from tessera.app.explorer.requests import PixelProbeRequest, SampleRequest
 from tessera.sampling.compose import NEAR
 
 
@@ -16,7 +16,7 @@ def sample_command(entry: SessionModel, request: SampleRequest) -> str:
     return shlex.join([*words, "--out", f"explored/{entry.name}"])
 
 
-def probe_command(entry: SessionModel, request: ProbeRequest) -> str:
+def probe_command(entry: SessionModel, request: PixelProbeRequest) -> str:
     """The same influence map and numbers."""
     pixel = ["--image", str(request.image), "--step", str(request.step), "--at", _location_text([request.at])]
     words = ["tessera", "explore", "probe", *entry.origin, *_options(entry, request), *pixel]

@@ -8,7 +8,7 @@ from torch import Tensor
 from tessera.analysis.condition_influence import condition_influence
 from tessera.analysis.pixel_influence import Pixel, pixel_influence, pixel_of, smallest_square, total_energy
 from tessera.app.explorer.models import SessionModel
-from tessera.app.explorer.requests import ProbeRequest
+from tessera.app.explorer.requests import PixelProbeRequest
 from tessera.app.explorer.sampling import Sampled
 from tessera.errors import UserError
 
@@ -36,7 +36,7 @@ class ProbeResult:
         }
 
 
-def probe(entry: SessionModel, sampled: Sampled, request: ProbeRequest) -> ProbeResult:
+def probe(entry: SessionModel, sampled: Sampled, request: PixelProbeRequest) -> ProbeResult:
     """The noisy image of the requested step, in float32, with the denoiser that sampled it."""
     image, step = request.image, request.step
     if image >= len(sampled.prompts) or step >= request.steps:

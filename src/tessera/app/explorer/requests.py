@@ -45,7 +45,7 @@ class TrajectoryRequest(SampleRequest):
     image: Annotated[int, Field(ge=0, lt=MAX_EACH)] = 0
 
 
-class ProbeRequest(TrajectoryRequest):
+class PixelProbeRequest(TrajectoryRequest):
     """One pixel of that image at one noise level."""
 
     step: Annotated[int, Field(ge=0, lt=MAX_STEPS)]

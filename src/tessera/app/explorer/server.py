@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from tessera.app.explorer import requests
 from tessera.app.explorer.queue import JobQueue, QueuedJob, events_of
-from tessera.app.explorer.requests import ProbeRequest, SampleRequest, TrajectoryRequest, first_complaint
+from tessera.app.explorer.requests import PixelProbeRequest, SampleRequest, TrajectoryRequest, first_complaint
 from tessera.app.explorer.session import Event, Session
 from tessera.console import say
 from tessera.errors import UserError
@@ -187,7 +187,7 @@ def add_routes(app: FastAPI, explorer: Explorer) -> None:
         return explorer.events(x_page, session.trajectory(request))
 
     @app.post("/api/probe")
-    async def probe(request: ProbeRequest, x_page: str = Header("")) -> StreamingResponse:
+    async def probe(request: PixelProbeRequest, x_page: str = Header("")) -> StreamingResponse:
         return explorer.events(x_page, session.probe(request))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from tessera.app.explorer.commands import probe_command, sample_command
 from tessera.app.explorer.models import ModelList, SessionModel
 from tessera.app.explorer.probe import ProbeResult, probe
-from tessera.app.explorer.requests import ProbeRequest, SampleRequest, TrajectoryRequest
+from tessera.app.explorer.requests import PixelProbeRequest, SampleRequest, TrajectoryRequest
 from tessera.app.explorer.sampling import SampleCache, Sampled, sampling
 from tessera.app.explorer.scores import score_records
 from tessera.errors import UserError
@@ -54,7 +54,7 @@ class Session:
         for entry in self.entries(request):
             yield from _with_refusals(entry, self._trajectory_of_one(entry, request))
 
-    def probe(self, request: ProbeRequest) -> Iterator[Event]:
+    def probe(self, request: PixelProbeRequest) -> Iterator[Event]:
         """The influence on one pixel, in every model."""
         for entry in self.entries(request):
             yield from _with_refusals(entry, self._probe_one(entry, request))
@@ -105,7 +105,7 @@ class Session:
         sampled = yield from self.sampled(entry, request)
         yield from _trajectory_events(entry, request, sampled)
 
-    def _probe_one(self, entry: SessionModel, request: ProbeRequest) -> Iterator[Event]:
+    def _probe_one(self, entry: SessionModel, request: PixelProbeRequest) -> Iterator[Event]:
         sampled = yield from self.sampled(entry, request)
         yield _probe_event(entry, request, probe(entry, sampled, request))
 
@@ -150,7 +150,7 @@ def _trajectory_events(entry: SessionModel, request: TrajectoryRequest, sampled:
     }
 
 
-def _probe_event(entry: SessionModel, request: ProbeRequest, found: ProbeResult) -> Event:
+def _probe_event(entry: SessionModel, request: PixelProbeRequest, found: ProbeResult) -> Event:
     return {
         "event": "probe",
         "model": entry.name,

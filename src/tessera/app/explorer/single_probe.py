@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tessera.app.explorer.models import SessionModel
 from tessera.app.explorer.probe import ProbeResult, probe
-from tessera.app.explorer.requests import ProbeRequest, first_complaint
+from tessera.app.explorer.requests import PixelProbeRequest, first_complaint
 from tessera.app.explorer.sampling import finish, sampling
 from tessera.errors import UserError
 from tessera.models.loading import open_model, set_precision
@@ -67,7 +67,7 @@ def probe_once(options: ProbeOptions, device: torch.device) -> tuple[dict[str, A
     return _record(entry, request, found), ProbeImages(denoised, found.influence)
 
 
-def _request(options: ProbeOptions, entry: SessionModel) -> ProbeRequest:
+def _request(options: ProbeOptions, entry: SessionModel) -> PixelProbeRequest:
     """The options as the page would have sent them."""
     at = parse_locations(options.at)
     if len(at) != 1:
@@ -80,7 +80,7 @@ def _request(options: ProbeOptions, entry: SessionModel) -> ProbeRequest:
     if kind[entry.condition_kind]:
         raise UserError(f"{entry.name} is conditioned on {entry.condition_kind}.")
     try:
-        return ProbeRequest(
+        return PixelProbeRequest(
             models=(entry.name,),
             locations=parse_locations(options.locations or ""),
             colors=parse_colors(options.colors or ""),
@@ -97,7 +97,7 @@ def _request(options: ProbeOptions, entry: SessionModel) -> ProbeRequest:
         raise UserError(first_complaint(error.errors())) from None
 
 
-def _record(entry: SessionModel, request: ProbeRequest, found: ProbeResult) -> dict[str, Any]:
+def _record(entry: SessionModel, request: PixelProbeRequest, found: ProbeResult) -> dict[str, Any]:
     return {
         "model": entry.name,
         "wanted": [want if isinstance(want, str) else list(want) for want in found.wanted],

@@ -115,7 +115,7 @@ def fig12(
 ) -> dict[str, Any]:
     """Train on the CIFAR-10 at `path` (once), measure, write fig12.png and fig12.json into `out`.
 
-    `source` "truth" looks at noised test images, "generated" at the model's own way from noise to image.
+    `source` "truth" measures noised test images, "generated" the model's own sampling trajectories.
     """
     device = torch.device(device or "cpu")
     known = load_cifar(path, "train")
@@ -126,13 +126,13 @@ def fig12(
     if source == "truth":
         shown = load_cifar(path, "test")
         order = torch.randperm(len(shown), generator=seeded_generator(seed))[:images]
-        way = noised(
+        trajectory = noised(
             to_float(shown.images[order]).to(device), seeds[: len(order)], steps=steps, levels=levels
         )
     else:
-        way = generated(model.denoiser, None, SIDE, seeds, steps=steps, levels=levels, device=device)
+        trajectory = generated(model.denoiser, None, SIDE, seeds, steps=steps, levels=levels, device=device)
     probes = probes_at(PROBES, SIDE, SIDE)
-    result = measure(model.denoiser, way, None, None, (), probes, how=how)
+    result = measure(model.denoiser, trajectory, None, None, (), probes, how=how)
     record = fig12_record(result, settings, source, seed, device)
     save_figure(figure_12(result, "CIFAR-10, EDM2"), out / "fig12.png")
     write_json(out / "fig12.json", record)
