@@ -1,5 +1,6 @@
 """The public names: complete, documented, lazy, and every example runs."""
 
+import ast
 import doctest
 import importlib
 import inspect
@@ -27,6 +28,20 @@ def test_dir_lists_the_public_names_and_each_can_be_imported():
     assert set(tessera.__all__) == {*tessera._PUBLIC, "__version__"}
     assert 12 <= len(NAMES) <= 16
     assert all(callable(getattr(tessera, name)) for name in NAMES)
+
+
+def test_type_checkers_read_the_same_names():
+    stub = ast.parse(Path(tessera.__file__).with_suffix(".pyi").read_text())
+    imported = {
+        name.name: node.module
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+    }
+    assert set(imported) == set(tessera.__all__)
+    for name, where in tessera._PUBLIC.items():
+        assert getattr(importlib.import_module(imported[name]), name).__doc__ == implementation(name).__doc__
+        assert where.split(":")[0] in (imported[name], "tessera.render")
 
 
 def test_an_unknown_name_is_an_attribute_error():

