@@ -15,3 +15,5 @@ from tessera.scenes import Scene as Scene
 from tessera.scenes import SceneObject as SceneObject
 from tessera.scenes import Scenes as Scenes
 from tessera.version import __version__ as __version__
+
+__all__: list[str]
