@@ -340,21 +340,30 @@ CASES: dict[str, Case] = {
     ),
     # text to image
     "sdxl-tiny": Case(
-        ("sdxl tiny {out}/p --json", "sdxl tiny {out}/q --plant --deep --seed 1 --json"),
+        (
+            "tools/tiny_pipeline.py {out}/p --json",
+            "tools/tiny_pipeline.py {out}/q --plant --deep --seed 1 --json",
+        ),
         needs=("diffusers", "transformers", "accelerate"),
         slow=True,
     ),
     "sdxl-locality": Case(
-        ("sdxl tiny {out}/p", f"sdxl locality {{out}}/p {SDXL} --levels 2 --probe '8,8' --at 1,2"),
+        (
+            "tools/tiny_pipeline.py {out}/p",
+            f"sdxl locality {{out}}/p {SDXL} --levels 2 --probe '8,8' --at 1,2",
+        ),
         needs=("diffusers", "transformers", "accelerate"),
     ),
     "sdxl-words": Case(
-        ("sdxl tiny {out}/p", f"sdxl words {{out}}/p {SDXL} --levels 2 --probe '8,8' --words horse,dog"),
+        (
+            "tools/tiny_pipeline.py {out}/p",
+            f"sdxl words {{out}}/p {SDXL} --levels 2 --probe '8,8' --words horse,dog",
+        ),
         needs=("diffusers", "transformers", "accelerate"),
     ),
     "sdxl-features": Case(
         (
-            "sdxl tiny {out}/p --plant",
+            "tools/tiny_pipeline.py {out}/p --plant",
             f"sdxl features {{out}}/p {SDXL} --prompts one,own --null 2 --layers 'mid*'",
         ),
         needs=("diffusers", "transformers", "accelerate"),

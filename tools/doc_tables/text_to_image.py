@@ -5,7 +5,6 @@ from typing import Any, Protocol
 
 from tessera.rows import NOT_RUN, Rows, or_not_run
 
-GIB = 2**30
 WORDINGS = {
     "own": "one wording per category",
     "paper": "the paper's 8 prompts",
@@ -23,27 +22,24 @@ class Records(Protocol):
 
 def cost(results: Records) -> Rows:
     """What the two commands would take, by `--dry-run`."""
-    rows: Rows = [("command", "precision", "passes", "arithmetic", "time", "device", "host")]
+    rows: Rows = [("command", "precision", "passes", "arithmetic", "time")]
     for verb in ("locality", "features"):
         for precision in ("bfloat16", "float32"):
             record = results.one(f"sdxl-dry-run-{verb}-{precision}")
-            rows.append((f"`sdxl {verb}`", precision, *(cost_cells(record) if record else [NOT_RUN] * 5)))
+            rows.append((f"`sdxl {verb}`", precision, *(cost_cells(record) if record else [NOT_RUN] * 3)))
     return rows
 
 
 def cost_cells(record: Record) -> list[str]:
-    host = record["host_bytes"]
     return [
         f"{sum(record['passes'].values()):,}",
         f"{record['pflop']:,.0f} PFLOP",
         f"{record['minutes']:,.0f} min at {record['tflops']:g} TFLOP/s",
-        f"{record['device_bytes'] / GIB:.0f} GiB",
-        f"{host / GIB:.0f} GiB" if host else "little",
     ]
 
 
 def untrained(results: Records) -> Rows:
-    """What networks that learned nothing show, by the wording of the prompts, and a planted truth beside it."""
+    """What untrained networks show, by the wording of the prompts, and a planted truth beside it."""
     rows: Rows = [
         (
             "network",

@@ -16,14 +16,15 @@ from rich.table import Table
 from torch import Tensor
 
 from tessera.analysis.feature_statistics import (
+    CHUNK,
     ROUNDING,
     Band,
     Disentanglement,
     Group,
     from_products,
+    inner_products,
     known,
     null_band,
-    seed_products,
 )
 from tessera.analysis.hooks import SCALE
 from tessera.analysis.leakage import Leakage, leakage
@@ -283,12 +284,16 @@ def by_memory(sizes: dict[str, int], images: int, budget: int) -> Iterator[list[
 
 
 def products_of(features: Tensor, pairs: Pairs) -> FeatureProducts:
-    """Of features (V, S, F): the differences of `pairs` of prompts, multiplied."""
+    """Of features (V, S, F): the differences of `pairs` of prompts, multiplied; a part of F at a time."""
     prompt, baseline = torch.tensor(pairs, device=features.device).T
-    features = features.float()
-    among = seed_products(features[prompt] - features[baseline])
-    length = float(in_double(features).square().sum(2).mean())
-    return FeatureProducts(among, length * ROUNDING**2)
+    seeds, size = features.shape[1], len(pairs) * features.shape[1]
+    among, squares = torch.zeros(size, size, dtype=torch.float64), 0.0
+    for part in features.split(CHUNK, 2):
+        part = in_double(part)
+        among += inner_products((part[prompt] - part[baseline]).flatten(0, 1))
+        squares += float(part.square().sum())
+    length = squares / (features.shape[0] * seeds)
+    return FeatureProducts(among.reshape(len(pairs), seeds, len(pairs), seeds), length * ROUNDING**2)
 
 
 def describe_products(

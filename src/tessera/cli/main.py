@@ -44,7 +44,6 @@ VERBS = {
         "tessera.cli.locality:LocalityScatter", "length generalization against locality"
     ),
     "features": Verb("tessera.cli.features:Features", "are conditions disentangled inside a model"),
-    "sdxl tiny": Verb("tessera.cli.t2i:SdxlTiny", "a tiny untrained SDXL pipeline, built offline"),
     "sdxl locality": Verb("tessera.cli.t2i:SdxlLocality", "which latents and words move a cell, in SDXL"),
     "sdxl words": Verb("tessera.cli.t2i:SdxlWords", "where words act in SDXL, and by which path"),
     "sdxl features": Verb("tessera.cli.t2i:SdxlFeatures", "do concepts lie apart inside SDXL"),

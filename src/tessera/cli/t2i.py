@@ -1,4 +1,4 @@
-"""The verbs `sdxl tiny`, `sdxl locality`, `sdxl words` and `sdxl features`."""
+"""The verbs `sdxl locality`, `sdxl words` and `sdxl features`."""
 
 import json as json_text
 import math
@@ -15,10 +15,10 @@ import tyro
 from rich.table import Table
 from torch import Tensor
 
-from tessera.analysis.feature_statistics import known
+from tessera.analysis.feature_study import by_memory
 from tessera.analysis.locality import picked
 from tessera.analysis.pixel_influence import GradientConfig, Pairs, memory_bytes
-from tessera.console import print_json, progress, publish, say
+from tessera.console import progress, publish, say
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.files import atomic, make_folder, rounded
@@ -27,30 +27,18 @@ from tessera.provenance import provenance
 from tessera.render.image_io import parse_size, save_png, width_height
 from tessera.sampling.prompts import parse_ks
 from tessera.sampling.trajectory import Trajectory
-from tessera.studies.text_to_image.build import DEEP, TINY, tiny_sdxl
-from tessera.studies.text_to_image.cost import (
-    GIB,
-    Bill,
-    PassCost,
-    added,
-    features_bill,
-    locality_bill,
-    pass_cost,
-    sustained_tflops,
-)
-from tessera.studies.text_to_image.disentangle import (
-    DisentangleConfig,
-    DisentangleResult,
-    Level,
-    Space,
+from tessera.studies.text_to_image.blocks import SITES, Site
+from tessera.studies.text_to_image.estimate import Estimate, PassCost, estimate, pass_cost, sampling_passes
+from tessera.studies.text_to_image.features import (
+    TextFeatureConfig,
+    TextFeatureResult,
     fitting_composites,
     rows_for,
     stages,
-    study,
+    text_features,
 )
 from tessera.studies.text_to_image.figures import (
     WAY_NAMES,
-    by_position,
     figure_composites,
     figure_features,
     figure_images,
@@ -59,7 +47,6 @@ from tessera.studies.text_to_image.figures import (
     figure_paths,
     figure_words,
 )
-from tessera.studies.text_to_image.hooks import SITES, Site
 from tessera.studies.text_to_image.influence import (
     Of,
     PixelInfluence,
@@ -71,10 +58,11 @@ from tessera.studies.text_to_image.influence import (
     word_study,
 )
 from tessera.studies.text_to_image.pipeline import Nothing, Sdxl, check_steps, load_sdxl, need_diffusers
-from tessera.studies.text_to_image.prompts import CATEGORIES, IMAGE, Concept, concepts_of
+from tessera.studies.text_to_image.prompts import IMAGE, Concept, concepts_of
 from tessera.studies.text_to_image.words import STOP_WORDS, WAYS, checked_words, find_word
 
 ModelName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+LATENT_CHANNELS = 4
 PACKAGES = ("diffusers", "transformers", "accelerate", "safetensors")
 PROBES = (
     (0.5, 0.5),
@@ -114,9 +102,9 @@ class OnModel:
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
     """Folder for figures, arrays and the record (default: none are written)."""
     dry_run: bool = False
-    """Say how many passes, bytes and minutes it would take, and do nothing. Needs no weights."""
-    tflops: float | None = None
-    """Speed to compute minutes with, for --dry-run (default: measured here on one block of SDXL's size)."""
+    """Print how many passes and minutes it would take, and do nothing. Needs no weights."""
+    tflops: float = 100.0
+    """Speed to compute minutes with, for --dry-run."""
     device: DeviceName = "auto"
     """Where to compute."""
     json: bool = False
@@ -128,7 +116,7 @@ class OnModel:
         for name, number in (("seed", self.seeds), ("step", self.steps), ("latent at a time", self.batch)):
             if number < 1:
                 raise UserError(f"At least one {name} is needed, not {number}.")
-        if self.tflops is not None and not 0 < self.tflops < math.inf:
+        if not 0 < self.tflops < math.inf:
             raise UserError(f"--tflops is a speed above 0, not {self.tflops:g}.")
 
     @property
@@ -168,36 +156,17 @@ class OnModel:
             "versions": {package: version(package) for package in PACKAGES},
         }
 
-    def say_bill(self, bill: Bill, cost: PassCost, note: str = "") -> None:
+    def say_estimate(self, found: Estimate, cost: PassCost, note: str = "") -> None:
         """Publish a dry run."""
-        device = pick_device(self.device)
-        tflops = sustained_tflops(device, self.dtype) if self.tflops is None else self.tflops
-        record = {
-            "model": self.model,
-            "precision": self.precision,
-            "speed": "measured on one block" if self.tflops is None else "shown_levels",
-            **bill.record(tflops, cost),
-            "provenance": provenance(device),
-        }
+        record = {"model": self.model, "precision": self.precision, **found.to_dict(self.tflops, cost)}
+        table = Table("what", "how much", title=note or None)
+        for name, count in found.passes.items():
+            table.add_row(f"passes: {name}", f"{count:,}")
+        table.add_row("arithmetic", f"{record['pflop']:,.2f} PFLOP")
+        table.add_row("time", f"{record['minutes']:,.1f} minutes at {self.tflops:.3g} TFLOP/s")
+        table.add_row("weights of the UNet", f"{cost.unet_weights / 2**30:.1f} GiB")
         file = None if self.out is None else self.out / "dry-run.json"
-        publish(record, self.json, file, bill_table(bill, cost, tflops, note))
-
-
-def bill_table(bill: Bill, cost: PassCost, tflops: float, note: str) -> Table:
-    table = Table("what", "how much", title=note or None)
-    for name, count in bill.passes.items():
-        table.add_row(f"passes: {name}", f"{count:,}")
-    table.add_row("arithmetic", f"{bill.flops / 1e15:,.2f} PFLOP")
-    table.add_row("time", f"{bill.minutes(tflops):,.1f} minutes at {tflops:.3g} TFLOP/s")
-    table.add_row(
-        "memory of the device", f"{bill.device_bytes / GIB:.1f} GiB ({cost.weights / GIB:.1f} GiB weights)"
-    )
-    if bill.host_bytes:
-        table.add_row(
-            "memory of the host",
-            f"{bill.host_bytes / GIB:.1f} GiB of features, {bill.groups} groups of layers",
-        )
-    return table
+        publish(record | {"provenance": provenance()}, self.json, file, table)
 
 
 def save_arrays(path: Path, header: dict[str, Any], **arrays: Any) -> None:
@@ -221,34 +190,6 @@ def parse_steps(text: str, steps: int) -> tuple[int, ...]:
 def spread_steps(steps: int) -> str:
     """The first, the middle and the last: 1,25,50 of 50."""
     return f"1,{max(1, steps // 2)},{steps}"
-
-
-# -- sdxl tiny ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SdxlTiny:
-    """Write a tiny, untrained SDXL pipeline that diffusers and these verbs read like the real one; needs no network."""
-
-    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR")]
-    """Where to; a new or empty folder."""
-    deep: bool = False
-    """All 70 transformer blocks of SDXL instead of 17."""
-    plant: bool = False
-    """Make the words of one category alike: the positive control of `sdxl features`."""
-    seed: int = 0
-    """Of the weights."""
-    json: bool = False
-    """Print one JSON object on stdout."""
-
-    def run(self) -> None:
-        shape = DEEP if self.deep else TINY
-        tiny_sdxl(self.folder, shape=shape, seed=self.seed, planted=CATEGORIES if self.plant else None)
-        size = sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
-        record = {"folder": str(self.folder), "bytes": size, "seed": self.seed, "planted": self.plant}
-        if self.json:
-            print_json(record | {"shape": asdict(shape)})
-        say(f"An untrained pipeline of {size / 1e6:.1f} MB is in {self.folder}.")
 
 
 # -- sdxl locality and sdxl words --------------------------------------------------------------------------
@@ -334,7 +275,7 @@ class SdxlLocality(OnPrompt):
         at = parse_steps(spread_steps(self.steps) if self.at is None else self.at, self.steps)
         shown_levels = sorted({*at, *picked(self.steps, min(self.levels, self.steps))})
         if self.dry_run:
-            return self.estimate(len(words), len(at), len(shown_levels), memory)
+            return self.estimate(len(words), len(at), len(shown_levels))
         sdxl = self.load()
         probes = self.probes(sdxl.latent)
         out = None if self.out is None else make_folder(self.out)
@@ -400,24 +341,17 @@ class SdxlLocality(OnPrompt):
         )
         say(f"Figures, locality.npz and locality.json are in {out}.")
 
-    def estimate(self, words: int, levels: int, word_levels: int, memory: int) -> None:
-        cost = pass_cost(self.model, self.dtype, size=self.height_width, checkpoint=self.checkpoint)
+    def estimate(self, words: int, levels: int, word_levels: int) -> None:
+        options: Any = {"size": self.height_width, "checkpoint": self.checkpoint}
+        cost = pass_cost(self.model, self.dtype, gradients=True, **options)
         probes = len(PROBES) if self.probe is None else len(self.probe.split())
-        bill = locality_bill(
-            cost,
-            seeds=len(self.all_seeds),
-            steps=self.steps,
-            guidance=self.guidance,
-            levels=levels,
-            probes=probes,
-            words=words,
-            word_levels=word_levels,
-            ways=1,
-            batch=self.batch,
-            rows=self.batch,
-            memory=memory,
-        )
-        self.say_bill(bill, cost)
+        forward = {
+            "sampling": sampling_passes(self.seeds, self.steps, self.guidance),
+            "gradients, forward": levels * (self.seeds + 3),  # three find out what fits into memory
+            "words": word_levels * self.seeds * (1 + words),
+        }
+        backward = {"gradients, backward": levels * self.seeds * probes * LATENT_CHANNELS}
+        self.say_estimate(estimate(cost, forward, backward), cost)
 
 
 @dataclass(frozen=True)
@@ -471,21 +405,13 @@ class SdxlWords(OnPrompt):
         say(f"Figures, words.npz and words.json are in {out}.")
 
     def estimate(self, words: int) -> None:
-        cost = pass_cost(self.model, self.dtype, size=self.height_width, gradients=False)
-        bill = locality_bill(
-            cost,
-            seeds=len(self.all_seeds),
-            steps=self.steps,
-            guidance=self.guidance,
-            levels=0,
-            probes=0,
-            words=words,
-            word_levels=min(self.levels, self.steps),
-            ways=len(WAYS),
-            batch=self.batch,
-            rows=self.batch,
-        )
-        self.say_bill(bill, cost)
+        cost = pass_cost(self.model, self.dtype, size=self.height_width)
+        levels = min(self.levels, self.steps)
+        forward = {
+            "sampling": sampling_passes(self.seeds, self.steps, self.guidance),
+            "words": levels * self.seeds * (1 + words) * len(WAYS),
+        }
+        self.say_estimate(estimate(cost, forward), cost)
 
 
 def pixel_table(pixel: PixelInfluence) -> Table:
@@ -536,11 +462,11 @@ class SdxlFeatures(OnModel):
     prompts: str = "one,own,crossed,paper"
     """Sets of prompts: one, own, crossed (24 concepts, see docs/text-to-image.md), paper (8, and composites), or JSON files."""
     site: str = "block"
-    """Where to listen: block (hidden state after the FFN), ff, attn2, maps (one token's attention), or several."""
+    """What to record: block (hidden state after the FFN), ff, attn2, maps (one token's attention), or several."""
     layers: str = "*"
     """Which transformer blocks, by patterns such as mid* or down_blocks.2.*,up_blocks.0.*"""
     at: str = "1"
-    """Sampling steps to listen at, counted from 1, the noisiest."""
+    """Sampling steps to record at, counted from 1, the noisiest."""
     null: int = 3
     """Untrained networks for the band (0 for none)."""
     null_text: bool = False
@@ -561,34 +487,33 @@ class SdxlFeatures(OnModel):
         out = None if self.out is None else make_folder(self.out)
         todo = [(name, concepts, plan) for name, concepts in requested.items() for plan in plans]
         studies, tables = [], []
-        with progress(
-            "listening", sum(stages(sdxl, concepts, plan) for _, concepts, plan in todo)
-        ) as advance:
+        with progress("recording", sum(stages(concepts, plan) for _, concepts, plan in todo)) as advance:
             for name, concepts, plan in todo:
-                found = study(sdxl, concepts, plan, advance=advance)
+                found = text_features(sdxl, concepts, plan, advance=advance)
                 label = f"{label_of(name)}-{plan.site}"
-                studies.append(study_record(name, plan, found))
-                tables += [feature_table(found, level, label) for level in found.levels]
+                about = {"prompts": name, "site": plan.site, "resamples": plan.resamples}
+                studies.append(about | found.to_dict())
+                tables += [found.table(number, label) for number in range(len(plan.at))]
                 if out:
-                    self.draw(out, label, sdxl, found, plan)
+                    self.draw(out, label, sdxl, found)
         record = (
             self.header(sdxl) | self.requested() | {"studies": studies, "provenance": provenance(sdxl.device)}
         )
         publish(rounded(record), self.json, out and out / "features.json", *tables)
 
     def sites(self) -> list[Site]:
-        known: dict[str, Site] = {site: site for site in SITES}  # type: ignore[misc]
+        known: dict[str, Site] = {site: site for site in SITES}
         names = self.site.split(",")
         for name in names:
             if name not in known:
-                raise UserError(f"One can listen at {', '.join(SITES)}, not at `{name}`.")
+                raise UserError(f"Features can be recorded at {', '.join(SITES)}, not at `{name}`.")
         return [known[name] for name in names]
 
-    def plan(self, site: Site, first: bool) -> DisentangleConfig:
+    def plan(self, site: Site, first: bool) -> TextFeatureConfig:
         """Outputs are the same for all sites, so the first one looks at them."""
         if self.null < 0:
             raise UserError(f"There cannot be {self.null} untrained networks.")
-        return DisentangleConfig(
+        return TextFeatureConfig(
             site=site,
             layers=tuple(self.layers.split(",")),
             steps=self.steps,
@@ -614,17 +539,15 @@ class SdxlFeatures(OnModel):
             "baseline": "the empty prompt on the same noise",
         }
 
-    def draw(
-        self, out: Path, label: str, sdxl: Sdxl, found: DisentangleResult, plan: DisentangleConfig
-    ) -> None:
+    def draw(self, out: Path, label: str, sdxl: Sdxl, found: TextFeatureResult) -> None:
         model = Path(self.model).name
-        for level in found.levels:
-            name = f"{label}-step{level.step + 1:02d}"
-            title = f"{model}: {label}, $\\sigma$ = {level.sigma:.3g}, {len(plan.seeds)} seeds"
-            save_figure(figure_features(found, level, title), out / f"features-{name}.png")
-            save_figure(figure_layers(found, level, title), out / f"layers-{name}.png")
-            if level.spaces[0].composites:
-                save_figure(figure_composites(level, title), out / f"composites-{name}.png")
+        for number, (step, sigma) in enumerate(zip(found.steps, found.blocks.sigmas)):
+            name = f"{label}-step{step + 1:02d}"
+            title = f"{model}: {label}, $\\sigma$ = {sigma:.3g}, {self.seeds} seeds"
+            save_figure(figure_features(found, number, title), out / f"features-{name}.png")
+            save_figure(figure_layers(found, number, title), out / f"layers-{name}.png")
+            if fitting_composites(found.concepts):
+                save_figure(figure_composites(found, number, title), out / f"composites-{name}.png")
         if found.images is not None:
             several = {
                 (composite.prompt,): composite.name for composite in fitting_composites(found.concepts)
@@ -639,42 +562,28 @@ class SdxlFeatures(OnModel):
             | self.requested()
             | {"concepts": [asdict(concept) for concept in found.concepts]}
         )
-        save_arrays(out / f"features-{label}.npz", header, **matrices_of(found))
+        save_arrays(out / f"features-{label}.npz", header, **found.arrays())
         say(f"Figures and features-{label}.npz are in {out}.")
 
-    def estimate(self, requested: Sequence[Sequence[Concept]], plans: Sequence[DisentangleConfig]) -> None:
-        sites = [plan.site for plan in plans]
-        cost = pass_cost(
-            self.model,
-            self.dtype,
-            size=self.height_width,
-            sites=sites,
-            layers=plans[0].layers,
-            gradients=False,
-        )
-        bills = [self.bill(concepts, plan, cost) for concepts in requested for plan in plans]
-        self.say_bill(
-            added(bills), cost, f"{len(requested)} sets of prompts, listening at {', '.join(sites)}"
-        )
-
-    def bill(self, concepts: Sequence[Concept], plan: DisentangleConfig, cost: PassCost) -> Bill:
-        """Of one set of prompts at one site."""
-        rows = rows_for(concepts, fitting_composites(concepts), plan.site)
-        return features_bill(
-            cost,
-            site=plan.site,
-            rows=len(rows),
-            prompts=len({row.prompts for row in rows}),
-            seeds=len(plan.seeds),
-            steps=plan.steps,
-            at=plan.at,
-            guidance=plan.guidance,
-            null=plan.null,
-            outputs=plan.outputs,
-            memory=plan.memory,
-            batch=plan.batch,
-            element=torch.empty(0, dtype=self.dtype).element_size(),
-        )
+    def estimate(self, requested: Sequence[Sequence[Concept]], plans: Sequence[TextFeatureConfig]) -> None:
+        whole = Estimate({}, 0)
+        for plan in plans:
+            options: Any = {"size": self.height_width, "site": plan.site, "layers": plan.layers}
+            cost = pass_cost(self.model, self.dtype, **options)
+            for concepts in requested:
+                rows = rows_for(concepts, fitting_composites(concepts), plan.site)
+                samples = len({row.prompts for row in rows}) * self.seeds
+                images = len(rows) * self.seeds
+                recorded = len(list(by_memory(cost.features, images, plan.memory))) * len(plan.at) * images
+                steps = self.steps if plan.outputs else max(plan.at)
+                forward = {
+                    "sampling": sampling_passes(samples, steps, self.guidance),
+                    "recording": recorded,
+                    "recording, untrained": recorded * self.null,
+                }
+                whole += estimate(cost, forward)
+        sites = ", ".join(plan.site for plan in plans)
+        self.say_estimate(whole, cost, f"{len(requested)} sets of prompts, recording {sites}")
 
 
 def label_of(prompts: str) -> str:
@@ -688,92 +597,3 @@ def check_labels(requested: Iterable[str]) -> None:
             raise UserError(
                 f"Two sets of prompts are called `{label}`, and so would their files be; rename one."
             )
-
-
-def study_record(name: str, plan: DisentangleConfig, found: DisentangleResult) -> dict[str, Any]:
-    """Numbers of one set of prompts at one site; matrices are in the .npz file."""
-    return {
-        "prompts": name,
-        "site": plan.site,
-        "concepts": [asdict(concept) for concept in found.concepts],
-        "levels": [
-            {
-                "step": level.step + 1,
-                "sigma": level.sigma,
-                "positions": [
-                    position_record(position, spaces)
-                    for position, spaces in by_position(level.spaces).items()
-                ],
-                "layers": [without_matrix(space.record()) for space in level.spaces],
-            }
-            for level in found.levels
-        ],
-        "outputs": [without_matrix(space.record()) for space in found.outputs],
-        "resamples": plan.resamples,
-    }
-
-
-def without_matrix(record: dict[str, Any]) -> dict[str, Any]:
-    """A record that fits on a screen."""
-    kept = {key: value for key, value in record.items() if key not in ("matrix", "lengths")}
-    return kept | {"centered": {key: record["centered"][key] for key in ("within", "between", "gap", "p")}}
-
-
-def position_record(position: str, spaces: Sequence[Space]) -> dict[str, Any]:
-    """Means over the layers of one part of the network, and its best layer."""
-    best = max(spaces, key=lambda space: np.nan_to_num(space.found.ratio, nan=-np.inf))
-    names = ("within", "between", "ratio", "gap")
-    means = {
-        name: known(float(np.nanmean([getattr(space.found, name) for space in spaces]))) for name in names
-    }
-    above = [
-        band.clears(space.found.ratio) == "above" for space in spaces if (band := space.null.get("ratio"))
-    ]
-    return {
-        "position": position,
-        "layers": len(spaces),
-        **means,
-        "largest_ratio": {"layer": best.name, "ratio": known(best.found.ratio)},
-        "layers_above_null": sum(above) if above else None,
-    }
-
-
-def feature_table(found: DisentangleResult, level: Level, label: str) -> Table:
-    """A row per part of the network and per output."""
-    title = f"{label}, step {level.step + 1}, sigma {level.sigma:.3g}"
-    table = Table(
-        "position", "within", "between", "ratio", "gap", "centered gap", "p", "untrained ratio", title=title
-    )
-    for position, spaces in by_position([*level.spaces, *found.outputs]).items():
-        means = [
-            np.nanmean([getattr(space.found, name) for space in spaces])
-            for name in ("within", "between", "ratio", "gap")
-        ]
-        centered = np.nanmean([space.centered.gap for space in spaces])
-        ps = [space.found.p for space in spaces]
-        table.add_row(
-            position if len(spaces) == 1 else f"{position} ({len(spaces)} layers)",
-            *(f"{mean:.3f}" for mean in means),
-            f"{centered:.3f}",
-            f"{min(ps):.3f}" if len(ps) == 1 else f"{min(ps):.3f} to {max(ps):.3f}",
-            null_words(spaces),
-        )
-    return table
-
-
-def null_words(spaces: Sequence[Space]) -> str:
-    """The untrained networks' ratios over the layers of a position."""
-    bands = [band for space in spaces if (band := space.null.get("ratio"))]
-    return "-" if not bands else f"{min(b.low for b in bands):.3f} to {max(b.high for b in bands):.3f}"
-
-
-def matrices_of(found: DisentangleResult) -> dict[str, Any]:
-    """(layers, C, C) for every level and for the outputs, and their names in order."""
-    arrays: dict[str, Any] = {}
-    groups = {f"step{level.step + 1}": level.spaces for level in found.levels} | {"outputs": found.outputs}
-    for name, spaces in groups.items():
-        if spaces:
-            arrays[f"{name}_cosines"] = torch.stack([space.found.matrix for space in spaces])
-            arrays[f"{name}_centred"] = torch.stack([space.centered.matrix for space in spaces])
-            arrays[f"{name}_names"] = [space.name for space in spaces]
-    return arrays

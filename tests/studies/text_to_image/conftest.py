@@ -14,7 +14,7 @@ WORDS = ["a", "photograph", "of", "horse", "dog", "cat", "left", "right", "big",
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
     """The tiny pipeline on disk."""
-    from tessera.studies.text_to_image.build import tiny_sdxl
+    from tiny_pipeline import tiny_sdxl
 
     return tiny_sdxl(tmp_path_factory.mktemp("sdxl") / "tiny")
 
@@ -30,8 +30,8 @@ def sdxl(folder):
 @pytest.fixture(scope="session")
 def deep():
     """All 70 blocks, at an eighth of the tiny latent's area."""
-    from tessera.studies.text_to_image.build import DEEP, make_pipeline
     from tessera.studies.text_to_image.pipeline import Sdxl
+    from tiny_pipeline import DEEP, make_pipeline
 
     return Sdxl(make_pipeline(DEEP, WORDS, seed=0), "deep", (64, 64))
 

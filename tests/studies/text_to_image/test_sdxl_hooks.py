@@ -1,11 +1,14 @@
-"""Listening changes nothing, leaves nothing behind, and hears what is there."""
+"""Recording inside a pipeline's UNet: hidden states and attention maps, without a trace afterwards."""
 
 import pytest
 import torch
 
+from tessera.analysis.recording import record
 from tessera.errors import UserError
-from tessera.studies.text_to_image.hooks import blocks_of, chosen_blocks, listen, recording, short_name
+from tessera.studies.text_to_image.blocks import block_hooks, block_of, blocks_of, short_name
 from tessera.studies.text_to_image.prompts import IMAGE
+
+MID = "mid_block.attentions.0.transformer_blocks.0"
 
 
 @pytest.fixture
@@ -22,18 +25,23 @@ def prompt(sdxl, latents):
 
 
 def traces(sdxl):
-    """Everything a listener could leave behind."""
-    hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in sdxl.unet.modules()]
-    return hooks, [id(block.attn2.processor) for block in blocks_of(sdxl.unet).values()]
+    """Everything a recording could leave behind."""
+    modules = dict(sdxl.unet.named_modules())
+    hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in modules.values()]
+    return hooks, [id(modules[f"{name}.attn2"].processor) for name in blocks_of(sdxl.unet)]
 
 
-def test_blocks_are_named_in_the_order_in_which_they_run(sdxl, prompt):
-    called = []
-    blocks = blocks_of(sdxl.unet)
-    with recording(blocks, "block", lambda name, h: called.append(name)):
+def recording(sdxl, site="block", layers="*", **options):
+    return record(sdxl.plain, block_hooks(sdxl.unet, site, layers), **options)
+
+
+def test_blocks_are_recorded_in_the_order_in_which_they_run(sdxl, prompt):
+    with recording(sdxl) as activations:
         prompt()
-    assert called == list(blocks) and len(called) == 17
-    assert [short_name(name) for name in called[:8:7]] == ["down1 0.0", "mid 0.1"]
+    positions = [name.partition("_")[0] for name in activations]
+    assert positions == sorted(positions, key=["down", "mid", "up"].index) and len(positions) == 17
+    names = list(activations)
+    assert [short_name(name) for name in names[:8:7]] == ["down1 0.0", "mid 0.1"]
 
 
 def test_the_deep_pipeline_has_all_70_blocks(deep):
@@ -50,20 +58,21 @@ def test_the_deep_pipeline_has_all_70_blocks(deep):
 
 @pytest.mark.parametrize("site", ["block", "ff", "attn2"])
 def test_hooks_leave_the_output_bit_equal(sdxl, prompt, site):
-    before, seen_before = prompt(), traces(sdxl)
-    with listen(sdxl, site) as seen:
+    before, traces_before = prompt(), traces(sdxl)
+    with recording(sdxl, site) as activations:
         during = prompt()
-    assert torch.equal(before, during) and traces(sdxl) == seen_before
-    assert len(seen) == 17 and seen["mid_block.attentions.0.transformer_blocks.0"].shape == (16, 32)
+    assert torch.equal(before, during) and traces(sdxl) == traces_before
+    (own,) = [name for name in activations if block_of(name) == MID]
+    assert len(activations) == 17 and activations[own].shape == (16, 32)
 
 
 def test_maps_hardly_change_the_output_and_are_gone_afterwards(sdxl, prompt):
-    before, seen_before = prompt(), traces(sdxl)
-    with listen(sdxl, "maps", keep="rows") as seen:
+    before, traces_before = prompt(), traces(sdxl)
+    with recording(sdxl, "maps", keep="rows") as maps:
         during = prompt()
     assert (before - during).abs().max() < 1e-4
-    assert torch.equal(prompt(), before) and traces(sdxl) == seen_before
-    for shares in seen.values():
+    assert torch.equal(prompt(), before) and traces(sdxl) == traces_before
+    for shares in maps.values():
         assert shares.shape[2] == 77 and (shares.sum(-1) - 1).abs().max() < 1e-5
 
 
@@ -72,9 +81,9 @@ def test_the_same_holds_for_all_70_blocks(deep):
     before = traces(deep)
     with torch.no_grad():
         plain = deep.plain(x, torch.tensor(5.0), cond)
-        with listen(deep, "block") as states:
+        with recording(deep) as states:
             assert torch.equal(deep.plain(x, torch.tensor(5.0), cond), plain)
-        with listen(deep, "maps", keep="rows") as maps:
+        with recording(deep, "maps", keep="rows") as maps:
             deep.plain(x, torch.tensor(5.0), cond)
     assert len(states) == len(maps) == 70 and traces(deep) == before
     assert all((shares.sum(-1) - 1).abs().max() < 1e-5 for shares in maps.values())
@@ -84,27 +93,13 @@ def test_the_same_holds_for_all_70_blocks(deep):
 @pytest.mark.parametrize("site", ["block", "maps"])
 def test_nothing_is_left_behind_by_an_exception(sdxl, site):
     before = traces(sdxl)
-    with pytest.raises(ZeroDivisionError), listen(sdxl, site, sigmas=[1.0]):
+    with pytest.raises(ZeroDivisionError), recording(sdxl, site, sigmas=[1.0]):
         raise ZeroDivisionError
     assert traces(sdxl) == before
 
 
-def test_a_token_gives_its_own_column(sdxl, prompt):
-    with listen(sdxl, "maps", "mid*", keep="rows") as whole:
-        prompt()
-    with listen(sdxl, "maps", "mid*", keep="rows", tokens=[5, 2]) as own:
-        prompt()
-    with listen(sdxl, "maps", "mid*", keep="rows", tokens=5) as one:
-        prompt()
-    for name, shares in whole.items():
-        assert torch.equal(own[name], torch.stack([shares[0, :, 5], shares[1, :, 2]]))
-        assert torch.equal(one[name], shares[..., 5])
-    with pytest.raises(UserError, match="3 tokens for 2 latents"), listen(sdxl, "maps", tokens=[1, 2, 3]):
-        prompt()
-
-
 def test_a_running_mean_is_the_mean_of_all_rows(sdxl, prompt):
-    with listen(sdxl, "block", "up*") as mean, listen(sdxl, "block", "up*", keep="rows") as rows:
+    with recording(sdxl, layers="up*") as mean, recording(sdxl, layers="up*", keep="rows") as rows:
         prompt()
         prompt()
     for name in mean:
@@ -113,31 +108,32 @@ def test_a_running_mean_is_the_mean_of_all_rows(sdxl, prompt):
 
 
 def test_a_block_is_its_feed_forward_term_upon_what_came_before(sdxl, prompt):
-    """Post-FFN means with the residual; `ff` alone is another object."""
-    with (
-        listen(sdxl, "block", "mid*", keep="rows") as block,
-        listen(sdxl, "ff", "mid*", keep="rows") as term,
-    ):
+    """Post-FFN means with the residual; `ff` alone is something else."""
+    with record(sdxl.plain, [MID, f"{MID}.ff"], keep="rows") as rows:
         prompt()
-    name = next(iter(block))
-    before = block[name] - term[name]
-    norm, ff = (getattr(chosen_blocks(sdxl.unet, name)[name], part) for part in ("norm3", "ff"))
+    before = rows[MID] - rows[f"{MID}.ff"]
+    block = sdxl.unet.get_submodule(MID)
     with torch.no_grad():
-        assert (ff(norm(before)) - term[name]).abs().max() < 1e-4
-    assert (block[name] - term[name]).abs().max() > 1e-2
+        assert (block.ff(block.norm3(before)) - rows[f"{MID}.ff"]).abs().max() < 1e-4
+    assert before.abs().max() > 1e-2
 
 
-def test_noise_levels_choose_the_passes_of_a_whole_way(sdxl):
+def test_noise_levels_choose_the_passes_of_a_trajectory(sdxl):
     levels = sdxl.sigmas(4)
-    with listen(sdxl, "block", "mid*", sigmas=[float(levels[1])], keep="rows") as one:
-        kept = sdxl.trajectory(sdxl.conditioner("a cat"), steps=4, guidance=1.0, keep=(1, 4))
-    with listen(sdxl, "block", "mid*", keep="rows") as direct, torch.no_grad():
-        sdxl.plain(kept.x[0], levels[1], sdxl.conditioner("a cat"))
+    with recording(sdxl, layers="mid*", sigmas=[float(levels[1])], keep="rows") as one:
+        trajectory = sdxl.trajectory(sdxl.conditioner("a cat"), steps=4, guidance=1.0, keep=(1, 4))
+    with recording(sdxl, layers="mid*", keep="rows") as direct, torch.no_grad():
+        sdxl.plain(trajectory.x[0], levels[1], sdxl.conditioner("a cat"))
     assert all(torch.equal(one[name], direct[name]) for name in direct)
 
 
-def test_the_told_half_of_a_guided_pipeline(sdxl):
-    def run():
+def test_the_conditional_half_of_a_guided_pipeline(sdxl):
+    """A pipeline called the usual way passes [unconditional, conditional] at every step."""
+
+    def conditional(rows):
+        return rows.chunk(2)[1].clone()
+
+    with recording(sdxl, layers="mid*", keep=conditional) as passes:
         sdxl.pipe(
             "a cat",
             num_inference_steps=2,
@@ -145,24 +141,18 @@ def test_the_told_half_of_a_guided_pipeline(sdxl):
             generator=torch.Generator().manual_seed(0),
             output_type="latent",
         )
-
     first = float(sdxl.sigmas(2)[0])
-    with listen(sdxl, "block", "mid*", keep="rows", half="conditional", sigmas=[first]) as told:
-        run()
-    with listen(sdxl, "block", "mid*", keep="rows") as direct, torch.no_grad():
+    with recording(sdxl, layers="mid*", keep="rows") as direct, torch.no_grad():
         sdxl.plain(sdxl.start([0], 2), torch.tensor(first), sdxl.conditioner("a cat"))
     for name in direct:
-        assert told[name].shape[0] == 1 and (told[name] - direct[name]).abs().max() < 1e-4
+        assert len(passes[name]) == 2 and (passes[name][0] - direct[name]).abs().max() < 1e-4
 
 
-def test_a_pattern_that_fits_nothing_is_told_near_names(sdxl):
+def test_a_pattern_that_fits_nothing_lists_near_names(sdxl):
     with pytest.raises(UserError, match=r"called `middle\*`; near are .*mid_block"):
-        chosen_blocks(sdxl.unet, "middle*")
-    with (
-        pytest.raises(UserError, match="One can listen at block, ff, attn2, maps, not at `ear`"),
-        listen(sdxl, "ear"),
-    ):
-        pass
+        block_hooks(sdxl.unet, layers="middle*")
+    with pytest.raises(UserError, match="recorded at block, ff, attn2, maps, not at `ear`"):
+        block_hooks(sdxl.unet, "ear")
 
 
 def test_maps_agree_with_attention_map_diffusers(sdxl):
@@ -170,11 +160,11 @@ def test_maps_agree_with_attention_map_diffusers(sdxl):
     options = {"num_inference_steps": 2, "guidance_scale": 5.0, "output_type": "latent"}
     with other.AttentionCapture(sdxl.pipe, relations="image->text", timesteps="all") as capture:
         sdxl.pipe(IMAGE, generator=torch.Generator().manual_seed(0), **options)
-    with listen(sdxl, "maps", keep="rows") as seen:
+    with recording(sdxl, "maps", keep="rows") as maps:
         sdxl.pipe(IMAGE, generator=torch.Generator().manual_seed(0), **options)
     records = capture.compute().records
     assert len(records) == 2 * 17
-    for record in records:
-        name = record.layer_id.removeprefix("unet.").removesuffix(".attn2")
-        ours = seen[name].unflatten(0, (2, 2))[record.step_index]  # (2, H W, tokens)
-        assert (record.data[:, 0] - ours).abs().max() < 1e-6
+    for one in records:
+        name = one.layer_id.removeprefix("unet.")
+        ours = maps[f"{name}.maps"].unflatten(0, (2, 2))[one.step_index]  # (2, H W, tokens)
+        assert (one.data[:, 0] - ours).abs().max() < 1e-6

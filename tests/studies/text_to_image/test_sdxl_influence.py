@@ -5,7 +5,6 @@ import torch
 
 from tessera.analysis.pixel_influence import GradientConfig, Pixel, jacobian, pixel_influence
 from tessera.errors import UserError
-from tessera.studies.text_to_image.build import TINY, make_pipeline
 from tessera.studies.text_to_image.influence import (
     WordInfluence,
     dominant,
@@ -16,6 +15,7 @@ from tessera.studies.text_to_image.influence import (
     word_study,
 )
 from tessera.studies.text_to_image.pipeline import Sdxl
+from tiny_pipeline import TINY, make_pipeline
 
 PROMPT = "a photograph of a horse and a dog"
 LOOP = GradientConfig(method="loop")

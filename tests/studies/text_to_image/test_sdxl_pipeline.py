@@ -9,21 +9,21 @@ from torch import nn
 
 from tessera.errors import UserError
 from tessera.models.contract import Denoiser
-from tessera.studies.text_to_image.build import (
+from tessera.studies.text_to_image.pipeline import Sdxl, load_sdxl
+from tessera.studies.text_to_image.prompts import IMAGE
+from tiny_pipeline import (
     TINY,
     make_encoders,
     make_pipeline,
     make_tokenizers,
-    make_vae,
     tiny_sdxl,
     unet_config,
+    vae_config,
 )
-from tessera.studies.text_to_image.pipeline import Sdxl, load_sdxl
-from tessera.studies.text_to_image.prompts import IMAGE
 
 
 def test_saving_and_loading_changes_no_bit(sdxl):
-    from tessera.studies.text_to_image.build import known_words, texts
+    from tiny_pipeline import known_words, texts
 
     fresh = Sdxl(make_pipeline(TINY, known_words(texts()), seed=0), "memory")
     for mine, theirs in zip(
@@ -156,7 +156,7 @@ def test_images_need_not_be_square(folder):
 
 def stable_diffusion(kind: str):
     """A pipeline of the SD 1.5 sort: one text encoder, no pooled vector."""
-    from diffusers import PNDMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+    from diffusers import AutoencoderKL, PNDMScheduler, StableDiffusionPipeline, UNet2DConditionModel
 
     words = ["a", "cat"]
     tokenizer = make_tokenizers(words)[0]
@@ -165,7 +165,7 @@ def stable_diffusion(kind: str):
         config.pop(key)
     torch.manual_seed(0)
     return StableDiffusionPipeline(
-        vae=make_vae(TINY),
+        vae=AutoencoderKL(**vae_config(TINY)).eval(),
         text_encoder=make_encoders(TINY, tokenizer.get_vocab())[0],
         tokenizer=tokenizer,
         unet=UNet2DConditionModel(**config),

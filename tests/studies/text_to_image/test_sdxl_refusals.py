@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from programs import call_program
 from tessera.cli.main import main
 from tessera.cli.t2i import parse_steps, spread_steps
 
@@ -35,8 +36,8 @@ def test_bad_numbers_are_told_before_the_model_is_looked_for(capsys, verb, words
 def test_a_pipeline_is_not_written_over_a_file(capsys, tmp_path):
     file = tmp_path / "mine.json"
     file.write_text("{}")
-    code, _, said = run(capsys, "tiny", file)
-    assert code == 2 and "is a file" in said and file.read_text() == "{}"
+    assert call_program("tiny_pipeline", file) == 2
+    assert "is a file" in capsys.readouterr().err and file.read_text() == "{}"
 
 
 def test_gradients_are_taken_at_the_first_the_middle_and_the_last_step():

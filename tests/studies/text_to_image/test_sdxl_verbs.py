@@ -8,8 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from programs import call_program
+from tessera.analysis.feature_study import FeatureResult
 from tessera.cli.main import main
-from tessera.cli.t2i import OnModel, position_record
+from tessera.cli.t2i import OnModel
+from tessera.studies.text_to_image.features import TextFeatureResult
 from tessera.studies.text_to_image.prompts import IMAGE, PAPER
 
 
@@ -24,10 +27,10 @@ def run(capsys, *words):
 QUICK = ("--steps", 2, "--seeds", 2, "--device", "cpu", "--json")
 
 
-def test_tiny_writes_a_pipeline(capsys, tmp_path):
-    code, printed, _ = run(capsys, "sdxl", "tiny", tmp_path / "new", "--plant", "--json")
-    record = json.loads(printed)
-    assert code == 0 and record["planted"] and (tmp_path / "new" / "model_index.json").is_file()
+def test_tiny_pipeline_writes_a_pipeline(capsys, tmp_path):
+    assert call_program("tiny_pipeline", tmp_path / "new", "--plant", "--json") == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["planted"] and (tmp_path / "new" / "model_index.json").is_file()
     assert 1e6 < record["bytes"] < 8e6
 
 
@@ -88,7 +91,7 @@ def test_a_dry_run_only_counts(capsys, folder, tmp_path):
     code, printed, _ = run(capsys, "sdxl", "features", folder, *QUICK, *words)
     record = json.loads(printed)
     assert code == 0 and record == json.loads((tmp_path / "dry-run.json").read_text())
-    assert record["passes"]["listening, untrained"] == 2 * record["passes"]["listening"] == 2 * 25 * 2
+    assert record["passes"]["recording, untrained"] == 2 * record["passes"]["recording"] == 2 * 25 * 2
     assert record["minutes"] == pytest.approx(record["pflop"] * 1e15 / 2e12 / 60)
     assert [path.name for path in tmp_path.iterdir()] == ["dry-run.json"]
 
@@ -106,7 +109,10 @@ def test_a_dry_run_only_counts(capsys, folder, tmp_path):
         (("words", "--size", "big"), "is no size"),
         (("words", "--size", "1024x768x3"), "is no size"),
         (("words", "--batch", "0"), "At least one latent at a time"),
-        (("features", "--layers", "middle*"), "No transformer block is called `middle*`; near are mid_block"),
+        (
+            ("features", "--layers", "middle*"),
+            "No hook in this network is called `middle*`; near are mid_block",
+        ),
         (("features", "--site", "ear"), "not at `ear`"),
         (("features", "--prompts", "none"), "no set of prompts `none`"),
     ],
@@ -137,12 +143,12 @@ def test_sets_of_prompts_whose_files_would_have_one_name_are_refused(capsys, fol
 
 
 def test_the_best_layer_is_one_whose_ratio_is_known():
-    def layer(name, ratio):
-        found = SimpleNamespace(within=0.1, between=0.1, ratio=ratio, gap=0.0)
-        return SimpleNamespace(name=name, found=found, null={})
+    def layer(ratio):
+        return SimpleNamespace(raw=SimpleNamespace(within=0.1, between=0.1, ratio=ratio, gap=0.0))
 
-    found = position_record("mid", [layer("a", math.nan), layer("b", 1.5), layer("c", 1.2)])
-    assert found["largest_ratio"] == {"layer": "b", "ratio": 1.5}
+    level = {"mid_a": layer(math.nan), "mid_b": layer(1.5), "mid_c": layer(1.2)}
+    found = TextFeatureResult((), (0,), FeatureResult([1.0], [level], []), {}, None)
+    assert found._position(0, "mid", level)["largest_ratio"] == {"layer": "mid_b", "ratio": 1.5}
 
 
 def test_what_is_no_pipeline_is_told_so(capsys, tmp_path):

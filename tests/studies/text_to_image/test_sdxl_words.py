@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from tessera.errors import UserError
-from tessera.studies.text_to_image.build import known_words, make_tokenizers
 from tessera.studies.text_to_image.prompts import (
     CATEGORIES,
     COMPOSITES,
@@ -13,7 +12,6 @@ from tessera.studies.text_to_image.prompts import (
     PAPER,
     SETS,
     concepts_of,
-    texts,
 )
 from tessera.studies.text_to_image.words import (
     content_words,
@@ -23,6 +21,7 @@ from tessera.studies.text_to_image.words import (
     without_word,
     words_of,
 )
+from tiny_pipeline import known_words, make_tokenizers, texts
 
 TWICE = "a cat, another cat and a dog."
 

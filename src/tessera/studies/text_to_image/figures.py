@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from torch import Tensor
 
-from tessera.analysis.feature_statistics import Disentanglement
+from tessera.analysis.feature_study import Level
 from tessera.analysis.pixel_influence import Pixel
 from tessera.plots.figures import (
     BAND,
@@ -33,12 +33,11 @@ from tessera.plots.figures import (
     sigma_title,
     styled,
 )
-from tessera.studies.text_to_image.disentangle import DisentangleResult, Level, Space
-from tessera.studies.text_to_image.hooks import position_of, short_name
+from tessera.studies.text_to_image.blocks import position_of, short_name
+from tessera.studies.text_to_image.features import TextFeatureResult, mean_of
 from tessera.studies.text_to_image.influence import UNITS, PixelInfluence, Unit, WordInfluence
 from tessera.studies.text_to_image.prompts import Concept
 
-POSITIONS = ("down", "mid", "up", "latent", "pixel")
 COLUMNS = 10  # matrices side by side
 WAY_NAMES = {
     "remove": "taken out of the text",
@@ -187,39 +186,29 @@ def figure_paths(paths: Mapping[str, WordInfluence], title: str) -> Figure:
 
 
 @styled
-def figure_features(found: DisentangleResult, level: Level, title: str) -> Figure:
+def figure_features(result: TextFeatureResult, number: int, title: str) -> Figure:
     """Within and between categories by position, ratio and gap over layers beside untrained networks, and matrices."""
-    positions = by_position([*level.spaces, *found.outputs])
+    positions = result.positions(number)
     below = 10.5 / (len(positions) + 0.6) + 0.5
     figure = Figure(figsize=(11, 4.4 + below))
     top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=[4.4, below])[:, 0]
     left, right = top.subfigures(1, 2, squeeze=False, width_ratios=[1, 1.7])[0]
     draw_bars(left.subplots(), positions)
     ratio, gap = right.subplots(2, 1, sharex=True)
-    draw_layers(ratio, "ratio", level.spaces, found.outputs)
-    draw_layers(gap, "gap", level.spaces, found.outputs)
+    draw_layers(ratio, "ratio", result, number)
+    draw_layers(gap, "gap", result, number)
     ratio.legend(fontsize=7.5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    draw_matrices(bottom, positions, found.concepts)
+    draw_matrices(bottom, positions, result.concepts)
     figure_title(figure, title)
     return figure
 
 
-def by_position(spaces: Sequence[Space]) -> dict[str, list[Space]]:
-    """Layers of the down, middle and up part, and the outputs."""
-    found: dict[str, list[Space]] = {}
-    for space in spaces:
-        found.setdefault(position_of(space.name), []).append(space)
-    return {position: found[position] for position in POSITIONS if position in found}
-
-
-def draw_bars(ax: Axes, positions: Mapping[str, Sequence[Space]]) -> None:
+def draw_bars(ax: Axes, positions: Mapping[str, Level]) -> None:
     """Means over the layers of a position."""
-    for number, spaces in enumerate(positions.values()):
+    for number, level in enumerate(positions.values()):
         for shift, name, color in ((-0.2, "within", WITHIN), (0.2, "between", BETWEEN)):
-            value = float(np.nanmean([getattr(space.found, name) for space in spaces]))
-            ax.bar(
-                number + shift, value, 0.36, color=color, label=f"{name} categories" if number == 0 else None
-            )
+            value, label = mean_of(level, name), f"{name} categories" if number == 0 else None
+            ax.bar(number + shift, value, 0.36, color=color, label=label)
             ax.text(number + shift, value, f"{value:.2f}", ha="center", va="bottom", fontsize=7)
     ax.set_xticks(range(len(positions)), list(positions))
     ax.set(ylabel="mean cosine similarity")
@@ -232,26 +221,25 @@ def draw_bars(ax: Axes, positions: Mapping[str, Sequence[Space]]) -> None:
 MEASURE_NAMES = {"ratio": "within / between", "gap": "within - between"}
 
 
-def draw_layers(ax: Axes, name: str, layers: Sequence[Space], outputs: Sequence[Space]) -> None:
-    """A measure of every layer with its interval, over the band of networks that learned nothing."""
-    position = np.arange(len(layers))
-    values = np.array([getattr(space.found, name) for space in layers])
-    bands = [space.null.get(name) for space in layers]
+def draw_layers(ax: Axes, name: str, result: TextFeatureResult, number: int) -> None:
+    """A measure of every layer with its interval, over the band of untrained networks."""
+    level, origin = result.blocks.learned[number], 1 if name == "ratio" else 0
+    position = np.arange(len(level))
+    values = np.array([getattr(found.raw, name) for found in level.values()])
+    bands = [result.band(number, hook, name) for hook in level]
     if any(band is not None for band in bands):
         low, high = ([math.nan if b is None else getattr(b, end) for b in bands] for end in ("low", "high"))
         ax.fill_between(position, low, high, color=BAND, lw=0, step="mid", label="untrained")
-    ends = [space.found.intervals.get(name) or (math.nan, math.nan) for space in layers]
+    ends = [found.raw.intervals.get(name) or (math.nan, math.nan) for found in level.values()]
     ax.fill_between(position, *np.array(ends).T, color=INTERVAL, alpha=0.7, lw=0, label="95%, seeds")
     ax.plot(position, values, color=LEARNED, lw=1.4, marker="o", ms=2.6, label="layer by layer")
-    for number, space in enumerate(outputs):
-        color = condition_color(number + 1)
-        ax.axhline(getattr(space.found, name), color=color, lw=1.1, ls=(0, (4, 2)), label=space.name)
-    ax.axhline(1 if name == "ratio" else 0, color=QUIET, lw=0.8)
-    mark_positions(ax, [position_of(space.name) for space in layers])
-    ax.set(ylabel=MEASURE_NAMES[name], xlim=(-0.5, len(layers) - 0.5))
-    ax.set_ylim(
-        *limits(values, [getattr(space.found, name) for space in outputs], 1 if name == "ratio" else 0)
-    )
+    outputs = [getattr(found.raw, name) for found in result.outputs.values()]
+    for count, (output, value) in enumerate(zip(result.outputs, outputs), 1):
+        ax.axhline(value, color=condition_color(count), lw=1.1, ls=(0, (4, 2)), label=output)
+    ax.axhline(origin, color=QUIET, lw=0.8)
+    mark_positions(ax, [position_of(hook) for hook in level])
+    ax.set(ylabel=MEASURE_NAMES[name], xlim=(-0.5, len(level) - 0.5))
+    ax.set_ylim(*limits(values, outputs, origin))
     ax.grid(False, axis="x")
 
 
@@ -272,15 +260,14 @@ def mark_positions(ax: Axes, names: Sequence[str]) -> None:
     ax.tick_params(axis="x", length=0)
 
 
-def draw_matrices(part, positions: Mapping[str, Sequence[Space]], concepts: Sequence[Concept]) -> None:
+def draw_matrices(part, positions: Mapping[str, Level], concepts: Sequence[Concept]) -> None:
     """Cosines of all concepts, mean over the layers of each position."""
     axes = part.subplots(1, len(positions), squeeze=False)
-    for number, (position, spaces) in enumerate(positions.items()):
+    for number, (position, level) in enumerate(positions.items()):
         ax = axes[0, number]
-        framed_cosines(ax, torch.stack([space.found.matrix for space in spaces]).nanmean(0), concepts)
-        ax.set_title(
-            position if len(spaces) == 1 else f"{position}, mean of {len(spaces)} layers", fontsize=8
-        )
+        framed_cosines(ax, torch.stack([found.raw.matrix for found in level.values()]).nanmean(0), concepts)
+        title = position if len(level) == 1 else f"{position}, mean of {len(level)} layers"
+        ax.set_title(title, fontsize=8)
         if number == 0:
             ax.set_yticks(range(len(concepts)), [concept.name for concept in concepts], fontsize=6)
             ax.tick_params(axis="y", length=0)
@@ -304,51 +291,43 @@ def runs(names: Sequence[str]) -> list[tuple[int, int]]:
 
 
 @styled
-def figure_layers(found: DisentangleResult, level: Level, title: str, columns: int = COLUMNS) -> Figure:
+def figure_layers(result: TextFeatureResult, number: int, title: str, columns: int = COLUMNS) -> Figure:
     """The matrix of every layer, in the order in which they run, with its ratio."""
-    rows = math.ceil(len(level.spaces) / columns)
-    wide = min(columns, len(level.spaces))
+    level = result.blocks.learned[number]
+    wide = min(columns, len(level))
+    rows = math.ceil(len(level) / wide)
     figure = Figure(figsize=(1.12 * wide + 1.0, 1.3 * rows + 0.8))
     axes = figure.subplots(rows, wide, squeeze=False)
-    for ax in axes.flat:
+    for ax in axes.flat[len(level) :]:
         ax.set_axis_off()
-    for ax, space in zip(axes.flat, level.spaces):
-        ax.set_axis_on()
-        framed_cosines(ax, space.found.matrix, found.concepts)
-        ax.set_title(f"{short_name(space.name)}:  {ratio_words(space.found)}", fontsize=6.5, loc="center")
+    for ax, (name, found) in zip(axes.flat, level.items()):
+        framed_cosines(ax, found.raw.matrix, result.concepts)
+        ratio = f"{found.raw.ratio:.2f}" if math.isfinite(found.raw.ratio) else "-"
+        ax.set_title(f"{short_name(name)}:  {ratio}", fontsize=6.5, loc="center")
     cosine_bar(figure, axes)
-    categories = ", ".join(dict.fromkeys(concept.category for concept in found.concepts))
+    categories = ", ".join(dict.fromkeys(concept.category for concept in result.concepts))
     figure.supxlabel(f"framed: {categories}; above each: within / between", fontsize=7, color=QUIET)
     figure_title(figure, title)
     return figure
 
 
-def ratio_words(found: Disentanglement) -> str:
-    return f"{found.ratio:.2f}" if math.isfinite(found.ratio) else "-"
-
-
 @styled
-def figure_composites(level: Level, title: str) -> Figure:
+def figure_composites(result: TextFeatureResult, number: int, title: str) -> Figure:
     """Is a concept inside a composite prompt the concept it is alone? Layer by layer, beside absent concepts."""
-    records = level.spaces[0].composites
-    columns = 4
+    level = result.blocks.learned[number]
+    records = next(iter(level.values())).composites
+    columns = min(4, len(records))
     rows = math.ceil(len(records) / columns)
-    figure = Figure(figsize=(2.6 * min(columns, len(records)) + 0.4, 1.9 * rows + 0.9))
-    axes = figure.subplots(rows, min(columns, len(records)), squeeze=False, sharey=True)
-    names = [position_of(space.name) for space in level.spaces]
+    figure = Figure(figsize=(2.6 * columns + 0.4, 1.9 * rows + 0.9))
+    axes = figure.subplots(rows, columns, squeeze=False, sharey=True)
     for ax in axes.flat[len(records) :]:
         ax.set_axis_off()
-    for number, (ax, record) in enumerate(zip(axes.flat, records)):
+    for index, (ax, record) in enumerate(zip(axes.flat, records)):
         for key, color in (("cosine", LEARNED), ("cosine_with_others", QUIET)):
-            values = [space.composites[number][key] for space in level.spaces]
-            ax.plot(
-                [math.nan if value is None else value for value in values],
-                color=color,
-                lw=1.4,
-                marker="o",
-                ms=2,
-            )
-        mark_positions(ax, names)
+            values = [found.composites[index][key] for found in level.values()]
+            known = [math.nan if value is None else value for value in values]
+            ax.plot(known, color=color, lw=1.4, marker="o", ms=2)
+        mark_positions(ax, [position_of(hook) for hook in level])
         ax.set_title(f"{record['concept']} in {record['composite']}", fontsize=7.5)
         ax.grid(False, axis="x")
         ax.set_ylim(-1.05, 1.05)

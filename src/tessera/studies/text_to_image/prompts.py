@@ -146,10 +146,3 @@ def checked(concepts: Sequence[Concept], where: str) -> tuple[Concept, ...]:
     if not 1 < len(set(categories)) < len(categories):
         raise UserError(f"{where} needs two or more categories, one of them with two concepts.")
     return tuple(concepts)
-
-
-def texts() -> list[str]:
-    """Every prompt that comes with Tessera."""
-    concepts = [concept for name in SETS for concept in concepts_of(name)]
-    several = [prompt for concept in concepts for prompt in concept.prompts]
-    return [IMAGE, *several, *(composite.prompt for composite in COMPOSITES)]

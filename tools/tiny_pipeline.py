@@ -1,22 +1,27 @@
-"""SDXL's architecture at any size, and a whole pipeline of it built without a network connection.
+"""Write a tiny, untrained SDXL pipeline without a network connection; diffusers and `tessera` read it like the real one.
 
-The tiny one, with random weights, is for tests of this package and of programs that use it.
+python tools/tiny_pipeline.py DIR
+
+Its weights are random: it is for tests of this package and of programs that use it.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import tyro
 from torch import nn
 
+from _common import program
+from tessera.console import print_json, say
 from tessera.errors import UserError
 from tessera.files import make_folder
-from tessera.studies.text_to_image.pipeline import Sdxl, need_diffusers, quiet
-from tessera.studies.text_to_image.prompts import texts
+from tessera.studies.text_to_image.pipeline import need_diffusers, quiet
+from tessera.studies.text_to_image.prompts import CATEGORIES, COMPOSITES, IMAGE, SETS, concepts_of
 
 Pair = tuple[str, str]
 START, END = "<|startoftext|>", "<|endoftext|>"
@@ -46,21 +51,6 @@ class Shape:
 
 TINY = Shape()
 DEEP = Shape(channels=(32, 64, 64), depth=(1, 2, 10))  # all 70 transformer blocks
-FULL = Shape(
-    channels=(320, 640, 1280),
-    depth=(1, 2, 10),
-    heads=(5, 10, 20),
-    groups=32,
-    side=128,
-    text=(768, 1280),
-    text_layers=(12, 32),
-    text_heads=(12, 20),
-    sizes=256,
-    vae=(128, 256, 512, 512),
-    vae_groups=32,
-    vae_layers=2,
-)
-
 
 # -- parts -------------------------------------------------------------------------------------------------
 
@@ -118,24 +108,7 @@ def text_config(shape: Shape, which: int, vocabulary: Mapping[str, int]) -> dict
     }
 
 
-def make_unet(config: Mapping[str, Any]) -> nn.Module:
-    need_diffusers()
-    from diffusers import UNet2DConditionModel
-
-    with quiet():
-        return UNet2DConditionModel.from_config(dict(config)).eval().requires_grad_(False)
-
-
-def make_vae(shape: Shape) -> nn.Module:
-    need_diffusers()
-    from diffusers import AutoencoderKL
-
-    vae: Any = AutoencoderKL(**vae_config(shape))
-    return vae.eval().requires_grad_(False)
-
-
 def make_encoders(shape: Shape, vocabulary: Mapping[str, int]) -> list[nn.Module]:
-    need_diffusers()
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
     kinds = (CLIPTextModel, CLIPTextModelWithProjection)
@@ -193,12 +166,20 @@ def known_words(prompts: Sequence[str]) -> list[str]:
 
 
 def make_tokenizers(words: Sequence[str]) -> list[Any]:
-    need_diffusers()
     from transformers import CLIPTokenizer
 
     vocabulary, merges = vocabulary_of(words)
     common: Any = {"vocab": vocabulary, "merges": merges, "model_max_length": LONGEST}
     return [CLIPTokenizer(**common), CLIPTokenizer(**common, pad_token=PAD_2)]
+
+
+def texts() -> list[str]:
+    """Every prompt that comes with Tessera."""
+    prompts = [IMAGE]
+    for name in SETS:
+        for concept in concepts_of(name):
+            prompts += concept.prompts
+    return prompts + [composite.prompt for composite in COMPOSITES]
 
 
 # -- the whole ---------------------------------------------------------------------------------------------
@@ -253,17 +234,18 @@ def make_pipeline(
     """The same in memory."""
     need_diffusers()
     with quiet():
-        from diffusers import StableDiffusionXLPipeline
+        from diffusers import AutoencoderKL, StableDiffusionXLPipeline, UNet2DConditionModel
 
     first, second = make_tokenizers(words)
     with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(seed % 2**64)
         encoders = make_encoders(shape, vocabulary_of(words)[0])
-        unet, vae = make_unet(unet_config(shape)), make_vae(shape)
+        unet = UNet2DConditionModel.from_config(unet_config(shape)).eval().requires_grad_(False)
+        vae: Any = AutoencoderKL(**vae_config(shape))
         if planted:
             plant(encoders, first, planted)
         return StableDiffusionXLPipeline(
-            vae=vae,
+            vae=vae.eval().requires_grad_(False),
             text_encoder=encoders[0],
             text_encoder_2=encoders[1],
             tokenizer=first,
@@ -296,15 +278,32 @@ def plant(encoders: Sequence[nn.Module], tokenizer: Any, planted: Mapping[str, S
                 table[numbers[0]] = center + NOISE * table.std() * torch.randn(table.shape[1])
 
 
-# -- networks that have learned nothing ----------------------------------------------------------------------
+@dataclass(frozen=True)
+class TinyPipeline:
+    """Write a tiny, untrained SDXL pipeline that diffusers and Tessera read like the real one; needs no network."""
+
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR")]
+    """Where to; a new or empty folder."""
+    deep: bool = False
+    """All 70 transformer blocks of SDXL instead of 17."""
+    plant: bool = False
+    """Give the words of one category similar embeddings: the positive control of feature studies."""
+    seed: int = 0
+    """Of the weights."""
+    json: bool = False
+    """Print one JSON object on stdout."""
+
+    def run(self) -> None:
+        shape = DEEP if self.deep else TINY
+        tiny_sdxl(self.folder, shape=shape, seed=self.seed, planted=CATEGORIES if self.plant else None)
+        size = sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
+        record = {"folder": str(self.folder), "bytes": size, "seed": self.seed, "planted": self.plant}
+        if self.json:
+            print_json(record | {"shape": asdict(shape)})
+        say(f"An untrained pipeline of {size / 1e6:.1f} MB is in {self.folder}.")
 
 
-def untrained(sdxl: Sdxl, seed: int, also_text: bool = False) -> Sdxl:
-    """The same pipeline around a UNet with fresh weights, and around fresh text encoders if wanted."""
-    config: Any = sdxl.unet.config
-    here = [sdxl.device] if sdxl.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=here), torch.device(sdxl.device), quiet():
-        torch.manual_seed(seed)
-        unet = make_unet(config).to(sdxl.dtype)
-        fresh = [type(encoder)(encoder.config) for encoder in sdxl.encoders] if also_text else []
-    return sdxl.twin(unet, [encoder.eval().to(sdxl.dtype) for encoder in fresh])
+main = program(TinyPipeline)
+
+if __name__ == "__main__":
+    main()

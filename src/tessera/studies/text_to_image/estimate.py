@@ -1,0 +1,175 @@
+"""What a study would cost before anything is loaded: passes of the UNet, arithmetic, minutes.
+
+The UNet is built without content from its configuration, and `FlopCounterMode` follows one pass of each kind.
+Text encoders and the decoding of latents are small beside it and not counted.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from tessera.analysis.recording import record
+from tessera.errors import UserError
+from tessera.files import read_json
+from tessera.models.text_unet import TextUNet
+from tessera.studies.text_to_image.blocks import Site, block_hooks
+from tessera.studies.text_to_image.pipeline import (
+    INDEX,
+    checked_size,
+    find_pipeline,
+    first_line,
+    need_diffusers,
+    quiet,
+    root_of,
+)
+
+TOKENS, FACTOR = 77, 8  # of CLIP's text encoder; pixels along one side of a latent's cell
+SDXL_NAME = "stabilityai/stable-diffusion-xl-base-1.0"
+SDXL_UNET: dict[str, Any] = {
+    "sample_size": 128,
+    "block_out_channels": (320, 640, 1280),
+    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+    "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+    "transformer_layers_per_block": (1, 2, 10),
+    "attention_head_dim": (5, 10, 20),  # a historical name: it is the number of heads
+    "use_linear_projection": True,
+    "cross_attention_dim": 2048,
+    "addition_embed_type": "text_time",
+    "addition_time_embed_dim": 256,
+    "projection_class_embeddings_input_dim": 2816,
+}
+
+
+@dataclass(frozen=True)
+class PassCost:
+    """Arithmetic of one latent's passes."""
+
+    parameters: int
+    unet_weights: int  # bytes
+    forward_flops: int
+    backward_flops: int = 0  # of one product with the Jacobian; the forward pass is remembered
+    features: dict[str, int] = field(default_factory=dict)  # bytes of one latent's features, by hook
+
+
+def pass_cost(
+    name: str | Path,
+    dtype: torch.dtype = torch.float32,
+    *,
+    size: tuple[int, int] | None = None,
+    site: Site | None = None,
+    layers: str | Sequence[str] = "*",
+    gradients: bool = False,
+    checkpoint: bool = False,
+) -> PassCost:
+    """Follow one forward pass and one with a gradient, on tensors without content."""
+    need_diffusers()
+    from diffusers import UNet2DConditionModel
+
+    config = _unet_config(name)
+    with torch.device("meta"), quiet():
+        unet: Any = UNet2DConditionModel.from_config(config).eval().requires_grad_(False).to(dtype)
+        net = TextUNet(unet, TOKENS)
+        example = _example(net, unet.config, size)
+        with FlopCounterMode(display=False) as forward, torch.no_grad():
+            net(*example)
+        weights = [parameter.numel() for parameter in unet.parameters()]
+        return PassCost(
+            parameters=sum(weights),
+            unet_weights=sum(weights) * dtype.itemsize,
+            forward_flops=forward.get_total_flops(),
+            backward_flops=_backward_flops(net, *example, checkpoint) if gradients else 0,
+            features={} if site is None else _feature_bytes(net, example, site, layers),
+        )
+
+
+def _unet_config(name: str | Path) -> Mapping[str, Any]:
+    """From a folder, from a small file of the hub, or known: SDXL's own needs nothing."""
+    if str(name).partition("@")[0] == SDXL_NAME:
+        return SDXL_UNET
+    where, revision = find_pipeline(name)
+    if (Path(where) / INDEX).is_file():
+        return read_json(Path(where) / "unet" / "config.json")
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return read_json(Path(hf_hub_download(where, "unet/config.json", revision=revision or None)))
+    except Exception as error:  # the hub has a dozen kinds of failure, all of which mean: not available
+        raise UserError(
+            f"Could not fetch the configuration of {name}: {first_line(root_of(error))}"
+        ) from error
+
+
+def _example(net: TextUNet, config: Any, size: tuple[int, int] | None) -> tuple[Tensor, Tensor, Tensor]:
+    """A latent, its time and its condition."""
+    least = 2 ** (len(config.block_out_channels) - 1)
+    height, width = checked_size(size or (config.sample_size * FACTOR,) * 2, FACTOR, least)
+    text, pooled, sizes = net.widths
+    x = torch.zeros(1, config.in_channels, height // FACTOR, width // FACTOR)
+    return x, torch.zeros(1), torch.zeros(1, net.tokens * text + pooled + sizes)
+
+
+def _backward_flops(net: TextUNet, x: Tensor, time: Tensor, cond: Tensor, checkpoint: bool) -> int:
+    x = x.clone().requires_grad_()
+    net.checkpointing = checkpoint
+    with sdpa_kernel(SDPBackend.MATH):  # as `pixel_influence` has it
+        out = net(x, time, cond)
+        with FlopCounterMode(display=False) as backward:
+            torch.autograd.grad(out[:, 0, 0, 0].sum(), x, retain_graph=True)
+    return backward.get_total_flops()
+
+
+def _feature_bytes(net: TextUNet, example: Any, site: Site, layers: str | Sequence[str]) -> dict[str, int]:
+    own = 1 if site != "maps" else TOKENS  # of attention maps one token's is kept
+    hooks = block_hooks(net.unet, site, layers)
+    with record(net, hooks, keep=lambda rows: rows.nbytes // own) as activations, torch.no_grad():
+        net(*example)
+    return {name: sum(sizes) for name, sizes in activations.items()}
+
+
+# -- a whole study -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Passes of a study by kind, and their arithmetic."""
+
+    passes: dict[str, int]
+    flops: int
+
+    def __add__(self, other: "Estimate") -> "Estimate":
+        names = dict.fromkeys([*self.passes, *other.passes])
+        passes = {name: self.passes.get(name, 0) + other.passes.get(name, 0) for name in names}
+        return Estimate(passes, self.flops + other.flops)
+
+    def to_dict(self, tflops: float, cost: PassCost) -> dict[str, Any]:
+        return {
+            "passes": self.passes,
+            "pflop": self.flops / 1e15,
+            "tflops": tflops,
+            "minutes": self.flops / (tflops * 1e12) / 60,
+            "one_pass": {
+                "parameters": cost.parameters,
+                "unet_weights": cost.unet_weights,
+                "forward_flops": cost.forward_flops,
+                "backward_flops": cost.backward_flops,
+            },
+        }
+
+
+def estimate(
+    cost: PassCost, forward: Mapping[str, int], backward: Mapping[str, int] | None = None
+) -> Estimate:
+    """Of so many forward and backward passes of single latents."""
+    backward = backward or {}
+    flops = sum(forward.values()) * cost.forward_flops + sum(backward.values()) * cost.backward_flops
+    return Estimate({**forward, **backward}, flops)
+
+
+def sampling_passes(samples: int, steps: int, guidance: float) -> int:
+    return samples * steps * (2 if guidance > 1 else 1)
