@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from tessera.errors import UserError
-from tessera.models.contract import Denoiser
 from tessera.models.build import denoiser_config, denoiser_from
+from tessera.models.contract import Denoiser
 from tessera.models.edm2 import EDM2, attention
 from tessera.models.flops import flops_per_image
 from tessera.models.magnitude import CHANNELS_BY, FOLDING, normalize_weights, set_weight_norm

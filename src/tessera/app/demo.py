@@ -34,7 +34,7 @@ from tessera.sampling.sample_folder import sample_prompts, save_samples
 from tessera.scenes.sampling import Scenes
 from tessera.scenes.vocabulary import COLORS, LOCATIONS
 from tessera.stats import share_record
-from tessera.training.run_folder import Outcome, RunFolder, train_run
+from tessera.training.run_folder import RunFolder, RunOutcome, train_run
 from tessera.training.trainer import Trainer
 
 SCENE_SIZES = (64, 128)
@@ -199,7 +199,7 @@ def newest_model(settings: Settings, folder: Path, device: torch.device) -> Mode
     return Model(denoiser, conditioner_for(settings), config=config)
 
 
-def training_record(settings: Settings, outcome: Outcome) -> dict[str, Any]:
+def training_record(settings: Settings, outcome: RunOutcome) -> dict[str, Any]:
     return {
         "experiment": settings.experiment,
         "preset": settings.preset,

@@ -22,7 +22,7 @@ from tessera.sampling.sample import sample
 from tessera.sampling.schedule import noise_levels
 from tessera.training.distributed import join, leave
 from tessera.training.progress_bar import ProgressBar
-from tessera.training.run_folder import Outcome, RunFolder, train_run
+from tessera.training.run_folder import RunFolder, RunOutcome, train_run
 from tessera.training.trainer import Trainer
 
 ConditionerFlags, DataFlags = flags_for("conditioner"), flags_for("data")
@@ -113,7 +113,7 @@ def save_sample_grid(run: RunFolder, trainer: Trainer) -> None:
     save_png(run.samples / f"{trainer.images_seen:012d}.png", sheet)
 
 
-def ending(outcome: Outcome, folder: Path) -> str:
+def ending(outcome: RunOutcome, folder: Path) -> str:
     seen, seconds = outcome.images_seen, outcome.seconds
     if outcome.finished:
         return f"Trained on {format_count(seen)} images in {seconds:.0f} s; the run is in {folder}."

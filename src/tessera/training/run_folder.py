@@ -43,7 +43,7 @@ TOTAL = "training.total"  # free only without a cooldown, during which the learn
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """How a call of `train_run` ended."""
 
     images_seen: int
@@ -176,7 +176,7 @@ def train_run(
     on_snapshot: Callable[[RunFolder, Trainer], None] | None = None,
     on_step: Callable[[int], None] | None = None,
     on_message: Callable[[str], None] = say,
-) -> Outcome:
+) -> RunOutcome:
     """Train until the total, from the newest state in `folder` on, or pause after so many `minutes`.
 
     A `trainer` of an earlier run with the same network and training settings saves compiling them again.
@@ -237,7 +237,7 @@ class RunLog:
         if snapshot and leads and self.on_snapshot:  # last: if it fails, the state is safe
             self.on_snapshot(self.run, self.trainer)
 
-    def finish(self) -> Outcome:
+    def finish(self) -> RunOutcome:
         """Save where training stopped, at the end or before."""
         seen = self.trainer.images_seen
         if self.saved_at != seen:
@@ -247,7 +247,7 @@ class RunLog:
             self._save_state()
         self.trainer.group.wait()
         done = seen >= self.trainer.settings.total
-        return Outcome(seen, time.monotonic() - self.start, done, record=self.record)
+        return RunOutcome(seen, time.monotonic() - self.start, done, record=self.record)
 
     def _write_line(self, step: TrainingStep) -> None:
         # Reading the loss waits for the device, so it is read only here.

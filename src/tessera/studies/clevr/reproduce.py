@@ -31,7 +31,7 @@ from tessera.studies.clevr.records import write_study
 from tessera.studies.clevr.runs import FORMAT, StudyPaths, StudyRun, evenly
 from tessera.training.distributed import ALONE
 from tessera.training.progress_bar import ProgressBar
-from tessera.training.run_folder import Outcome, RunFolder, train_run
+from tessera.training.run_folder import RunFolder, RunOutcome, train_run
 from tessera.training.strategies import chosen_strategy, forget_compiled
 from tessera.training.trainer import Trainer
 
@@ -140,7 +140,7 @@ class Study:
             self.learners[make] = Trainer(build_denoiser(settings), settings.training, self.device)
         return self.learners[make]
 
-    def told(self, job: StudyRun, outcome: Outcome) -> None:
+    def told(self, job: StudyRun, outcome: RunOutcome) -> None:
         what = "trained on" if outcome.finished else "paused at"
         say(f"{job.name}: {what} {format_count(outcome.images_seen)} images after {outcome.seconds:.0f} s.")
 
