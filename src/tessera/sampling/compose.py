@@ -22,7 +22,7 @@ ComposeMethod = Literal["plain", "sum", "project", "localize"]
 COMPOSE_METHODS: tuple[str, ...] = get_args(ComposeMethod)
 NEAR = ("project", "localize")  # methods that need to know where a condition lies in the image
 
-Regions = Callable[[Sequence[Any], int], Tensor]
+_Regions = Callable[[Sequence[Any], int], Tensor]
 """Which pixels belong to each of the wanted objects: (wanted, size) to (K, size, size) bool, disjoint."""
 
 
@@ -119,7 +119,7 @@ class Project(Composed):
         denoiser: Denoiser,
         conditioner: Conditioner,
         radius: int = 2,
-        regions: Regions | None = None,
+        regions: _Regions | None = None,
         batch: int | None = None,
     ):
         super().__init__(denoiser, conditioner, batch)
@@ -220,7 +220,7 @@ def compose_by_name(
     raise UserError(f"A denoiser is composed {', '.join(COMPOSE_METHODS)}, not `{how}`.")
 
 
-def nearest_regions(cells: int, radius: int) -> Regions:
+def nearest_regions(cells: int, radius: int) -> _Regions:
     """An object's region: the cells within `radius` of its own, each given to the nearest object (the first of equals)."""
     _checked_radius(radius)
 

@@ -14,13 +14,11 @@ from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
 
 @dataclass(frozen=True)
 class Prompt:
-    """What one image is asked to show, and the seed or the file that makes it this image and no other."""
+    """The objects wanted in one image, and the seed or the file of that image."""
 
     wanted: tuple[Any, ...] = ()  # locations (x, y), or color names
     seed: int = 0
-    conditioned_on: tuple[Any, ...] | None = (
-        None  # the locations as the condition holds them, where that is coarser
-    )
+    conditioned_on: tuple[Any, ...] | None = None  # cell centers, where a grid is coarser than `wanted`
     file: Path | None = None  # of an image that exists
 
     @property
@@ -48,14 +46,10 @@ class Prompt:
     @property
     def record(self) -> dict[str, Any]:
         """As samples.json has it."""
-        exact = self.conditioned_on is None
-        return {
-            "k": self.k,
-            "locations": [list(location) for location in self.locations],
-            **({} if exact else {"conditioned_on": [list(location) for location in self.targets]}),
-            "colors": list(self.colors),
-            "seed": self.seed,
-        }
+        record: dict[str, Any] = {"k": self.k, "locations": [list(location) for location in self.locations]}
+        if self.conditioned_on is not None:
+            record["conditioned_on"] = [list(location) for location in self.conditioned_on]
+        return {**record, "colors": list(self.colors), "seed": self.seed}
 
 
 def study_prompts(conditioner: Conditioner, ks: list[int], each: int, seed: int) -> list[Prompt]:
@@ -63,23 +57,19 @@ def study_prompts(conditioner: Conditioner, ks: list[int], each: int, seed: int)
     known: tuple[Any, ...] = COLOR_NAMES if isinstance(conditioner, ColorCounts) else LOCATIONS
     for k in ks:
         check_number(conditioner, k, len(known))
-    return [prompt_for(conditioner, known[:k], seed, n) for k in ks for n in range(each)]
+    prompts: list[Prompt] = []
+    for k in ks:
+        prompts += own_prompts(conditioner, known[:k], each, seed)
+    return prompts
 
 
 def own_prompts(conditioner: Conditioner, wanted: tuple[Any, ...], each: int, seed: int) -> list[Prompt]:
     """`each` images of one prompt of the user's own."""
     check_number(conditioner, len(wanted), None)
-    return [prompt_for(conditioner, wanted, seed, n) for n in range(each)]
-
-
-def prompt_for(conditioner: Conditioner, wanted: tuple[Any, ...], seed: int, n: int) -> Prompt:
-    """Image n of a prompt."""
-    conditioned_on = (
-        tuple(cell_center(conditioner, location) for location in wanted)
-        if isinstance(conditioner, LocationGrid)
-        else None
-    )
-    return Prompt(wanted, image_seed(seed, len(wanted), n), conditioned_on)
+    conditioned_on = None
+    if isinstance(conditioner, LocationGrid):
+        conditioned_on = tuple(cell_center(conditioner, location) for location in wanted)
+    return [Prompt(wanted, image_seed(seed, len(wanted), n), conditioned_on) for n in range(each)]
 
 
 def cell_center(conditioner: LocationGrid, location: Location) -> Location:
@@ -118,4 +108,4 @@ def parse_locations(text: str) -> tuple[tuple[float, float], ...]:
 
 def parse_colors(text: str) -> tuple[str, ...]:
     """`red,blue` as color names, which the conditioner checks."""
-    return tuple(word for word in text.replace(",", " ").split())
+    return tuple(text.replace(",", " ").split())

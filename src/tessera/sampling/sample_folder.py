@@ -31,7 +31,7 @@ def save_samples(
     """The samples of these prompts as files, of which only missing ones are drawn: the record, and all images."""
     names = _file_names(prompts)
     record = {**facts, "images": [{"file": name, **prompt.record} for name, prompt in zip(names, prompts)]}
-    prepare_sample_folder(out, record)
+    _prepare_sample_folder(out, record)
     files = [resolve_inside(out, name) for name in names]
     missing = [(file, prompt) for file, prompt in zip(files, prompts) if not file.exists()]
     made = (image for images in draw([prompt for _, prompt in missing]) for image in images)
@@ -42,7 +42,7 @@ def save_samples(
     return record, images
 
 
-def prepare_sample_folder(out: Path, record: dict[str, Any]) -> None:
+def _prepare_sample_folder(out: Path, record: dict[str, Any]) -> None:
     """Makes the folder and its samples.json: images of the same command stay, those of another are deleted."""
     file = resolve_inside(out, SAMPLES_FILE)
     if not file.is_file() and any((out / name).exists() for name in OTHERS):

@@ -32,7 +32,7 @@ class SamplingStep:
 Solver = Callable[..., Iterator[SamplingStep]]
 
 
-def unit_noise(index: int, x: Tensor) -> Tensor:
+def _unit_noise(index: int, x: Tensor) -> Tensor:
     return torch.randn_like(x)
 
 
@@ -46,7 +46,7 @@ def heun(
     s_min: float = 0.0,
     s_max: float = math.inf,
     s_noise: float = 1.0,
-    noise: DrawNoise = unit_noise,
+    noise: DrawNoise = _unit_noise,
 ) -> Iterator[SamplingStep]:
     """Second order, 2 N - 1 calls of the denoiser: Karras et al. 2022, Algorithm 2, or 1 where `s_churn` is 0.
 
@@ -76,7 +76,7 @@ def euler(
     s_min: float = 0.0,
     s_max: float = math.inf,
     s_noise: float = 1.0,
-    noise: DrawNoise = unit_noise,
+    noise: DrawNoise = _unit_noise,
 ) -> Iterator[SamplingStep]:
     """First order, N calls of the denoiser (DDIM). x (B, C, H, W) is at level sigmas[0]."""
     levels = sigmas.tolist()

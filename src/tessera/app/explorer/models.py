@@ -20,9 +20,9 @@ from tessera.sampling.compose import COMPOSE_METHODS, Composed, compose_by_name
 from tessera.sampling.prompts import Prompt, own_prompts
 from tessera.studies.clevr.tables import k_max_words
 
-ConditionKind = Literal["locations", "colors", "none"]
+_ConditionKind = Literal["locations", "colors", "none"]
 BATCH = 64  # images that a composed network denoises together
-FIRST = ("exp1", "exp2", "exp2L", "color")  # of the shipped models, where none is named
+_FIRST = ("exp1", "exp2", "exp2L", "color")  # of the shipped models, where none is named
 NO_MODELS = (
     "No models come with this version; train one with `tessera train exp1C --preset tiny --out runs/exp1C`,"
     " then call `tessera explore runs/exp1C`."
@@ -43,7 +43,7 @@ class SessionModel:
     device: torch.device
 
     @property
-    def condition_kind(self) -> ConditionKind:
+    def condition_kind(self) -> _ConditionKind:
         if not self.model.conditioner.dim:
             return "none"
         return "colors" if isinstance(self.model.conditioner, ColorCounts) else "locations"
@@ -75,7 +75,7 @@ class SessionModel:
     def in_float32(self) -> Iterator[None]:
         """Gradients are computed in float32, whatever the precision of sampling."""
         network: Any = self.model.denoiser
-        before = network.precision
+        before = getattr(network, "precision", None)
         try:
             network.precision = "float32"
             yield
@@ -93,7 +93,7 @@ class SessionModel:
             "condition_kind": self.condition_kind,
             "size": self.model.size,
             "cells": conditioner.cells if isinstance(conditioner, SpatialConditioner) else None,
-            "capacity": conditioner.capacity,
+            "capacity": getattr(conditioner, "capacity", None),
             "compose_methods": list(self.compose_methods),
             "max_train_objects": self.model.max_train_objects,
             "extras_allowed": self.training.extras_allowed,
@@ -142,7 +142,7 @@ def _open_session_model(title: str, source: str, device: torch.device) -> Sessio
 def _default_names() -> list[str]:
     """The study's first models as far as they are shipped, else whatever is."""
     there = shipped()
-    names = [name for name in FIRST if name in there] or there
+    names = [name for name in _FIRST if name in there] or there
     if not names:
         raise UserError(NO_MODELS)
     return names

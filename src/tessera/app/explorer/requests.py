@@ -9,7 +9,7 @@ from tessera.sampling.compose import NEAR, ComposeMethod
 
 MAX_OBJECTS, MAX_EACH, MAX_STEPS, MAX_RADIUS = 64, 8, 128, 15
 MAX_SEED = 2**31 - 1
-OUT_OF_RANGE = {  # sentences for the kinds of error that pydantic reports
+_OUT_OF_RANGE = {  # sentences for the kinds of error that pydantic reports
     "greater_than_equal": "must be at least {ge}, not {given}",
     "less_than_equal": "must be at most {le}, not {given}",
     "less_than": "must be less than {lt}, not {given}",
@@ -56,6 +56,6 @@ def first_complaint(errors: Sequence[Any]) -> str:
     """The first error of a request, in one sentence."""
     error = errors[0]
     where = ".".join(str(part) for part in error["loc"] if part != "body")
-    if complaint := OUT_OF_RANGE.get(error["type"]):
+    if complaint := _OUT_OF_RANGE.get(error["type"]):
         return f"The request does not fit: {where} {complaint.format(given=error['input'], **error['ctx'])}."
     return f"The request does not fit: {where + ': ' if where else ''}{error['msg'].rstrip('.')}."

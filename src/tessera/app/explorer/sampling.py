@@ -17,7 +17,7 @@ from tessera.sampling.schedule import noise_levels
 from tessera.sampling.solvers import SamplingStep
 from tessera.sampling.trajectory import Trajectory, collect
 
-CACHE_BYTES = 256 * 2**20
+_CACHE_BYTES = 256 * 2**20
 Shown = TypeVar("Shown")
 
 
@@ -84,7 +84,7 @@ def finish(steps: Generator[Any, None, Sampled]) -> Sampled:
 class SampleCache:
     """What was sampled last, as much as fits."""
 
-    def __init__(self, limit: int = CACHE_BYTES):
+    def __init__(self, limit: int = _CACHE_BYTES):
         self.limit = limit
         self.kept: OrderedDict[Hashable, Sampled] = OrderedDict()
         self.lock = threading.Lock()

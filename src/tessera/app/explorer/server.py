@@ -31,10 +31,10 @@ from tessera.sampling.compose import COMPOSE_METHODS
 from tessera.scenes.vocabulary import COLORS, LOCATIONS
 
 PAGE = Path(__file__).parent / "page"
-PULSE_SECONDS = 5.0
-QUIET_SECONDS = 15.0  # after so long without an event a comment checks the connection
-ALL_INTERFACES = ("0.0.0.0", "::")
-POLICY = (
+_PULSE_SECONDS = 5.0
+_QUIET_SECONDS = 15.0  # after so long without an event a comment checks the connection
+_ALL_INTERFACES = ("0.0.0.0", "::")
+_POLICY = (
     "default-src 'self'; img-src 'self' data: blob:; style-src 'self';"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
@@ -46,7 +46,7 @@ class Explorer:
     def __init__(self, session: Session):
         self.session, self.queue = session, JobQueue()
         self.boot = secrets.token_hex(6)
-        self.palette = palette()
+        self.palette = _palette()
         self.closing = asyncio.Event()
 
     def close(self) -> None:
@@ -77,19 +77,19 @@ class Explorer:
 
     def events(self, page: str, job: Iterator[Event]) -> StreamingResponse:
         """A job's events, sent as they come."""
-        return stream(kept_alive(events_of(self.queue, QueuedJob(page, job))))
+        return _stream(_kept_alive(events_of(self.queue, QueuedJob(page, job))))
 
     async def pulse(self) -> AsyncIterator[Event]:
         """Says that the server is running, and which one it is."""
         while not self.closing.is_set():
             yield {"event": "pulse", "boot": self.boot, **self.queue.load()}
             try:
-                await asyncio.wait_for(self.closing.wait(), PULSE_SECONDS)
+                await asyncio.wait_for(self.closing.wait(), _PULSE_SECONDS)
             except TimeoutError:
                 continue
 
 
-def palette() -> dict[str, Any]:
+def _palette() -> dict[str, Any]:
     """The colors of the figures, for the page."""
     import matplotlib
     from matplotlib.colors import to_hex
@@ -103,12 +103,12 @@ def palette() -> dict[str, Any]:
 # -- events as text --------------------------------------------------------------------------------------------
 
 
-async def kept_alive(events: AsyncIterator[Event]) -> AsyncIterator[Event | None]:
+async def _kept_alive(events: AsyncIterator[Event]) -> AsyncIterator[Event | None]:
     """The same events; None when none came for a while."""
     waiting = asyncio.ensure_future(anext(events, None))
     try:
         while True:
-            done, _ = await asyncio.wait([waiting], timeout=QUIET_SECONDS)
+            done, _ = await asyncio.wait([waiting], timeout=_QUIET_SECONDS)
             if not done:
                 yield None
                 continue
@@ -122,7 +122,7 @@ async def kept_alive(events: AsyncIterator[Event]) -> AsyncIterator[Event | None
         await events.aclose()  # type: ignore[attr-defined]
 
 
-class EventStream(StreamingResponse):
+class _EventStream(StreamingResponse):
     """Closes its events as soon as the page is gone, not when their generator is collected."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -133,19 +133,19 @@ class EventStream(StreamingResponse):
                 await self.body_iterator.aclose()  # type: ignore[attr-defined]
 
 
-def stream(events: AsyncIterator[Event | None]) -> StreamingResponse:
+def _stream(events: AsyncIterator[Event | None]) -> StreamingResponse:
     async def lines() -> AsyncIterator[str]:
         try:
             async for event in events:
-                yield ": still here\n\n" if event is None else as_text(event)
+                yield ": still here\n\n" if event is None else _as_text(event)
         finally:
             await events.aclose()  # type: ignore[attr-defined]
 
     quick = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return EventStream(lines(), media_type="text/event-stream", headers=quick)
+    return _EventStream(lines(), media_type="text/event-stream", headers=quick)
 
 
-def as_text(event: Event) -> str:
+def _as_text(event: Event) -> str:
     rest = {name: value for name, value in event.items() if name != "event"}
     return f"event: {event['event']}\ndata: {json.dumps(rest, allow_nan=False)}\n\n"
 
@@ -153,19 +153,19 @@ def as_text(event: Event) -> str:
 # -- the application -------------------------------------------------------------------------------------------
 
 
-def make_app(explorer: Explorer, host: str = "127.0.0.1") -> FastAPI:
+def _make_app(explorer: Explorer, host: str = "127.0.0.1") -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    if host not in ALL_INTERFACES:  # DNS rebinding: no other page may reach this server under its own name
+    if host not in _ALL_INTERFACES:  # DNS rebinding: no other page may reach this server under its own name
         # "[" is all that is left of an IPv6 address without its colons
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", host, "["])
-    app.middleware("http")(with_policy)
-    app.add_exception_handler(RequestValidationError, refuse)
-    add_routes(app, explorer)
+    app.middleware("http")(_with_policy)
+    app.add_exception_handler(RequestValidationError, _refuse)
+    _add_routes(app, explorer)
     app.mount("/", StaticFiles(directory=PAGE, html=True))
     return app
 
 
-def add_routes(app: FastAPI, explorer: Explorer) -> None:
+def _add_routes(app: FastAPI, explorer: Explorer) -> None:
     session = explorer.session
 
     @app.get("/api/hello")
@@ -174,7 +174,7 @@ def add_routes(app: FastAPI, explorer: Explorer) -> None:
 
     @app.get("/api/pulse")
     async def pulse() -> StreamingResponse:
-        return stream(explorer.pulse())
+        return _stream(explorer.pulse())
 
     @app.post("/api/sample")
     async def sample(request: SampleRequest, x_page: str = Header("")) -> StreamingResponse:
@@ -183,7 +183,7 @@ def add_routes(app: FastAPI, explorer: Explorer) -> None:
     @app.post("/api/trajectory")
     async def trajectory(request: TrajectoryRequest, x_page: str = Header("")) -> StreamingResponse:
         if found := session.cached(request):  # nothing to compute, so no queue
-            return stream(at_once(partial(session.cached_trajectory, request, found)))
+            return _stream(_at_once(partial(session.cached_trajectory, request, found)))
         return explorer.events(x_page, session.trajectory(request))
 
     @app.post("/api/probe")
@@ -191,22 +191,22 @@ def add_routes(app: FastAPI, explorer: Explorer) -> None:
         return explorer.events(x_page, session.probe(request))
 
 
-async def at_once(make_events: Callable[[], list[Event]]) -> AsyncIterator[Event]:
+async def _at_once(make_events: Callable[[], list[Event]]) -> AsyncIterator[Event]:
     """Events outside the queue, made in a thread, since encoding images takes a while."""
     for event in [*await asyncio.to_thread(make_events), {"event": "end"}]:
         yield event
 
 
-async def with_policy(request: Request, call_next: Callable) -> Response:
+async def _with_policy(request: Request, call_next: Callable) -> Response:
     """The browser lets the page reach nothing but this server."""
     response = await call_next(request)
-    response.headers["Content-Security-Policy"] = POLICY
+    response.headers["Content-Security-Policy"] = _POLICY
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers.setdefault("Cache-Control", "no-cache")  # a newer version of the page is loaded at once
     return response
 
 
-async def refuse(request: Request, error: Exception) -> JSONResponse:
+async def _refuse(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     return JSONResponse({"sentence": first_complaint(error.errors())}, status_code=422)
 
@@ -219,7 +219,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, explorer: Explorer, host: str):
         self.explorer = explorer
-        app = make_app(explorer, host)
+        app = _make_app(explorer, host)
         super().__init__(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -255,5 +255,5 @@ def check_port(port: int) -> None:
 
 
 def address(host: str, port: int) -> str:
-    shown = "127.0.0.1" if host in ALL_INTERFACES else f"[{host}]" if ":" in host else host
+    shown = "127.0.0.1" if host in _ALL_INTERFACES else f"[{host}]" if ":" in host else host
     return f"http://{shown}:{port}/"

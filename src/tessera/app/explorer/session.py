@@ -22,7 +22,7 @@ from tessera.evaluation.detection import ObjectDetector
 from tessera.render.image_io import png_bytes
 from tessera.sampling.solvers import SamplingStep
 
-DATA_STD = 0.5  # of images (sigma_data)
+_DATA_STD = 0.5  # of images (sigma_data)
 
 Event = dict[str, Any]  # {"event": what happened, ...}
 
@@ -177,4 +177,4 @@ def _column(images: Tensor) -> Tensor:
 def _rescaled(x: Tensor, sigmas: list[float]) -> Tensor:
     """Noisy images (S, C, H, W) scaled to the standard deviation of clean ones, or most pixels would be clipped."""
     levels = torch.tensor(sigmas).view(-1, 1, 1, 1)
-    return x * DATA_STD / (levels.square() + DATA_STD**2).sqrt()
+    return x * _DATA_STD / (levels.square() + _DATA_STD**2).sqrt()

@@ -21,7 +21,7 @@ from tessera.render.image_io import save_png
 from tessera.sampling.compose import ComposeMethod
 from tessera.sampling.prompts import parse_colors, parse_locations
 
-ENLARGED = 8  # pixels of a heat map per pixel of the image
+_ENLARGED = 8  # pixels of a heat map per pixel of the image
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ProbeOptions:
 
 
 @dataclass(frozen=True)
-class ProbeImages:
+class _ProbeImages:
     """What the page shows of a probe."""
 
     denoised: Tensor  # (3, H, W) in [-1, 1]
@@ -55,7 +55,7 @@ class ProbeImages:
         save_png(folder / "influence.png", _heat_map(self.influence))
 
 
-def probe_once(options: ProbeOptions, device: torch.device) -> tuple[dict[str, Any], ProbeImages]:
+def probe_once(options: ProbeOptions, device: torch.device) -> tuple[dict[str, Any], _ProbeImages]:
     """The numbers and images of one click on the page."""
     model = open_model(options.model, options.std, options.images, device)
     set_precision(model, "auto", device)
@@ -64,7 +64,7 @@ def probe_once(options: ProbeOptions, device: torch.device) -> tuple[dict[str, A
     sampled = finish(sampling(entry, request, lambda step: None))
     found = probe(entry, sampled, request)
     denoised = sampled.denoised(request.image)[request.step]
-    return _record(entry, request, found), ProbeImages(denoised, found.influence)
+    return _record(entry, request, found), _ProbeImages(denoised, found.influence)
 
 
 def _request(options: ProbeOptions, entry: SessionModel) -> PixelProbeRequest:
@@ -117,4 +117,4 @@ def _heat_map(influence: Tensor) -> Tensor:
     level = (influence / influence.max().clamp(min=1e-30)).pow(GAMMA)
     inks = torch.tensor(matplotlib.colormaps[HEAT](torch.linspace(0, 1, 256).numpy())[:, :3])  # (256, 3)
     shown = (inks[(level * 255).round().long()] * 255).round().to(torch.uint8)  # (H, W, 3)
-    return shown.permute(2, 0, 1).repeat_interleave(ENLARGED, 1).repeat_interleave(ENLARGED, 2)
+    return shown.permute(2, 0, 1).repeat_interleave(_ENLARGED, 1).repeat_interleave(_ENLARGED, 2)
