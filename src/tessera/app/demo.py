@@ -85,7 +85,7 @@ class Tour:
         self.seconds[station] = round(time.perf_counter() - began, 2)
 
     def path(self, name: str) -> Path:
-        """A file of the demo, remembered so that its path can be told at the end."""
+        """A file of the demo; its path is listed at the end."""
         self.written.append(self.out / name)
         return self.out / name
 
@@ -246,12 +246,12 @@ def image_rows(images: Tensor, masks: Tensor) -> Tensor:
     return image_grid(rows, columns=columns)
 
 
-# --- telling ------------------------------------------------------------------------------------------------
+# --- tables and sentences ------------------------------------------------------------------------------------------------
 
 
 def summary_table(summary: dict[str, Any]) -> Table:
     table = Table(
-        "images", "K asked", "n", "as asked", "95%", "found", "extra", title="what the detector saw"
+        "images", "K prompted", "n", "as prompted", "95%", "found", "extra", title="what the detector saw"
     )
     for name, station in (("rendered", "placed"), ("sampled", "sampled")):
         for row in summary[station] or []:
@@ -271,7 +271,7 @@ def summary_table(summary: dict[str, Any]) -> Table:
 def conclusions(summary: dict[str, Any]) -> list[str]:
     """How far the training got, and what to do next."""
     trained, took = summary["trained"], sum(summary["seconds"].values())
-    lines = ["No training was asked for."]
+    lines = ["No training was requested."]
     if trained:
         seen, total = format_count(trained["images_seen"]), format_count(trained["total"])
         more = "" if trained["finished"] else "; run the demo again to carry on"

@@ -52,8 +52,8 @@ class Tile:
 
     src: str
     boxes: list[Box]
-    rings: list[tuple[float, float, str]]  # asked locations, and whether they are filled
-    colors: list[tuple[str, str]]  # asked colors, and whether they are there
+    rings: list[tuple[float, float, str]]  # prompted locations, and whether they are found
+    colors: list[tuple[str, str]]  # prompted colors, and whether they are found
     score: str  # such as 3/3 +1
     ok: bool
     ood: bool  # not a scene the detector knows
@@ -108,7 +108,7 @@ def box(detection: Detection, aspect: float, kind: str) -> Box:
 
 @dataclass(frozen=True)
 class Cross:
-    """An asked location on a heat-map; the stronger, the more its condition moves the probe."""
+    """A prompted location on a heat map; its opacity is the influence of its condition on the probe."""
 
     x: float
     y: float
@@ -169,7 +169,7 @@ def viewer(subject: ReportColumn) -> Viewer | None:
 
 
 def probe_name(probe: Probe) -> str:
-    """`location 1` for the probe at the first asked location, which records call `loc 0`."""
+    """`location 1` for the probe at the first prompted location, which records call `loc 0`."""
     found = re.fullmatch(r"loc (\d+)", probe.name)
     return f"location {int(found[1]) + 1}" if found else probe.name
 
@@ -179,7 +179,7 @@ def prompt_name(want: Any, number: int) -> str:
 
 
 def chosen(result: LocalityResult) -> list[Probe]:
-    """The probes shown: the first asked locations, and the center."""
+    """The probes shown: the first prompted locations, and the center."""
     return result.probes if len(result.probes) <= MOST_PROBES else [*result.probes[:4], result.probes[-1]]
 
 

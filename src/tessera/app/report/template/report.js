@@ -17,9 +17,9 @@
       const { sigma, band } = frames[level].dataset;
       words.push([sigma, band === "1"]);
     }
-    const told = words.length && `noise level σ = ${words[0][0]}` + (words.some(([, band]) => band) ? ", conditions matter" : "");
-    document.getElementById("level-words").textContent = told || "";
-    slider.setAttribute("aria-valuetext", told || "");
+    const text = words.length && `noise level σ = ${words[0][0]}` + (words.some(([, band]) => band) ? ", conditions matter" : "");
+    document.getElementById("level-words").textContent = text || "";
+    slider.setAttribute("aria-valuetext", text || "");
   };
   if (slider) { slider.addEventListener("input", show); show(); }
 
