@@ -1,4 +1,4 @@
-"""Conditioners: what they tell, what they hide, and that removing and adding undo each other."""
+"""Conditioners: what they encode, what they leave out, and that removing and adding undo each other."""
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tessera.conditioning import (
     ColorCounts,
+    Conditioner,
     LocationGrid,
     LocationList,
     Unconditional,
@@ -285,3 +286,35 @@ def test_what_cannot_be_told_is_refused_in_one_sentence(mistake):
     with pytest.raises(UserError) as caught:
         mistake()
     assert str(caught.value).count(".") >= 1 or str(caught.value).endswith("?")
+
+
+# -- a conditioner of one's own ------------------------------------------------------------------------------
+
+
+class Words(Conditioner):
+    """Counts of three words, with nothing written but what has to be."""
+
+    dim = 3
+    words = ("one", "two", "three")
+
+    def at(self, wanted, device=None):
+        return torch.tensor([[float(list(wanted).count(word)) for word in self.words]], device=device)
+
+    def conditions(self, cond):
+        return [
+            [word for word, count in zip(self.words, row) for _ in range(int(count))] for row in cond.tolist()
+        ]
+
+
+def test_a_subclass_inherits_adding_and_taking_out_conditions():
+    conditioner = Words()
+    cond = torch.cat([conditioner.at(["one", "three"]), conditioner.at(["three", "three"])])
+    assert conditioner.adding(cond, "two").tolist() == [[1, 1, 1], [0, 1, 2]]
+    assert conditioner.without(cond, "three").tolist() == [[1, 0, 0], [0, 0, 1]]
+    assert conditioner.without(cond, 0).tolist() == [[0, 0, 1], [0, 0, 1]]
+    assert conditioner.capacity is None and conditioner.config == {"kind": "Words"}
+    for absent in ("two", 2, -1):
+        with pytest.raises(UserError, match="no condition"):
+            conditioner.without(cond, absent)
+    with pytest.raises(UserError, match="nothing can be trained"):
+        conditioner.encode(None)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tessera
-from tessera.conditioning import ColorCounts, LocationGrid, LocationList
+from tessera.conditioning import ColorCounts, Conditioner, LocationGrid, LocationList
 from tessera.conditioning.unconditional import Unconditional
 from tessera.errors import UserError
 
@@ -97,19 +97,16 @@ def test_the_condition_enters_where_the_config_has_room_for_it(way):
     assert torch.equal(empty, model(x, 1.0))  # no condition is the empty prompt
 
 
-class Digit:
+class Digit(Conditioner):
     """One number per image: the class."""
 
-    dim, capacity = 1, 1
+    dim = 1
 
     def at(self, wanted, device=None):
         return torch.tensor([[float(wanted[0]) if len(wanted) else 0.0]], device=device)
 
     def conditions(self, cond):
         return [[int(number)] for number in cond[:, 0]]
-
-    def without(self, cond, k):
-        return torch.zeros_like(cond)
 
 
 def test_a_condition_of_one_number_is_the_class():

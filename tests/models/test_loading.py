@@ -107,7 +107,7 @@ def test_a_denoiser_of_ones_own_knows_its_size_or_is_given_one():
     with pytest.raises(UserError, match="side of its images"):
         tessera.Model(network, LocationGrid(), size="large")
     assert tessera.Model(network, LocationGrid(), 16).size == 16
-    with pytest.raises(UserError, match="is no conditioner: it lacks at"):
+    with pytest.raises(UserError, match="is no conditioner: it lacks dim, at"):
         tessera.Model(network, "grid", 16)
 
 

@@ -3,17 +3,25 @@
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
+from tessera.conditioning.counts import condition_number
+from tessera.errors import UserError
 from tessera.scenes.batch import SceneBatch
 
 Location = tuple[float, float]  # (x, y) in [0, 1] from the top left
+ROUNDING = 1e-5  # of locations that went through a vector in single precision
+
 Cell = tuple[int, int]  # (row, column) on the conditioner's grid
 
 
 @runtime_checkable
 class Conditioner(Protocol):
-    """Turns scenes, or prompts, into vectors `cond` (B, dim)."""
+    """Turns scenes, or prompts, into vectors `cond` (B, dim).
+
+    A subclass has to write `dim`, `encode`, `at` and `conditions`; the rest follows from them.
+    """
 
     @property
     def dim(self) -> int: ...
@@ -21,25 +29,38 @@ class Conditioner(Protocol):
     @property
     def capacity(self) -> int | None:
         """How many conditions one vector can hold; None means any number."""
+        return None
 
     @property
     def config(self) -> dict[str, Any]:
         """Plain data from which `conditioner_from` builds the same conditioner."""
+        return {"kind": type(self).__name__}
 
     def encode(self, scenes: SceneBatch, index: Tensor | None = None, seed: int = 0) -> Tensor:
         """The conditions of training scenes, (B, dim); randomness depends on the seed and the sample's index only."""
+        raise UserError(f"A {type(self).__name__} has no `encode`, so that nothing can be trained with it.")
 
     def at(self, wanted: Sequence[Any], device=None) -> Tensor:
         """One vector (1, dim) with all conditions of a prompt: locations, or color names."""
+        ...
 
     def conditions(self, cond: Tensor) -> list[list[Any]]:
         """The single conditions of each row, in the order in which `without` counts them."""
+        ...
 
     def without(self, cond: Tensor, k: Any) -> Tensor:
-        """`cond` with its k-th condition (or the one called `k`) taken out of every row."""
+        """`cond` with its k-th condition (or the condition k) taken out of every row."""
+        number, prompts = condition_number(k), []
+        for row in self.conditions(cond):
+            same = [n for n, one in enumerate(row) if n == number or (number is None and _is_same(one, k))]
+            if not same:
+                raise UserError(f"There is no condition {k} to take out.")
+            prompts.append(row[: same[0]] + row[same[0] + 1 :])
+        return _encode_prompts(self, prompts, cond)
 
     def adding(self, cond: Tensor, wanted: Any) -> Tensor:
         """`cond` with one more condition in every row."""
+        return _encode_prompts(self, [[*row, wanted] for row in self.conditions(cond)], cond)
 
 
 @runtime_checkable
@@ -71,3 +92,15 @@ class SpatialConditioner(Conditioner, Protocol):
     @property
     def map_channels(self) -> int:
         """Channels of `as_map`."""
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two conditions are equal; locations to the rounding of single precision."""
+    if isinstance(one, str) or isinstance(other, str):
+        return one == other
+    return all(abs(a - b) < ROUNDING for a, b in zip(one, other, strict=True))
+
+
+def _encode_prompts(conditioner: Conditioner, prompts: list[list[Any]], cond: Tensor) -> Tensor:
+    """One prompt for each row of `cond`, as vectors like it."""
+    return torch.cat([conditioner.at(prompt, device=cond.device) for prompt in prompts]).to(cond)

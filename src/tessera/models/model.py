@@ -124,6 +124,8 @@ class FunctionDenoiser(nn.Module):
 
 def _check_conditioner(conditioner: Any) -> None:
     """One sentence that names the methods a conditioner lacks."""
-    missing = [name for name in ("at", "conditions", "without", "dim") if not hasattr(conditioner, name)]
+    needed = ("dim", "at", "conditions", "without", "capacity", "config")
+    missing = [name for name in needed if not hasattr(conditioner, name)]
     if missing:
-        raise UserError(f"A {type(conditioner).__name__} is no conditioner: it lacks {', '.join(missing)}.")
+        lacks = f"it lacks {', '.join(missing)} (subclass tessera.conditioning.Conditioner)"
+        raise UserError(f"A {type(conditioner).__name__} is no conditioner: {lacks}.")
