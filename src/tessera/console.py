@@ -1,4 +1,4 @@
-"""What was asked for goes to stdout, how the work is going to stderr: never mixed, so that answers can be piped."""
+"""Results go to stdout, progress to stderr, so that results can be piped."""
 
 import sys
 from collections.abc import Iterator
@@ -29,12 +29,12 @@ stdout, stderr = Piped(), Console(stderr=True)
 
 
 def say(message: str) -> None:
-    """A line about the work, for the person watching."""
+    """A line of progress, on stderr."""
     print_line(stderr, message)
 
 
 def answer(*parts: Table | str) -> None:
-    """What was asked for, for people: tables, and lines about them."""
+    """Results for people, on stdout: tables, and lines about them."""
     for part in parts:
         if isinstance(part, str):
             print_line(stdout, part)

@@ -1,5 +1,5 @@
-"""The one exception whose message is meant for the person at the keyboard."""
+"""The exception for bad input, whose message is shown to the user."""
 
 
 class UserError(Exception):
-    """Bad input, told in one sentence. The command line prints it and leaves with code 2, no traceback."""
+    """Bad input, described in one sentence. The command line prints it to stderr and exits with code 2, without a traceback."""

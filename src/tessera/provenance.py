@@ -13,7 +13,7 @@ from tessera.version import __version__
 def commit() -> str | None:
     """Short hash of the checkout this package lives in (with `+` when files differ), if there is one.
 
-    A copy without its history can be told by the environment variable TESSERA_COMMIT.
+    For a copy without its history, the environment variable TESSERA_COMMIT names it.
     """
     if commit_from_environment := os.environ.get("TESSERA_COMMIT"):
         return commit_from_environment
