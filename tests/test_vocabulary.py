@@ -90,10 +90,10 @@ MOST: dict[str, int] = {
     "cli": 41,
     "docs": 25,
     "evaluation": 51,
-    "models": 12,
+    "models": 5,
     "root": 23,
     "sampling": 1,
-    "studies": 122,
+    "studies": 108,
     "tools": 1,
     "training": 2,
 }

@@ -8,7 +8,7 @@ import torch
 
 import programs
 import search
-from tessera.config import Ki, Mi, parse_count
+from tessera.config import Ki, Mi, parse_count, settings_from
 from tessera.errors import UserError
 from tessera.evaluation.detector import load_detector
 from tessera.evaluation.pipeline import Evaluator
@@ -61,7 +61,7 @@ def test_every_record_of_a_search_is_of_a_cell_that_stands_in_a_queue():
         record = read_json(path)
         cell = cells[record["cell"]]
         assert path.stem == cell.name
-        assert (record["settings"] or cell.settings.plain()) == cell.settings.plain()
+        assert record["settings"] is None or settings_from(record["settings"]) == cell.settings
         assert (record["start"], record["model"], record["about"]) == (cell.start, cell.model, cell.about)
 
 

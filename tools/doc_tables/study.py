@@ -16,10 +16,10 @@ from tessera.studies.clevr.entries import ABLATIONS, CELLS, FAR, StudyEntry
 from tessera.studies.clevr.tables import (
     TRAINING_TABLES,
     Record,
+    composition_rows,
     crowding_pair_rows,
     crowding_rows,
     ours,
-    repair_rows,
     span_words,
     study_rows,
     training_table,
@@ -286,8 +286,8 @@ USUAL_RADIUS = 2  # cells that a way takes for near, if not said
 
 def compose(results: Any) -> Rows:
     """A failing model with conditions composed in several ways, and other models beside it."""
-    rows = [named(row, record) for record in results.several("repair*") for row in record["rows"]]
-    return repair_rows(rows) if rows else [("model", "K_max, paper rule"), (NOT_RUN, NOT_RUN)]
+    rows = [named(row, record) for record in results.several("composition*") for row in record["rows"]]
+    return composition_rows(rows) if rows else [("model", "K_max, paper rule"), (NOT_RUN, NOT_RUN)]
 
 
 def named(row: Record, record: Record) -> Record:
@@ -320,7 +320,7 @@ STUDY_TABLES: dict[str, Callable[[Any], Rows]] = {
     "study-eight": paper_sized,
     "speed-log": speed_log,
     "learning": learning,
-    "repair": compose,
+    "composition": compose,
     "crowding": crowding,
     "crowding-pairs": crowding_pairs,
     "zoo-speed": zoo_speed,

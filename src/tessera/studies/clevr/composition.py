@@ -23,7 +23,7 @@ from tessera.sampling.compose import COMPOSE_METHODS, compose_by_name
 from tessera.sampling.prompts import parse_ks
 from tessera.studies.clevr.figures import Panel, drawn
 from tessera.studies.clevr.image_grids import ShownImages, shown_of
-from tessera.studies.clevr.tables import repair_rows
+from tessera.studies.clevr.tables import composition_rows
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ReproduceComposition:
     precision: PrecisionName = "auto"
     """Of the networks; auto is bfloat16 on CUDA and float32 elsewhere."""
     out: Path | None = None
-    """Write the JSON object to this file, such as results/repair.json."""
+    """Write the JSON object to this file, such as results/composition.json."""
     figure: Path | None = None
     """Draw the first images of every K here, side by side for all of them (.webp or .png)."""
     device: DeviceName = "auto"
@@ -81,7 +81,7 @@ class ReproduceComposition:
             "precision": precision_on(device, self.precision),
         }
         record = {**settings, "rows": rows, "provenance": provenance(device)}
-        console.publish(record, self.json, self.out, console.table_of(turned(repair_rows(rows))))
+        console.publish(record, self.json, self.out, console.table_of(turned(composition_rows(rows))))
         if self.figure:
             make_folder(self.figure.parent)
             save_image(self.figure, drawn(panels, evaluation.ks, min(SHOWN, self.each)))

@@ -72,14 +72,14 @@ def pair(cell: StudyEntry | None, known: Mapping[str, Record]) -> tuple[str, str
     return ("", "") if cell is None else (cell.paper.text, ours(known.get(cell.name)))
 
 
-def repair_rows(rows: Sequence[Mapping[str, Any]]) -> Rows:
+def composition_rows(rows: Sequence[Mapping[str, Any]]) -> Rows:
     """One line for each model and way."""
     ks = sorted({row["k"] for line in rows for row in line["rows"]})
     head = ("model", "asked", "K_max, paper rule", "strict", *(f"K = {k}" for k in ks), "passes")
-    return [head, *(repair_row(line, ks) for line in rows)]
+    return [head, *(composition_row(line, ks) for line in rows)]
 
 
-def repair_row(line: Mapping[str, Any], ks: Sequence[int]) -> Sequence[str]:
+def composition_row(line: Mapping[str, Any], ks: Sequence[int]) -> Sequence[str]:
     shares = {row["k"]: f"{row['all_found']['share']:.0%}" for row in line["rows"]}
     rules = (k_max_words(line["k_max"][rule]) for rule in ("paper", "strict"))
     return line["model"], line["way"], *rules, *(shares.get(k, "") for k in ks), f"{line['passes']:.1f}"

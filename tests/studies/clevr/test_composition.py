@@ -13,7 +13,7 @@ from tessera.models.model_folder import save_model
 from tessera.models.views import trained_network
 from tessera.render.image_io import load_png
 from tessera.studies.clevr.figures import GAP, SIDE
-from tessera.studies.clevr.tables import repair_rows
+from tessera.studies.clevr.tables import composition_rows
 
 SMALL = {"width": 8, "mult": (1,), "blocks": 1, "head_width": 8, "tile": 1}
 
@@ -61,7 +61,7 @@ def test_every_way_has_its_k_max_and_its_cost(repaired, model):
     cost = {line["way"]: line["passes"] for line in lines}
     assert cost["plain"] == 1 and cost["sum"] == cost["project"] == pytest.approx(1 + 6 / 4)  # K = 0, 1, 2, 3
     assert 1 < cost["localize"] <= 8
-    rows = repair_rows(lines)
+    rows = composition_rows(lines)
     assert (
         rows[0][:4] == ("model", "asked", "K_max, paper rule", "strict")
         and len({len(row) for row in rows}) == 1
@@ -76,7 +76,7 @@ def test_fresh_noise_reaches_every_way_and_the_table(repaired, model, detector, 
         assert record["evaluation"]["s_churn"] == s_churn
         images[s_churn] = detector.seen[-1]
     assert (images[0] - images[20]).abs().mean() > 0.1
-    assert STUDY_TABLES["repair"](Kept(record))[1][0] == "exp2, fresh noise"
+    assert STUDY_TABLES["composition"](Kept(record))[1][0] == "exp2, fresh noise"
 
 
 def test_a_radius_as_wide_as_the_image_asks_once_about_all_of_it(repaired):
@@ -91,7 +91,7 @@ def test_a_radius_as_wide_as_the_image_asks_once_about_all_of_it(repaired):
 def test_the_table_tells_what_counted_as_near_if_not_the_usual(repaired):
     for radius, told in ((1, ", radius 1"), (2, "")):
         _, out = repaired("--beside", "none", "--radius", radius)
-        ways = [row[1] for row in STUDY_TABLES["repair"](Kept(json.loads(out.read_text())))[1:]]
+        ways = [row[1] for row in STUDY_TABLES["composition"](Kept(json.loads(out.read_text())))[1:]]
         assert ways == ["plain", "sum", f"project{told}", f"localize{told}"]
 
 
@@ -121,7 +121,7 @@ def test_unknown_ways_are_refused(repaired, capsys):
 
 
 def test_the_table_says_when_it_was_not_run():
-    assert STUDY_TABLES["repair"](Kept())[1] == ("not run", "not run")
+    assert STUDY_TABLES["composition"](Kept())[1] == ("not run", "not run")
 
 
 def test_the_asked_precision_reaches_the_network_and_the_record(repaired, detector):
