@@ -79,7 +79,7 @@ class Composed(nn.Module):
             x, sigma, torch.tensor(numbers, device=cond.device), torch.cat(conds)
         )
         single = which[len(cond) :].split([len(wanted) for wanted in wanted_of])
-        return outputs[which[: len(cond)]], [[outputs[row] for row in rows] for rows in single]
+        return outputs[which[: len(cond)]], [list(outputs[rows]) for rows in single]
 
     def _at(self, cond: Tensor, *wanted: Any) -> Tensor:
         """The condition (1, dim) of these alone, like `cond`."""

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,8 @@ from tessera.plots.image_grid import sample_grid
 from tessera.render.image_io import load_png, save_png, to_float
 from tessera.sampling.prompts import Prompt
 from tessera.sampling.sample import sample
-from tessera.sampling.schedule import noise_levels
 
-SHEET_COLUMNS = 8
+GRID_COLUMNS = 8
 SAMPLES_FILE = "samples.json"
 OTHERS = ("scenes.json", "config.json")  # of renders, runs and models, with which samples must not be mixed
 
@@ -34,7 +34,7 @@ def save_samples(
     _prepare_sample_folder(out, record)
     files = [resolve_inside(out, name) for name in names]
     missing = [(file, prompt) for file, prompt in zip(files, prompts) if not file.exists()]
-    made = (image for images in draw([prompt for _, prompt in missing]) for image in images)
+    made = chain.from_iterable(draw([prompt for _, prompt in missing]))
     for (file, _), image in zip(missing, made):
         save_png(file, image)
     images = torch.stack([to_float(load_png(file)) for file in files])
@@ -91,7 +91,6 @@ def sample_prompts(
     s_churn: float = 0.0,
 ) -> Iterator[Tensor]:
     """Images (B, 3, H, W) on the CPU, batch by batch; `denoise` may stand in for the model's network."""
-    sigmas = noise_levels(steps)
     with progress("sampling", len(prompts)) as advance:
         for start in range(0, len(prompts), batch):
             some = prompts[start : start + batch]
@@ -101,7 +100,7 @@ def sample_prompts(
                 model.size,
                 [prompt.seed for prompt in some],
                 batch=batch,
-                sigmas=sigmas,
+                steps=steps,
                 s_churn=s_churn,
                 device=device,
             ).cpu()
@@ -113,14 +112,15 @@ def _save_image_grids(out: Path, prompts: list[Prompt], images: Tensor) -> None:
     rows: dict[str, list[int]] = {}
     for n, prompt in enumerate(prompts):
         rows.setdefault(prompt.name, []).append(n)
+    first: list[int] = []
     for name, numbers in rows.items():
         save_png(resolve_inside(out, f"sheet-{name}.png"), _image_grid(prompts, images, numbers))
-    first = [n for numbers in rows.values() for n in numbers[:SHEET_COLUMNS]]
-    columns = min(SHEET_COLUMNS, max(len(numbers) for numbers in rows.values()))
+        first += numbers[:GRID_COLUMNS]
+    columns = min(GRID_COLUMNS, max(len(numbers) for numbers in rows.values()))
     save_png(resolve_inside(out, "sheet.png"), _image_grid(prompts, images, first, columns))
 
 
 def _image_grid(
-    prompts: list[Prompt], images: Tensor, numbers: list[int], columns: int = SHEET_COLUMNS
+    prompts: list[Prompt], images: Tensor, numbers: list[int], columns: int = GRID_COLUMNS
 ) -> Tensor:
     return sample_grid(images[numbers], [prompts[n].wanted for n in numbers], min(columns, len(numbers)))

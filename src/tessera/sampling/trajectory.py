@@ -71,15 +71,14 @@ def collect(
     No solver goes further than the last step kept.
     """
     keep = sorted(set(keep))
-    kept = [_kept(steps, keep) for steps in batches]
-    by_step = list(zip(*kept, strict=True))
+    sigmas, x, denoised = [], [], []
+    for of_batches in zip(*(_kept(steps, keep) for steps in batches), strict=True):
+        sigmas.append(of_batches[0].sigma)
+        x.append(torch.cat([step.x for step in of_batches]))
+        if keep_denoised:
+            denoised.append(torch.cat([step.denoised for step in of_batches]))
     return Trajectory(
-        torch.tensor([step[0].sigma for step in by_step]),
-        torch.stack([torch.cat([part.x for part in step]) for step in by_step]),
-        torch.stack([torch.cat([part.denoised for part in step]) for step in by_step])
-        if keep_denoised
-        else None,
-        tuple(keep),
+        torch.tensor(sigmas), torch.stack(x), torch.stack(denoised) if keep_denoised else None, tuple(keep)
     )
 
 
