@@ -1,7 +1,7 @@
-"""Bring your own model: a flow-matching network with a training loop of its own, asked the same questions as ours.
+"""Bring your own model: a flow-matching network with a training loop of its own, measured like ours.
 
-Nothing of Tessera is used to train it but the images. It never heard of noise levels: it predicts the velocity of a
-straight path from noise to image. One adapter makes it a denoiser, and then everything can be asked of it.
+It is trained without Tessera but for the images, and not on noise levels: it predicts the velocity of a straight path from
+noise to image. One adapter makes it a denoiser, which every measure takes.
 
     python docs/tutorials/own_model.py                        # minutes on a CPU
     python docs/tutorials/own_model.py --images 500000 --n 64 # longer, on a GPU
@@ -41,13 +41,13 @@ class Flow(nn.Module):
         self.last = nn.Conv2d(width, 3, 3, padding=1)
 
     def forward(self, x: Tensor, time: Tensor, cond: Tensor) -> Tensor:
-        asked = F.interpolate(
+        maps = F.interpolate(
             conditioner.as_map(cond), size=x.shape[-2:]
-        )  # (B, 1, H, W): where objects are asked for
-        told = self.time(time[:, None].to(x))[:, :, None, None]
-        x = self.first(torch.cat([x, asked], 1))
+        )  # (B, 1, H, W): the prompted locations
+        shift = self.time(time[:, None].to(x))[:, :, None, None]
+        x = self.first(torch.cat([x, maps], 1))
         for layer in self.middle:
-            x = x + layer(F.silu(x + told))
+            x = x + layer(F.silu(x + shift))
         return self.last(x)
 
 
@@ -81,23 +81,15 @@ def main(
     network = Flow().to(where)
     train(network, images, batch, where)
 
-    # The adapter: this path is at the image at time 1. Nothing is told by passing zeros.
-    nothing = conditioner.at((), device=where)
-    predict = lambda x, time, cond: network(x, time, nothing.expand(len(x), -1) if cond is None else cond)  # noqa: E731
+    # The adapter: this path is at the image at time 1. Without a condition the network gets that of an empty prompt.
+    empty = conditioner.at((), device=where)
+    predict = lambda x, time, cond: network(x, time, empty.expand(len(x), -1) if cond is None else cond)  # noqa: E731
     denoiser = FromVelocity(predict, data_at=1)
     denoiser.network = network  # so that its weights are counted and moved with it
 
-    # What the report should know of it: the size of images, what training showed, what it was told.
-    facts = {
-        "denoiser": {"kind": "flow matching", "size": SIZE},
-        "settings": {
-            "experiment": "mine",
-            "data": {"objects": [1, MOST], "size": SIZE},
-            "conditioner": conditioner.config,
-        },
-        "images_seen": images,
-    }
-    model = Model(denoiser.eval().requires_grad_(False), conditioner, config=facts)
+    # With its conditioner, the side of its images and the range of objects in training it is a model like ours.
+    facts = {"images_seen": images}
+    model = Model(denoiser.eval().requires_grad_(False), conditioner, SIZE, facts, max_train_objects=MOST)
     found = report(
         {"mine": model},
         out / "report.html",

@@ -179,3 +179,10 @@ def test_a_folder_without_a_scheduler_or_with_pickled_weights_is_refused(tmp_pat
     torch.save(unet.state_dict(), tmp_path / "diffusion_pytorch_model.bin")
     with pytest.raises(UserError, match="could not be read"):
         tessera.load(tmp_path, conditioner="nothing")
+
+
+def test_a_diffusers_model_on_the_hub_is_fetched_and_loaded(tmp_path, monkeypatch):
+    small_unet(channels=4).save_pretrained(tmp_path)
+    diffusers.DDPMScheduler().save_pretrained(tmp_path)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda repo, **options: str(tmp_path))
+    assert tessera.load("someone/ddpm", conditioner="grid").size == 16

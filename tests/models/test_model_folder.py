@@ -9,6 +9,7 @@ import types
 import pytest
 import torch
 
+import tessera
 import tessera.models.model_folder as folders
 from tessera.conditioning import LocationGrid, LocationList
 from tessera.errors import UserError
@@ -140,6 +141,7 @@ def test_a_hub_id_is_fetched_once_by_the_hub_library(saved, monkeypatch):
     assert asked == [("someone/kept", "v2")]
     with pytest.raises(UserError, match="404 not found"):
         load_model("someone/absent")
+    assert tessera.load("someone/kept").config["images_seen"] == 7
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UserError, match="pip install"):
         load_model("someone/kept")

@@ -70,16 +70,17 @@ def _open(what: Any, conditioner: Any, device: Any, std: float | None, images_se
         return _model_from(import_object(str(what)), conditioner).to(device)
     if is_model_folder(Path(what)):
         return load_model(what, device)
-    if is_diffusers_folder(what):
-        if conditioner is None:
-            raise UserError(
-                f"{what} is a model of diffusers, which does not say what its conditions mean: name a conditioner, "
-                "such as --conditioner grid or --conditioner my.py:MyConditioner."
-            )
-        return load_diffusers(what, open_conditioner(conditioner)).to(device)
     if str(what) in NETWORKS.installed():
         return _model_from(NETWORKS[str(what)], conditioner).to(device)
-    return load_model(what, device)
+    folder = what if is_diffusers_folder(what) else find_model(what)
+    if not is_diffusers_folder(folder):
+        return load_model(folder, device)
+    if conditioner is None:
+        raise UserError(
+            f"{what} is a model of diffusers, which does not say what its conditions mean: name a conditioner, "
+            "such as --conditioner grid or --conditioner my.py:MyConditioner."
+        )
+    return load_diffusers(folder, open_conditioner(conditioner)).to(device)
 
 
 _usual_conditioner: Any = None

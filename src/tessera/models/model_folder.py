@@ -19,6 +19,15 @@ from tessera.version import __version__
 FORMAT = 1
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 _FORMER_NAMES = {"told.weight": "cond.weight"}  # of LocalConv
+_FETCHED = [
+    CONFIG,
+    WEIGHTS,
+    CARD,
+    "model_index.json",
+    "unet/*.json",
+    "unet/*.safetensors",
+]  # ours, and of diffusers
+_FETCHED += ["diffusion_pytorch_model.safetensors", "scheduler/*.json", "scheduler_config.json"]
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 ZOO_FOLDERS = (
     Path(__file__).parents[1] / "zoo",
@@ -156,7 +165,7 @@ def shipped() -> list[str]:
 
 
 def _from_hub(name: str) -> Path:
-    """The three files of a hub repository, downloaded once and kept by the hub's own cache."""
+    """The files of a hub repository that make a model, downloaded once into the hub's own cache."""
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
@@ -165,7 +174,7 @@ def _from_hub(name: str) -> Path:
         ) from None
     repo, _, revision = name.partition("@")
     try:
-        found = snapshot_download(repo, revision=revision or None, allow_patterns=[CONFIG, WEIGHTS, CARD])
+        found = snapshot_download(repo, revision=revision or None, allow_patterns=_FETCHED)
     except Exception as error:  # the hub has a dozen kinds of failure, all of which mean: not available
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"Could not fetch {name} from the hub: {reason}") from error
