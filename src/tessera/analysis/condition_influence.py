@@ -1,4 +1,4 @@
-"""Condition influence (Eq. 10) by taking conditions away one at a time, and conditional locality: one number.
+"""Condition influence (Eq. 10) by removing conditions one at a time, and conditional locality, one number.
 
 Forward passes only. All ablations of an image go through the network together.
 """
@@ -14,15 +14,13 @@ from tessera.analysis.pixel_influence import bare, slices
 from tessera.conditioning import Conditioner
 from tessera.errors import UserError
 from tessera.models.contract import Denoiser
-from tessera.models.local_conv import LocalConv
-from tessera.models.patchwise import Patchwise
 from tessera.models.precondition import per_image
 from tessera.rng import generator
 from tessera.stats import RESAMPLES, group_counts, mean_of_draws, p_value, quantile_range
 
 BAND_SHARE = 0.5  # conditions matter where their influence is at least this share of its largest
 BAND_RULE = (
-    "the noise levels next to the one where removing conditions changes the asked locations most,"
+    "the noise levels next to the one where removing conditions changes the prompted locations most,"
     " as long as the change is at least {share:g} of that"
 )
 
@@ -37,7 +35,9 @@ def ablated(conditioner: Conditioner, cond: Tensor, wanted: Sequence[Any] | None
     """
     names = list(range(number_of_conditions(conditioner, cond)) if wanted is None else wanted)
     if not names:
-        raise UserError("K = 0 asks for nothing, so there is no condition whose influence could be measured.")
+        raise UserError(
+            "K = 0 prompts no object, so there is no condition whose influence could be measured."
+        )
     return torch.stack([conditioner.without(cond, name) for name in names], dim=1)
 
 
@@ -79,10 +79,10 @@ def condition_influence(
 def variants_of(denoise: Denoiser, x: Tensor, sigma: Tensor, conds: Tensor) -> Tensor:
     """Every image under each of its conditions (n, V, dim): (n, V, C, H, W).
 
-    Rounding depends on a row's position in its batch. Local networks are asked about one variant at a time, so
+    Rounding depends on a row's position in its batch. Exactly local networks denoise one variant at a time, so
     that every row keeps its position and what cannot matter changes nothing at all.
     """
-    if isinstance(denoise, Patchwise | LocalConv):
+    if getattr(denoise, "exactly_local", False):
         return torch.stack([denoise(x, sigma, one) for one in conds.unbind(1)], dim=1)
     variants = conds.shape[1]
     rows = (x.repeat_interleave(variants, 0), sigma.repeat_interleave(variants), conds.flatten(0, 1))
@@ -92,7 +92,7 @@ def variants_of(denoise: Denoiser, x: Tensor, sigma: Tensor, conds: Tensor) -> T
 def check_finite(found: Tensor, sigma: Tensor) -> None:
     fine = found.flatten(1).isfinite().all(1)
     if not bool(fine.all()):
-        raise UserError(f"The denoiser's answer is not finite at noise level {sigma[~fine][0].item():.4g}.")
+        raise UserError(f"The denoiser's output is not finite at noise level {sigma[~fine][0].item():.4g}.")
 
 
 # -- one number --------------------------------------------------------------------------------------------
@@ -113,9 +113,7 @@ def strength(influence: np.ndarray) -> np.ndarray:
 def band_of(strengths: np.ndarray, share: float = BAND_SHARE) -> slice:
     """The levels next to the strongest, without a gap, whose strength is at least `share` of it."""
     if not strengths.max() > 0:
-        raise UserError(
-            "Taking conditions away changes nothing at any noise level: the denoiser ignores them."
-        )
+        raise UserError("Removing conditions changes nothing at any noise level: the denoiser ignores them.")
     peak = int(strengths.argmax())
     weak = np.flatnonzero(strengths < share * strengths[peak])
     first = max((level + 1 for level in weak if level < peak), default=0)
@@ -132,7 +130,7 @@ def conditional_locality(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Mean share of its own condition at an asked location: 1 is perfectly local, 1 / K not at all.
+    """Mean share of its own condition at a prompted location: 1 is perfectly local, 1 / K not at all.
 
     `influence` (B, S, K, K) holds I_k(location j) at [b, s, j, k] for B images at S falling noise levels. The
     interval draws images again, or whole `groups` (B,) of them, such as those of one scene, where there are
@@ -165,7 +163,7 @@ def conditional_locality(
 
 def check_influence(influence: np.ndarray, sigmas: Sequence[float]) -> None:
     if influence.ndim != 4 or influence.shape[-1] == 0:
-        raise UserError("Conditional locality needs at least one condition: K = 0 asks for nothing.")
+        raise UserError("Conditional locality needs at least one condition: K = 0 prompts no object.")
     if influence.shape[-2] != influence.shape[-1] or influence.shape[1] != len(sigmas):
         raise UserError(f"Influence is (images, levels, K locations, K conditions), not {influence.shape}.")
     if not np.isfinite(influence).all():
@@ -184,7 +182,7 @@ def shuffled(influence: np.ndarray, rng: np.random.Generator, times: int) -> np.
 
 
 def mean_defined(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """Mean over what is not NaN; NaN where nothing is left, without a word about it."""
+    """Mean over what is not NaN; NaN where nothing is left, without a warning."""
     known = np.isfinite(values)
     total, count = np.where(known, values, 0).sum(axes), known.sum(axes)
     return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)

@@ -18,9 +18,7 @@ from tessera.conditioning.labels import check_location
 from tessera.errors import UserError
 from tessera.models.contract import Denoiser
 from tessera.models.model import Model
-from tessera.models.patchwise import Patchwise
 from tessera.models.precondition import per_image
-from tessera.models.views import check_input
 
 Method = Literal["auto", "vmap", "rows", "loop"]
 Pairs = Literal["same", "all"]
@@ -35,12 +33,12 @@ class Pixel(NamedTuple):
 
 @dataclass(frozen=True)
 class GradientConfig:
-    """GradientConfig gradients are computed; none of it changes the numbers beyond rounding, but for `autocast`.
+    """How gradients are computed; only `autocast` changes the numbers beyond rounding.
 
-    `vmap` shares one forward pass among all probes and several probes per backward. `rows` gives every probe a
+    `vmap` shares one forward pass among all probes and several probes per backward. `rows` gives every probe an
     image of its own, which is best where an output pixel is cheap alone. `loop` is one call per probe and
-    channel, for networks whose backward pass cannot be batched. `auto` chooses: rows for patches, one call at a
-    time on a CPU (after one forward for all), otherwise vmap.
+    channel, for networks whose backward pass cannot be batched. `auto` chooses: rows for networks that offer
+    `clean_pixels`, one call at a time on a CPU (after one forward for all), otherwise vmap.
     """
 
     method: Method = "auto"
@@ -53,7 +51,7 @@ PLAIN = GradientConfig()
 
 
 def memory_bytes(gib: float) -> int:
-    """A budget in GiB, as people give it, in bytes."""
+    """A budget in GiB as bytes."""
     if not 0 < gib < math.inf:
         raise UserError(f"A budget of memory is a positive number of GiB, not {gib:g}.")
     return max(1, int(gib * 2**30))
@@ -137,11 +135,11 @@ def swept(
     keep: Keep,
 ) -> Tensor:
     """What `keep` leaves of the derivatives of every probe and channel: (N, P, C, ...)."""
-    prompt = ProbeRequest(bare(denoise), x.detach(), per_image(sigma, x), cond, checked_probes(at, x))
-    rows = how.method == "rows" or (how.method == "auto" and isinstance(prompt.denoise, Patchwise))
-    with gradient_config(prompt.denoise, how, x.device):
-        found = by_rows(prompt, how, keep) if rows else by_cotangents(prompt, how, keep)  # (P, C, N, ...)
-    check_finite(found, prompt.sigma)
+    request = ProbeRequest(bare(denoise), x.detach(), per_image(sigma, x), cond, checked_probes(at, x))
+    rows = how.method == "rows" or (how.method == "auto" and hasattr(request.denoise, "clean_pixels"))
+    with gradient_config(request.denoise, how, x.device):
+        found = by_rows(request, how, keep) if rows else by_cotangents(request, how, keep)  # (P, C, N, ...)
+    check_finite(found, request.sigma)
     return found.movedim(2, 0)
 
 
@@ -163,20 +161,20 @@ class ProbeRequest:
         return attached(self.denoise(x, self.sigma, self.cond))
 
 
-def by_cotangents(prompt: ProbeRequest, how: GradientConfig, keep: Keep) -> Tensor:
+def by_cotangents(request: ProbeRequest, how: GradientConfig, keep: Keep) -> Tensor:
     """One forward pass for all probes of some images, then products with their unit vectors: (P, C, N, ...)."""
-    per_row = saved_per_row(lambda some, x: some.clean(x), prompt)
+    per_row = saved_per_row(lambda some, x: some.clean(x), request)
     at_once = fitting(how.memory / 2, per_row)
     parts = []
-    for rows in slices(len(prompt.x), at_once):
-        parts.append(one_graph(prompt[rows], how, keep, per_row))
-    return torch.cat(parts, dim=1).unflatten(0, (len(prompt.at), -1))
+    for rows in slices(len(request.x), at_once):
+        parts.append(one_graph(request[rows], how, keep, per_row))
+    return torch.cat(parts, dim=1).unflatten(0, (len(request.at), -1))
 
 
-def one_graph(prompt: ProbeRequest, how: GradientConfig, keep: Keep, per_row: float) -> Tensor:
+def one_graph(request: ProbeRequest, how: GradientConfig, keep: Keep, per_row: float) -> Tensor:
     """Derivatives of all probes and channels of images that fit together: (P C, n, ...)."""
-    x = prompt.x.clone().requires_grad_()
-    probed = prompt.clean(x)[:, :, prompt.at[:, 0], prompt.at[:, 1]]  # (n, C, P)
+    x = request.x.clone().requires_grad_()
+    probed = request.clean(x)[:, :, request.at[:, 0], request.at[:, 1]]  # (n, C, P)
     channels, probes = probed.shape[1], probed.shape[2]
     number = torch.arange(probes * channels, device=x.device)
     # A CPU gains nothing from larger batches, and what one product touches stays in its cache.
@@ -227,15 +225,15 @@ class ProbeProducts:
         return pulled
 
 
-def by_rows(prompt: ProbeRequest, how: GradientConfig, keep: Keep) -> Tensor:
+def by_rows(request: ProbeRequest, how: GradientConfig, keep: Keep) -> Tensor:
     """An image for every probe, one backward pass per channel: (P, C, N, ...)."""
-    probes, images = len(prompt.at), len(prompt.x)
-    own = prompt.at.repeat_interleave(images, 0)  # (P N, 2)
-    image = torch.arange(images, device=prompt.x.device).repeat(probes)
-    each = saved_per_row(lambda some, x: own_pixel(some, x, own[:1].expand(len(x), 2)), prompt)
+    probes, images = len(request.at), len(request.x)
+    own = request.at.repeat_interleave(images, 0)  # (P N, 2)
+    image = torch.arange(images, device=request.x.device).repeat(probes)
+    each = saved_per_row(lambda some, x: own_pixel(some, x, own[:1].expand(len(x), 2)), request)
     parts = []
     for rows in slices(len(own), fitting(how.memory / (1 + ALIVE), each)):
-        some = prompt[image[rows]]
+        some = request[image[rows]]
         x = some.x.clone().requires_grad_()
         product = ProbeProducts(own_pixel(some, x, own[rows]), x, "loop")
         picks = torch.eye(x.shape[1], device=x.device, dtype=product.out.dtype)  # (C, C)
@@ -244,19 +242,12 @@ def by_rows(prompt: ProbeRequest, how: GradientConfig, keep: Keep) -> Tensor:
     return torch.cat(parts, dim=1).unflatten(1, (probes, images)).transpose(0, 1)
 
 
-def own_pixel(prompt: ProbeRequest, x: Tensor, at: Tensor) -> Tensor:
-    """The clean value (n, C) of one pixel per image, at (n, 2). A patchwise network needs one patch for it."""
-    if isinstance(prompt.denoise, Patchwise):
-        return attached(patch_pixel(prompt.denoise, x, prompt.sigma, prompt.cond, at))
-    return prompt.clean(x)[torch.arange(len(x), device=x.device), :, at[:, 0], at[:, 1]]
-
-
-def patch_pixel(net: Patchwise, x: Tensor, sigma: Tensor, cond: Tensor | None, at: Tensor) -> Tensor:
-    cond = check_input(x, cond, net.channels, net.size, net.cond_dim)
-    cell = at // net.cell
-    clean = net.center(net.network(net.cut_out(x, cell), sigma, net.patch_cond(cond, cell)))
-    row, col = (at - cell * net.cell).unbind(1)
-    return clean[torch.arange(len(x), device=x.device), :, row, col]
+def own_pixel(request: ProbeRequest, x: Tensor, at: Tensor) -> Tensor:
+    """The clean value (n, C) of one pixel per image, at (n, 2); a network may offer a cheaper way than its image."""
+    clean_pixels = getattr(request.denoise, "clean_pixels", None)
+    if clean_pixels is not None:
+        return attached(clean_pixels(x, request.sigma, request.cond, at))
+    return request.clean(x)[torch.arange(len(x), device=x.device), :, at[:, 0], at[:, 1]]
 
 
 # -- what surrounds a gradient -------------------------------------------------------------------------------
@@ -298,7 +289,7 @@ def check_finite(found: Tensor, sigma: Tensor) -> None:
 
 @contextlib.contextmanager
 def gradient_config(denoise: Denoiser, how: GradientConfig, device: torch.device) -> Iterator[None]:
-    """Gradients on, precision and recomputation as wished, attention by formulas whose backward can be batched."""
+    """Gradients on, precision and recomputation as configured, attention by formulas whose backward can be batched."""
     kind = device.type
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
@@ -326,13 +317,13 @@ def checkpointing(denoise: Denoiser) -> Iterator[None]:
             part.checkpointing = was
 
 
-def saved_per_row(run: Callable[[ProbeRequest, Tensor], Tensor], prompt: ProbeRequest) -> float:
+def saved_per_row(run: Callable[[ProbeRequest, Tensor], Tensor], request: ProbeRequest) -> float:
     """Bytes a forward pass keeps for each image: two images less one, so that weights do not count."""
-    one, two = (saved_bytes(run, prompt, images) for images in (1, 2))
-    return max(two - one, prompt.x[0].numel() * prompt.x.element_size())
+    one, two = (saved_bytes(run, request, images) for images in (1, 2))
+    return max(two - one, request.x[0].numel() * request.x.element_size())
 
 
-def saved_bytes(run: Callable[[ProbeRequest, Tensor], Tensor], prompt: ProbeRequest, images: int) -> int:
+def saved_bytes(run: Callable[[ProbeRequest, Tensor], Tensor], request: ProbeRequest, images: int) -> int:
     """Bytes of all tensors that a forward pass of so many images saves for its backward pass."""
     kept: dict[int, int] = {}
 
@@ -342,7 +333,7 @@ def saved_bytes(run: Callable[[ProbeRequest, Tensor], Tensor], prompt: ProbeRequ
         # Returned as it is, an output saved by its own node would hold the whole graph in a cycle that is never freed.
         return tensor.detach()
 
-    some = prompt[torch.zeros(images, dtype=torch.long, device=prompt.x.device)]
+    some = request[torch.zeros(images, dtype=torch.long, device=request.x.device)]
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         run(some, some.x.clone().requires_grad_())
     return sum(kept.values())
@@ -382,7 +373,7 @@ def smallest_square(influence: Tensor, at: Sequence[tuple[int, int]], share: flo
 
 
 def rings(probes: Tensor, height: int, width: int) -> Tensor:
-    """GradientConfig far every pixel lies from each probe, the larger of rows and columns: (P, H W) long."""
+    """How far every pixel lies from each probe, the larger of rows and columns: (P, H W) long."""
     rows, cols = (torch.arange(side, device=probes.device) for side in (height, width))
     down = (rows - probes[:, :1]).abs()  # (P, H)
     right = (cols - probes[:, 1:]).abs()  # (P, W)

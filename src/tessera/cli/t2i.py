@@ -28,7 +28,7 @@ from tessera.render.image_io import parse_size, save_png, width_height
 from tessera.sampling.prompts import parse_ks
 from tessera.sampling.trajectory import Trajectory
 from tessera.studies.text_to_image.blocks import SITES, Site
-from tessera.studies.text_to_image.estimate import Estimate, PassCost, estimate, pass_cost, sampling_passes
+from tessera.studies.text_to_image.estimate import PassCost, StudyCost, estimate, pass_cost, sampling_passes
 from tessera.studies.text_to_image.features import (
     TextFeatureConfig,
     TextFeatureResult,
@@ -156,7 +156,7 @@ class OnModel:
             "versions": {package: version(package) for package in PACKAGES},
         }
 
-    def say_estimate(self, found: Estimate, cost: PassCost, note: str = "") -> None:
+    def say_estimate(self, found: StudyCost, cost: PassCost, note: str = "") -> None:
         """Publish a dry run."""
         record = {"model": self.model, "precision": self.precision, **found.to_dict(self.tflops, cost)}
         table = Table("what", "how much", title=note or None)
@@ -566,7 +566,7 @@ class SdxlFeatures(OnModel):
         say(f"Figures and features-{label}.npz are in {out}.")
 
     def estimate(self, requested: Sequence[Sequence[Concept]], plans: Sequence[TextFeatureConfig]) -> None:
-        whole = Estimate({}, 0)
+        whole = StudyCost({}, 0)
         for plan in plans:
             options: Any = {"size": self.height_width, "site": plan.site, "layers": plan.layers}
             cost = pass_cost(self.model, self.dtype, **options)

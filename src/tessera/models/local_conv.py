@@ -44,6 +44,7 @@ class LocalConv(PreconditionedNetwork):
     coordinates of each pixel, which say nothing about other pixels.
     """
 
+    exactly_local = True  # what lies beyond a neighborhood changes not one bit of the output
     coords: Tensor | None
 
     def __init__(

@@ -84,6 +84,8 @@ class Patchwise(_Wrapper):
     every cell; at half the cells the patch is as large as the image. `tile` x `tile` pixels count as one.
     """
 
+    exactly_local = True  # what lies beyond a neighborhood changes not one bit of the output
+
     def __init__(
         self,
         size: int,
@@ -133,6 +135,14 @@ class Patchwise(_Wrapper):
         """The clean image (B, C, H, W) for noisy x, noise level () or (B,) and condition (B, cond_dim)."""
         cond = check_input(x, cond, self.channels, self.size, self.cond_dim)
         return self.denoised(x, sigma, self.conditioned_everywhere(cond))
+
+    def clean_pixels(self, x: Tensor, sigma: Tensor, cond: Tensor | None, at: Tensor) -> Tensor:
+        """The clean value (B, C) of one pixel per image, at (B, 2), from the one patch it needs."""
+        cond = check_input(x, cond, self.channels, self.size, self.cond_dim)
+        cell = at // self.cell
+        clean = self.center(self.network(self.cut_out(x, cell), sigma, self.patch_cond(cond, cell)))
+        row, col = (at - cell * self.cell).unbind(1)
+        return clean[torch.arange(len(x), device=x.device), :, row, col]
 
     def denoised(self, x: Tensor, sigma: Tensor | float, patch_cond: Tensor) -> Tensor:
         """The clean image when the patch of every cell has its own row of `patch_cond` (B * cells^2, patch_dim + 2)."""

@@ -9,7 +9,7 @@ from tessera.studies.text_to_image.blocks import blocks_of
 from tessera.studies.text_to_image.estimate import (
     SDXL_NAME,
     SDXL_UNET,
-    Estimate,
+    StudyCost,
     estimate,
     pass_cost,
     sampling_passes,
@@ -49,7 +49,7 @@ def test_an_estimate_adds_up_its_passes(folder):
     assert found.passes["sampling"] == 2 * 10 * 2 and sampling_passes(2, 10, 1.0) == 20
     assert found.flops == 130 * cost.forward_flops + 96 * cost.backward_flops
     assert found.to_dict(1e-3, cost)["minutes"] == pytest.approx(found.flops / 1e9 / 60)
-    assert (found + found).flops == 2 * found.flops and (Estimate({}, 0) + found).passes == found.passes
+    assert (found + found).flops == 2 * found.flops and (StudyCost({}, 0) + found).passes == found.passes
 
 
 def test_the_configuration_of_sdxl_has_its_blocks():

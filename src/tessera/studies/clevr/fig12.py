@@ -182,10 +182,10 @@ def growth(result: LocalityResult, seed: int = 0, resamples: int = RESAMPLES) ->
 
 @dataclass(frozen=True)
 class ReproduceFig12:
-    """Figure 12: train an EDM2 on CIFAR-10 (or carry on) and measure how far its pixels look at each noise level."""
+    """Figure 12: train an EDM2 on CIFAR-10 (or carry on) and measure pixel influence at each noise level."""
 
     cifar: Annotated[Path, tyro.conf.arg(metavar="PATH")]
-    """The official archive (python or binary version), its folder, or a folder of PNGs in a folder per class."""
+    """The official archive in its binary version (cifar-10-binary.tar.gz), or its folder."""
     out: Path = Path("fig12")
     """Folder for the run, fig12.png and fig12.json."""
     preset: str = "small"
@@ -193,13 +193,13 @@ class ReproduceFig12:
     total: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="")] = None
     """Images to train on, such as 4Mi (default: the preset's)."""
     images: int = 8
-    """CifarImages over which gradients are averaged."""
+    """Images over which gradients are averaged."""
     levels: int = 12
-    """Noise levels to look at."""
+    """Noise levels at which influence is measured."""
     source: Source = "truth"
-    """CifarImages the model makes itself, or noised test images."""
+    """The model's own samples, or noised test images."""
     seed: int = 0
-    """Another seed looks at other images."""
+    """Random seed of images and samples."""
     memory: float = 1.0
     """GiB that gradients may take."""
     device: DeviceName = "auto"

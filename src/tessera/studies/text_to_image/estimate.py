@@ -136,16 +136,16 @@ def _feature_bytes(net: TextUNet, example: Any, site: Site, layers: str | Sequen
 
 
 @dataclass(frozen=True)
-class Estimate:
+class StudyCost:
     """Passes of a study by kind, and their arithmetic."""
 
     passes: dict[str, int]
     flops: int
 
-    def __add__(self, other: "Estimate") -> "Estimate":
+    def __add__(self, other: "StudyCost") -> "StudyCost":
         names = dict.fromkeys([*self.passes, *other.passes])
         passes = {name: self.passes.get(name, 0) + other.passes.get(name, 0) for name in names}
-        return Estimate(passes, self.flops + other.flops)
+        return StudyCost(passes, self.flops + other.flops)
 
     def to_dict(self, tflops: float, cost: PassCost) -> dict[str, Any]:
         return {
@@ -164,11 +164,11 @@ class Estimate:
 
 def estimate(
     cost: PassCost, forward: Mapping[str, int], backward: Mapping[str, int] | None = None
-) -> Estimate:
+) -> StudyCost:
     """Of so many forward and backward passes of single latents."""
     backward = backward or {}
     flops = sum(forward.values()) * cost.forward_flops + sum(backward.values()) * cost.backward_flops
-    return Estimate({**forward, **backward}, flops)
+    return StudyCost({**forward, **backward}, flops)
 
 
 def sampling_passes(samples: int, steps: int, guidance: float) -> int:
