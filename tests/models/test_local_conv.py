@@ -38,7 +38,7 @@ def distance_map(size, row, column):
 
 @pytest.mark.parametrize("tile", [1, 2, 4])
 @pytest.mark.parametrize(("row", "column"), [(0, 0), (13, 18), (31, 8)])
-def test_no_pixel_beyond_the_stated_reach_is_felt(tile, row, column):
+def test_output_is_exactly_independent_of_pixels_beyond_the_stated_reach(tile, row, column):
     denoiser = network(tile=tile)
     assert denoiser.reach <= 2 * 4
     pixels, told = influence(denoiser, row, column, torch.ones(1, 64))
@@ -49,7 +49,7 @@ def test_no_pixel_beyond_the_stated_reach_is_felt(tile, row, column):
     assert told.reshape(8, 8)[row // 4, column // 4] > 0
 
 
-def test_the_stated_reach_is_reached():
+def test_output_depends_on_pixels_at_the_stated_reach():
     denoiser = network(tile=1, depth=8)  # with tiles of one pixel the bound is met exactly
     pixels, _ = influence(denoiser, 16, 16, torch.ones(1, 64))
     assert denoiser.reach == 8
@@ -57,7 +57,7 @@ def test_the_stated_reach_is_reached():
     assert felt == denoiser.reach
 
 
-def test_locations_of_a_list_are_felt_only_nearby():
+def test_output_depends_only_on_nearby_locations_of_a_list():
     conditioner = LocationList(slots=2, cells=8)
     _, told = influence(network(conditioner), 5, 5, conditioner.at([(0.2, 0.2), (0.8, 0.8)]))
     assert (told[3:] == 0.0).all() and (told[:3] > 0).any()
@@ -84,7 +84,7 @@ def test_activations_keep_unit_size():
     assert all(0.7 < size < 1.4 for size in seen) and len(seen) == 6
 
 
-def test_an_untrained_network_answers_only_the_skip_part():
+def test_an_untrained_network_returns_the_scaled_input():
     x = torch.randn(2, 3, 32, 32)
     clean = network(gain=0.0)(x, torch.tensor([0.5, 2.0]))
     share = torch.tensor([0.25 / 0.5, 0.25 / 4.25])[:, None, None, None]

@@ -1,4 +1,4 @@
-"""The patchwise denoiser: exactly local, equal to a loop over cells, fed fair patches in training."""
+"""The patchwise denoiser: exactly local, equal to a loop over cells, trained on balanced patches."""
 
 import inspect
 
@@ -41,7 +41,7 @@ def influence(denoiser, row, column, cond):
 
 @pytest.mark.parametrize("tile", [1, 2])
 @pytest.mark.parametrize(("row", "column"), [(0, 0), (7, 9), (15, 3)])
-def test_a_patch_never_feels_beyond_its_edge(row, column, tile):
+def test_output_is_exactly_independent_of_pixels_outside_the_patch(row, column, tile):
     denoiser = network(tile=tile)
     pixels, told = influence(denoiser, row, column, torch.ones(1, 64))
     cell_row, cell_column = row // 2, column // 2
@@ -53,7 +53,7 @@ def test_a_patch_never_feels_beyond_its_edge(row, column, tile):
     assert (told[~near] == 0.0).all() and (told[near] > 0).all()
 
 
-def test_a_list_told_patch_never_feels_locations_beyond_its_edge():
+def test_output_is_exactly_independent_of_listed_locations_outside_the_patch():
     conditioner = LocationList(slots=3, cells=8)
     cond = conditioner.at([(0.3, 0.3), (0.9, 0.9), (0.35, 0.2)])
     _, told = influence(
@@ -62,7 +62,7 @@ def test_a_list_told_patch_never_feels_locations_beyond_its_edge():
     assert (told[3:6] == 0.0).all() and (told[:3] > 0).all() and (told[6:] > 0).all()
 
 
-def test_a_patch_may_see_further_than_it_hears():
+def test_cond_radius_may_be_smaller_than_the_pixel_radius():
     denoiser = network(radius=2, cond_radius=1)
     pixels, told = influence(denoiser, 7, 9, torch.ones(1, 64))  # cell (3, 4)
     assert (pixels[2:12, 4:14] > 0).all() and pixels.count_nonzero() == 10 * 10
@@ -72,14 +72,14 @@ def test_a_patch_may_see_further_than_it_hears():
     assert (again.radius, again.cond_radius) == (2, 1)
 
 
-def test_half_of_the_training_patches_hear_a_condition():
+def test_half_of_the_training_patches_have_a_condition_within_cond_radius():
     cond = GRID.at([(0.4, 0.4)]).repeat(50, 1)
     x, index = images(count=50).float(), torch.arange(50)
-    heard = network(radius=2, cond_radius=0).training_patches(x, cond, index).cond[:, :1]
-    assert heard[:50].all() and not heard[50:].any()
+    conditions = network(radius=2, cond_radius=0).training_patches(x, cond, index).cond[:, :1]
+    assert conditions[:50].all() and not conditions[50:].any()
 
 
-def test_a_patch_hears_no_further_than_it_sees_and_of_itself_at_least():
+def test_cond_radius_is_at_most_the_radius_and_at_least_0():
     assert network(radius=1, cond_radius=5).cond_radius == 1
     with pytest.raises(UserError, match="its own cell at least"):
         network(cond_radius=-1)
@@ -87,7 +87,7 @@ def test_a_patch_hears_no_further_than_it_sees_and_of_itself_at_least():
     assert [build_denoiser(one).cond_radius for one in told] == [0, 1, 2, 2]
 
 
-def test_the_full_radius_sees_everything_from_everywhere():
+def test_at_full_radius_every_output_depends_on_the_whole_image():
     pixels, told = influence(network(radius=7), 0, 0, torch.ones(1, 64))
     assert (pixels > 0).all() and (told > 0).all()
 
@@ -150,7 +150,7 @@ def test_training_may_take_more_patches_of_each_image():
     assert sorted(views.index.tolist()) == list(range(6 * count))  # each has noise of its own
 
 
-def test_the_loss_may_count_the_middle_of_a_patch_alone():
+def test_the_loss_can_be_restricted_to_the_center_of_a_patch():
     denoiser, count = network(), 5
     cond = GRID.at([(0.4, 0.4)]).repeat(count, 1)
     x, index = images(count=count).float(), torch.arange(count)
@@ -162,7 +162,7 @@ def test_the_loss_may_count_the_middle_of_a_patch_alone():
     assert center.loss_weight.sum() == kept.sum()
 
 
-def test_a_training_patch_is_what_sampling_would_show():
+def test_a_training_patch_is_the_patch_of_sampling():
     denoiser = network()
     x, cond, index = images(count=4).float(), GRID.at([(0.01, 0.99)]).repeat(4, 1), torch.arange(4)
     views = denoiser.training_patches(x, cond, index, seed=3)

@@ -1,4 +1,4 @@
-"""Several processes: the same samples seen, the same result up to the order of sums."""
+"""Several processes: the same samples, the same result up to the order of sums."""
 
 import multiprocessing
 import os

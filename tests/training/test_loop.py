@@ -1,4 +1,4 @@
-"""The training loop: it learns, accumulates exactly, and its random numbers are keyed by sample."""
+"""The trainer: it learns, accumulates exactly, and its random numbers are keyed by sample."""
 
 from dataclasses import replace
 
@@ -54,7 +54,7 @@ def test_the_first_step_of_a_ramp_moves_nothing(minute):
 
 
 @pytest.mark.parametrize("experiment", ["exp1", "exp2L"])
-def test_small_portions_give_the_gradient_of_the_whole_batch(minute, experiment):
+def test_micro_batches_give_the_gradient_of_the_whole_batch(minute, experiment):
     settings = minute(experiment)
     batch = next(stream_for(settings).steps(0, 4))
     grads = []
@@ -188,7 +188,7 @@ def test_compiled_training_computes_what_plain_training_does(minute):
     assert torch.allclose(*losses, atol=1e-3)
 
 
-def test_a_compiler_that_spoils_the_noise_is_not_trusted():
+def test_compiled_noise_is_used_only_where_its_numbers_are_right():
     from tessera.scenes.random import normal
 
     draw = CompiledNormal()

@@ -138,7 +138,7 @@ def test_before_the_first_step_a_signal_does_not_wait(minute, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("damage", ["truncated", "tampered"])
-def test_a_damaged_state_is_passed_over_with_a_word(minute, tmp_path, damage):
+def test_a_damaged_state_is_skipped_with_a_message(minute, tmp_path, damage):
     quietly(minute(), tmp_path / "whole")
     quietly(minute(training={"total": 32}), tmp_path / "hurt")
     newest = RunFolder(tmp_path / "hurt").states()[0]
@@ -249,7 +249,7 @@ def test_a_loss_that_is_no_number_stops_and_names_the_last_good_state(minute, tm
     assert quietly(minute(), tmp_path)[0].finished
 
 
-def test_a_full_disk_is_told_in_one_sentence_and_loses_nothing(minute, tmp_path, monkeypatch):
+def test_a_full_disk_is_one_sentence_and_loses_nothing(minute, tmp_path, monkeypatch):
     quietly(minute(training={"total": 16}), tmp_path)
     before = state_of(tmp_path)
 
@@ -264,14 +264,14 @@ def test_a_full_disk_is_told_in_one_sentence_and_loses_nothing(minute, tmp_path,
     assert not list((tmp_path / "snapshots").glob("*.part"))
 
 
-def test_the_log_has_a_line_for_each_stretch(minute, tmp_path):
+def test_the_log_has_a_line_for_each_checkpoint(minute, tmp_path):
     quietly(minute(), tmp_path)
     records = RunFolder(tmp_path).records()
     assert [r["images_seen"] for r in records] == list(range(8, 72, 8))
     assert all(r["loss"] > 0 and r["images_per_second"] > 0 for r in records)
 
 
-def test_a_line_cut_short_is_no_line(minute, tmp_path):
+def test_a_log_line_cut_short_is_dropped(minute, tmp_path):
     quietly(minute(training={"total": 16}), tmp_path)
     with open(tmp_path / "log.jsonl", "a") as file:
         file.write('{"images_seen": 99, "lo')
@@ -322,7 +322,7 @@ def test_an_average_of_another_length_is_rebuilt_from_snapshots(minute, tmp_path
     assert (rebuilt - expected).norm() < 0.5 * (nearest - expected).norm()
 
 
-def test_looking_into_an_empty_or_foreign_folder_is_told(minute, tmp_path):
+def test_a_run_without_a_fitting_snapshot_is_refused(minute, tmp_path):
     quietly(minute(training={"total": 4}), tmp_path)
     with pytest.raises(UserError, match="nearest is at 4"):
         load_run(tmp_path, images_seen=3)

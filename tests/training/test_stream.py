@@ -1,4 +1,4 @@
-"""The endless stream: sample i is the same however it is asked for."""
+"""The endless stream: sample i does not depend on its batch."""
 
 import itertools
 
@@ -43,7 +43,7 @@ def test_its_scenes_are_those_of_the_scene_stream(sixteen):
 
 
 @pytest.mark.parametrize("render_batch", [1, 8, 12])
-def test_steps_are_the_same_whatever_is_made_together(sixteen, render_batch):
+def test_steps_do_not_depend_on_the_render_batch(sixteen, render_batch):
     steps = list(itertools.islice(STREAM.steps(4, batch=4, render_batch=render_batch), 3))
     for turn, step in enumerate(steps):
         same(step, sixteen[4 * turn + 4 : 4 * turn + 8])

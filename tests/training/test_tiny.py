@@ -1,4 +1,4 @@
-"""The tiny preset: a few minutes on two cores must end in images with objects at the asked locations."""
+"""The tiny preset: a few minutes on two cores must end in images with objects at the prompted locations."""
 
 import time
 
@@ -21,7 +21,7 @@ def objects_at(images, locations):
 
 
 @pytest.mark.slow
-def test_tiny_training_puts_objects_at_asked_locations(tmp_path):
+def test_tiny_training_puts_objects_at_the_prompted_locations(tmp_path):
     begun = time.process_time()
     train_run(settings_for("exp1C", "tiny"), tmp_path, on_message=lambda message: None)
     assert time.process_time() - begun < 360  # of one thread: three minutes of two cores

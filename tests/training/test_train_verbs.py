@@ -1,4 +1,4 @@
-"""The verbs train, ema and sample, as a person would call them."""
+"""The verbs train, ema and sample, from the command line."""
 
 import json
 
@@ -45,12 +45,12 @@ def test_the_same_command_carries_on(run, capfd):
     assert "Carrying on from state-000000000016" in capfd.readouterr().err
 
 
-def test_a_flag_given_in_vain_is_told_and_does_no_harm(run, capfd):
+def test_an_option_without_effect_gives_a_warning(run, capfd):
     assert call("train", "exp1", "--objects", "1-2", "--total", "24", "--out", run, *SMALL) == 0
     assert "note: --denoiser.radius changes nothing here: it is for" in capfd.readouterr().err
 
 
-def test_tensorboard_events_are_written_if_asked_for(tmp_path):
+def test_tensorboard_events_are_written_on_request(tmp_path):
     words = [word if word != "off" else "on" for word in SMALL]
     assert call("train", "color", "--total", "4", "--out", tmp_path / "r", *words) == 0
     assert list((tmp_path / "r" / "tensorboard").iterdir())
@@ -84,7 +84,7 @@ def test_any_average_becomes_a_model_folder_that_samples(run, tmp_path):
     assert (sheet == torch.tensor([230, 30, 30])).all(1).any()  # the red dots
 
 
-def test_a_image_is_the_same_whatever_is_made_with_it(run, tmp_path):
+def test_an_image_does_not_depend_on_its_batch(run, tmp_path):
     common = ["--steps", "2", "--seed", "5", "--device", "cpu"]
     assert call("sample", run, "--k", "1-3", "--each", "3", "--out", tmp_path / "a", *common) == 0
     assert (
@@ -124,7 +124,7 @@ def test_lists_of_k_are_read():
         (["--images", "5"], "No snapshot"),
     ],
 )
-def test_what_cannot_be_sampled_is_told_in_one_sentence(run, tmp_path, capfd, words, sentence):
+def test_what_cannot_be_sampled_is_refused_in_one_sentence(run, tmp_path, capfd, words, sentence):
     assert call("sample", run, "--steps", "2", "--out", tmp_path / "o", *words) == 2
     said = capfd.readouterr().err
     assert sentence in said and "Traceback" not in said
@@ -151,7 +151,7 @@ def test_what_cannot_be_sampled_is_told_in_one_sentence(run, tmp_path, capfd, wo
         (["sample", "nowhere"], "no model"),
     ],
 )
-def test_mistakes_are_told_in_one_sentence(words, sentence, capfd):
+def test_mistakes_are_refused_in_one_sentence(words, sentence, capfd):
     assert call(*words) == 2
     said = capfd.readouterr().err
     assert sentence in said and "Traceback" not in said

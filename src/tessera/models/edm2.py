@@ -56,6 +56,7 @@ class Block(nn.Module):
         self.side, self.resample, self.resample_filter = side, resample, tuple(resample_filter)
         self.residual_balance, self.attention_balance = residual_balance, attention_balance
         self.clip, self.dropout = clip, dropout
+        # A gain of 0 turns noise level and condition off at first: every factor begins at 1.
         self.gain = nn.Parameter(torch.zeros(()))
         self.res0 = MPConv(outputs if side == "encoder" else inputs, outputs, kernel=3)
         self.emb = MPConv(emb_width, outputs)
@@ -84,6 +85,7 @@ class Block(nn.Module):
         x = mp_sum(x, y, self.residual_balance)
         if self.qkv is not None:
             x = mp_sum(x, self.attend(x), self.attention_balance)
+        # Sums and concatenations keep the size of activations only on average; the limit keeps float16 from overflow.
         return x.clamp(-self.clip, self.clip)
 
     def resized(self, x: Tensor) -> Tensor:
@@ -92,7 +94,7 @@ class Block(nn.Module):
         return upsample(x, self.resample_filter) if self.resample == "up" else x
 
     def first_conv(self, small: Tensor, x: Tensor) -> Tensor:
-        """res0(mp_silu(x)). Where x only repeats the pixels of `small`, the small image does."""
+        """res0(mp_silu(x)). Where x only repeats the pixels of `small`, computed from those at 4/9 of the cost."""
         if self.resample == "up" and self.side == "decoder" and is_box(self.resample_filter):
             return upsampled_conv(mp_silu(small), self.res0.scaled())
         return self.res0(mp_silu(x))
@@ -113,7 +115,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     tokens = q.shape[2]
     if tokens >= FEW_TOKENS and tokens % 8 == 0:
         return F.scaled_dot_product_attention(q, k, v)
-    # Fused kernels are made for long, even sequences; the 25 tokens of a patch need none.
+    # Fused kernels are made for long sequences of multiples of 8; for the 25 tokens of a patch they are slower.
     return (q @ k.mT / math.sqrt(q.shape[3])).softmax(-1) @ v
 
 
@@ -157,7 +159,9 @@ class EDM2(PreconditionedNetwork):
         _check_heads(size, mult, width, attention, head_width)
         self.size, self.cond_dim, self.channels, self.sigma_data = size, cond_dim, channels, sigma_data
         self.label_balance, self.concat_balance = label_balance, concat_balance
-        self.checkpointing = False  # pays a second forward of each block, saves the memory of its inside
+        self.checkpointing = (
+            False  # a second forward of each block in exchange for the memory of its activations
+        )
 
         widths = [width * m for m in mult]
         noise_width = width * noise_mult if noise_mult else widths[0]
@@ -186,6 +190,7 @@ class EDM2(PreconditionedNetwork):
         self.encoder, skips = _build_encoder(inputs, sides, widths, blocks, attention, block)
         self.decoder = _build_decoder(skips, sides, widths, blocks, attention, block)
         self.out = MPConv(widths[0], channels, kernel=3)
+        # With this gain at 0 an untrained network returns its input times c_skip: the loss is 1 at every noise level.
         self.out_gain = nn.Parameter(torch.zeros(()))
         self.logvar_fourier = Fourier(logvar_width)
         self.logvar_linear = MPConv(logvar_width, 1)
@@ -241,7 +246,7 @@ class EDM2(PreconditionedNetwork):
         return [entry for name, entry in _entries(self.encoder) + _entries(self.decoder) if name != "conv"]
 
     def with_constants(self, x: Tensor) -> Tensor:
-        """Append a channel of ones (it stands in for biases), and the coordinates if asked for."""
+        """Append a channel of ones, which replaces biases, and the coordinates if the network has them."""
         extra = [torch.ones_like(x[:, :1])]
         if self.coords is not None:
             extra.append(self.coords.to(x.dtype).expand(x.shape[0], -1, -1, -1))
