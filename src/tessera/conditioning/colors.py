@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tessera.conditioning.counts import condition_number, entry_of, take_one
+from tessera.conditioning.counts import condition_number, entry_of, repeat_by_count, take_one
 from tessera.conditioning.labels import Label, check_label, labeled, sample_index
 from tessera.errors import UserError
 from tessera.scenes.batch import SceneBatch
@@ -49,10 +49,7 @@ class ColorCounts:
         return cond + F.one_hot(torch.tensor(color_number(wanted)), self.dim).to(cond)
 
     def conditions(self, cond: Tensor) -> list[list[str]]:
-        return [
-            [name for name, count in zip(COLOR_NAMES, row) for _ in range(round(count))]
-            for row in cond.tolist()
-        ]
+        return repeat_by_count(cond, COLOR_NAMES)
 
     def without(self, cond: Tensor, k: int | str) -> Tensor:
         number = condition_number(k)

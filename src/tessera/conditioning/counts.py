@@ -1,5 +1,6 @@
 """Which condition `k` means; in the counts of grid and colors, which entry holds the k-th object, taking one out."""
 
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
@@ -22,6 +23,17 @@ def entry_of(cond: Tensor, k: int) -> Tensor:
     if k < 0:
         return torch.full_like(cond[:, 0], cond.shape[1]).long()
     return (cond.cumsum(1).round() <= k).sum(1)
+
+
+def repeat_by_count(cond: Tensor, names: Sequence[Any]) -> list[list[Any]]:
+    """The names of the entries (B, len(names)) of each row, each as often as its count."""
+    rows = []
+    for counts in cond.tolist():
+        row: list[Any] = []
+        for name, count in zip(names, counts):
+            row += [name] * round(count)
+        rows.append(row)
+    return rows
 
 
 def take_one(cond: Tensor, entry: Tensor, called) -> Tensor:

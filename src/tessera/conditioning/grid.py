@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tessera.conditioning.cells import cell_of, every_cell, one_per_row, window
 from tessera.conditioning.contract import Cell, Location
-from tessera.conditioning.counts import condition_number, entry_of, take_one
+from tessera.conditioning.counts import condition_number, entry_of, repeat_by_count, take_one
 from tessera.conditioning.labels import (
     Label,
     check_label,
@@ -61,11 +61,8 @@ class LocationGrid:
         return cond + F.one_hot(self._cell_number(check_location(wanted)), self.dim).to(cond)
 
     def conditions(self, cond: Tensor) -> list[list[Location]]:
-        centers = ((every_cell(self.cells) + 0.5) / self.cells).flip(-1).tolist()
-        return [
-            [tuple(centers[n]) for n, count in enumerate(row) for _ in range(round(count))]
-            for row in cond.tolist()
-        ]
+        centers = ((every_cell(self.cells) + 0.5) / self.cells).flip(-1)
+        return repeat_by_count(cond, [(x, y) for x, y in centers.tolist()])
 
     def without(self, cond: Tensor, k: int | Location) -> Tensor:
         number = condition_number(k)

@@ -112,7 +112,10 @@ class LocationList:
 
     def conditions(self, cond: Tensor) -> list[list[Location]]:
         here, locations = self._table(cond)[..., 0] > 0.5, self._locations(cond)
-        return [[(x, y) for x, y in row[filled].tolist()] for row, filled in zip(locations, here)]
+        rows = []
+        for row, filled in zip(locations, here):
+            rows.append([(x, y) for x, y in row[filled].tolist()])
+        return rows
 
     def without(self, cond: Tensor, k: int | Location) -> Tensor:
         number = condition_number(k)

@@ -273,11 +273,10 @@ class Local(nn.Module):
         """Cells whose patches are candidates for this one."""
         if self.reach is None:
             return list(range(self.cells**2))
+        grid = torch.arange(self.cells**2).unflatten(0, (self.cells, self.cells))
         row, column = divmod(cell, self.cells)
-        rows, columns = (
-            range(max(at - self.reach, 0), min(at + self.reach, self.cells - 1) + 1) for at in (row, column)
-        )
-        return [r * self.cells + c for r in rows for c in columns]
+        rows, columns = (slice(max(at - self.reach, 0), at + self.reach + 1) for at in (row, column))
+        return grid[rows, columns].flatten().tolist()
 
 
 class _Best:

@@ -158,10 +158,11 @@ def is_model_folder(path: Path) -> bool:
 
 def shipped() -> list[str]:
     """Names of the models that come with Tessera."""
-    shelves = [models for models in ZOO_FOLDERS if models.is_dir()]
-    return sorted(
-        {folder.name for models in shelves for folder in models.iterdir() if is_model_folder(folder)}
-    )
+    names = set()
+    for zoo in ZOO_FOLDERS:
+        folders = zoo.iterdir() if zoo.is_dir() else []
+        names |= {folder.name for folder in folders if is_model_folder(folder)}
+    return sorted(names)
 
 
 def _from_hub(name: str) -> Path:

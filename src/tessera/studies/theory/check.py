@@ -2,7 +2,7 @@
 
 A check is one decorated function; its docstring's first paragraph is the statement::
 
-    check = Registry()
+    check = CheckRegistry()
 
     @check("claim 2", "largest rise from one noise level to the next", expected=False)
     def _claim2(trial: Trial) -> Outcome:
@@ -98,7 +98,7 @@ class CheckResult:
         }
 
 
-class Registry:
+class CheckRegistry:
     """Collects the checks of one module; the object is the decorator."""
 
     def __init__(self) -> None:

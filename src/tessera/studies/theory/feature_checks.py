@@ -6,7 +6,7 @@ import math
 import torch
 from torch import Tensor
 
-from tessera.studies.theory.check import Outcome, Registry, Trial, at_most, largest
+from tessera.studies.theory.check import CheckRegistry, Outcome, Trial, at_most, largest
 from tessera.studies.theory.compositions import (
     KINDS,
     Kind,
@@ -22,7 +22,7 @@ from tessera.studies.theory.divergences import gaussian_kl, line_kl, mapped_kl, 
 from tessera.studies.theory.lemma_checks import BATCH, EXACT, SIGMAS, sizes
 from tessera.studies.theory.mixtures import Mixture, gaussian, points, random_cov, random_orthogonal
 
-check = Registry()
+check = CheckRegistry()
 
 LEVELS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 

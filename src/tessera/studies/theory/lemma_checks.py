@@ -8,7 +8,7 @@ import torch
 from scipy.special import roots_legendre
 from torch import Tensor
 
-from tessera.studies.theory.check import Outcome, Registry, Trial, at_most, largest
+from tessera.studies.theory.check import CheckRegistry, Outcome, Trial, at_most, largest
 from tessera.studies.theory.compositions import (
     KINDS,
     Family,
@@ -24,7 +24,7 @@ from tessera.studies.theory.divergences import gaussian_kl, table_kl, total_corr
 from tessera.studies.theory.mixtures import Mixture, gaussian, random_cov
 from tessera.studies.theory.tables import errors, induced, opposite_pair, projective, random_tables
 
-check = Registry()
+check = CheckRegistry()
 
 SIGMAS = (0.1, 0.5, 2.0, 80.0)
 EXACT = 1e-10

@@ -5,12 +5,12 @@ from functools import partial
 
 import torch
 
-from tessera.studies.theory.check import Check, Outcome, Registry, Trial, at_most, largest
+from tessera.studies.theory.check import Check, CheckRegistry, Outcome, Trial, at_most, largest
 from tessera.studies.theory.divergences import gaussian_kl, kl_rate, line_kl
 from tessera.studies.theory.hidden import Coin, kl_at, random_coin, supremum
 from tessera.studies.theory.mixtures import random_cov, random_mixture
 
-check = Registry()
+check = CheckRegistry()
 
 LEVELS = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 SLACK = 1e-10  # of the quadrature
