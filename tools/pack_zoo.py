@@ -123,7 +123,7 @@ def card_lines(results: dict[str, Any] | None) -> list[str]:
     lines += [f"| {rule} | {k_max_words(found)} |" for rule, found in results["k_max"].items()]
     lines += [f"| the paper's own model | {results['paper']['text'] or 'not tested'} |", ""]
     lines += [
-        "| K | images | all filled | and no more extras than in training | K - 2 filled |",
+        "| K | images | all found | and no more extras than in training | K - 2 found |",
         "|---|---|---|---|---|",
     ]
     lines += [
@@ -134,7 +134,7 @@ def card_lines(results: dict[str, Any] | None) -> list[str]:
         found = ", ".join(f"{k_max_words(one)} by the {rule} rule" for rule, one in still.items())
         lines += [
             "",
-            f"Sampled with fresh noise (`--s-churn {results['s_churn']:g}`). Without it K_max is {found}.",
+            f"Sampled with stochastic sampling (`--s-churn {results['s_churn']:g}`). With deterministic sampling K_max is {found}.",
         ]
     if results["at_zero"] is not None:
         lines += ["", f"With an empty prompt it draws {span_words(results['at_zero'])} objects."]

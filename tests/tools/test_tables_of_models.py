@@ -111,9 +111,9 @@ def test_without_fresh_noise_a_cell_has_a_line_of_its_own(table):
     still = study_row("exp2L-M3", [(1, 1)] * 10)
     rows = [study_row("exp2L-M3", [(0.5, 1)] * 10, still=still)]
     told = {row[0]: row[1:] for row in table("study-patches", study={"presets": {"small": rows}})}
-    assert told["exp2L-M3"] == ("50%",) * 7 and told["exp2L-M3, no fresh noise"] == ("100%",) * 7
+    assert told["exp2L-M3"] == ("50%",) * 7 and told["exp2L-M3, deterministic"] == ("100%",) * 7
     extras = table("study-extras", study={"presets": {"small": rows}})
-    assert [row[0] for row in extras[1:]] == ["exp2L-M3", "exp2L-M3, no fresh noise"]
+    assert [row[0] for row in extras[1:]] == ["exp2L-M3", "exp2L-M3, deterministic"]
     assert [row[3] for row in extras[1:]] == ["0", "10"]
 
 

@@ -62,7 +62,7 @@ RULES = ("paper", "strict")
 READING_WORDS = {
     "strict": "K_max by the strict rule, less M",
     "paper": "K_max by the paper rule, less M",
-    "filled": "share of prompted locations filled, M < K <= 10",
+    "filled": "share of prompted locations found, M < K <= 10",
 }
 
 

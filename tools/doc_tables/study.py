@@ -45,7 +45,7 @@ def every_cell(results: Any) -> Rows:
         "paper",
         "ours, paper rule",
         "strict rule",
-        "detector's error leaves",
+        "range from the detector's error",
         "well-formed objects",
         "images",
         "minutes",
@@ -70,7 +70,7 @@ def cell_row(cell: StudyEntry, row: Record | None) -> Sequence[str]:
     )
 
 
-OURS = ("exp2L-M3", "patch radius 2, loss in the center, fresh noise")
+OURS = ("exp2L-M3", "patch radius 2, loss in the center, stochastic sampling")
 
 COMPARED = [OURS, *[(cell.name, cell.about) for cell in ABLATIONS]]
 
@@ -106,8 +106,8 @@ def extras(results: Any) -> Rows:
 
 
 def still_name(name: str) -> str:
-    """The line of a cell's evaluation without fresh noise."""
-    return f"{name}, no fresh noise"
+    """The row of a cell's evaluation with deterministic sampling."""
+    return f"{name}, deterministic"
 
 
 def paper_sized(results: Any) -> Rows:
@@ -144,7 +144,7 @@ CROWDED = tuple(range(4, 11))
 
 
 def patches(results: Any) -> Rows:
-    """Local networks: images with all K locations filled, beside how many pairs of locations share a patch."""
+    """Local networks: images with all K locations found, beside how many pairs of locations share a patch."""
     known = study_rows(results.one("study"))
     rows: Rows = [("", *(f"K = {k}" for k in CROWDED))]
     for radius in (1, 2, 3):
@@ -152,13 +152,13 @@ def patches(results: Any) -> Rows:
         rows.append((f"pairs of locations within {radius} cells", *pairs))
     for name in LOCAL:
         row = known.get(name, {})
-        rows.append((name, *filled_words(row)))
+        rows.append((name, *found_words(row)))
         if still := row.get("still"):
-            rows.append((still_name(name), *filled_words(still)))
+            rows.append((still_name(name), *found_words(still)))
     return rows
 
 
-def filled_words(row: Mapping[str, Any]) -> list[str]:
+def found_words(row: Mapping[str, Any]) -> list[str]:
     shares = row.get("shares", {})
     return [percent_or_not_run(shares.get(str(k), {}).get("all_found")) for k in CROWDED]
 
@@ -169,7 +169,7 @@ def percent_or_not_run(share: Mapping[str, Any] | None) -> str:
 
 
 def pairs_within(locations: Sequence[Location], radius: int, cells: int = 16) -> int:
-    """Pairs of which one lies in the patch around the other's cell."""
+    """Pairs of locations of which one lies in the patch around the other's cell."""
     own = [(int(x * cells), int(y * cells)) for x, y in locations]
     return sum(max(abs(a[0] - b[0]), abs(a[1] - b[1])) <= radius for a, b in combinations(own, 2))
 
@@ -246,7 +246,7 @@ def changes_words(changes: Mapping[str, Mapping[str, Any]]) -> str:
 def learning(results: Any) -> Rows:
     """K_max at moments of training, and whether a number of objects was lost again."""
     rows: Rows = [
-        ("training", "K_max on the way", "K", "images with all K", "lost again", "chance alone, 95%", "p")
+        ("training", "K_max along training", "K", "images with all K", "lost again", "chance alone, 95%", "p")
     ]
     for record in results.several("learning-k*"):
         rows += [learning_row(cell, record["k"]) for cell in record["cells"]]
@@ -256,9 +256,9 @@ def learning(results: Any) -> Rows:
 def learning_row(cell: Mapping[str, Any], k: int) -> Sequence[str]:
     shares = " ".join(f"{share['share']:.0%}" for share in cell["all_found"])
     numbers = (f"{cell[name]:.2f}" for name in ("rise", "rise_by_chance"))
-    way = " ".join(map(str, cell["k_max"]))
+    course = " ".join(map(str, cell["k_max"]))
     p = "< 0.001" if cell["p"] < 0.001 else f"{cell['p']:.3f}"
-    return training_name(cell["cell"], cell["seed"]), way, str(k), shares, *numbers, p
+    return training_name(cell["cell"], cell["seed"]), course, str(k), shares, *numbers, p
 
 
 def zoo_speed(results: Any) -> Rows:
@@ -281,7 +281,7 @@ def speed_rows(record: Record) -> Rows:
     return rows
 
 
-USUAL_RADIUS = 2  # cells that a way takes for near, if not said
+USUAL_RADIUS = 2  # cells
 
 
 def compose(results: Any) -> Rows:
@@ -291,8 +291,8 @@ def compose(results: Any) -> Rows:
 
 
 def named(row: Record, record: Record) -> Record:
-    """Run folders by their last part; whether there was fresh noise, and what counts as near if not the usual."""
-    noisy = ", fresh noise" if record["evaluation"].get("s_churn") else ""
+    """Run folders by their last part; whether sampling was stochastic, and the radius if not the usual."""
+    noisy = ", stochastic sampling" if record["evaluation"].get("s_churn") else ""
     radius = record["radius"]
     reach = f", radius {radius}" if row["way"] in NEAR and radius != USUAL_RADIUS else ""
     return {**row, "model": row["model"].rsplit("/", 1)[-1] + noisy, "way": row["way"] + reach}

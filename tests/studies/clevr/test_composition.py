@@ -63,7 +63,7 @@ def test_every_way_has_its_k_max_and_its_cost(repaired, model):
     assert 1 < cost["localize"] <= 8
     rows = composition_rows(lines)
     assert (
-        rows[0][:4] == ("model", "asked", "K_max, paper rule", "strict")
+        rows[0][:4] == ("model", "composition", "K_max, paper rule", "strict")
         and len({len(row) for row in rows}) == 1
     )
 
@@ -76,7 +76,7 @@ def test_fresh_noise_reaches_every_way_and_the_table(repaired, model, detector, 
         assert record["evaluation"]["s_churn"] == s_churn
         images[s_churn] = detector.seen[-1]
     assert (images[0] - images[20]).abs().mean() > 0.1
-    assert STUDY_TABLES["composition"](Kept(record))[1][0] == "exp2, fresh noise"
+    assert STUDY_TABLES["composition"](Kept(record))[1][0] == "exp2, stochastic sampling"
 
 
 def test_a_radius_as_wide_as_the_image_asks_once_about_all_of_it(repaired):
@@ -98,7 +98,7 @@ def test_the_table_tells_what_counted_as_near_if_not_the_usual(repaired):
 def test_the_terminal_has_a_column_for_each_way(repaired, capsys):
     repaired("--beside", "none")
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["asked", "plain", "sum", "project", "localize"] in lines
+    assert ["composition", "plain", "sum", "project", "localize"] in lines
     assert ["K", "=", "3", "0%", "0%", "0%", "0%"] in lines  # this detector sees two objects at most
 
 

@@ -27,7 +27,7 @@ TRAINING_TABLES = {
 def k_max_words(found: Mapping[str, Any]) -> str:
     """`9 [8, 10]`, and the single trainings where there are several."""
     if found["value"] is None:
-        return "not asked"
+        return "not evaluated"
     interval = f"{found['value']} [{found['low']}, {found['high']}]"
     values = found.get("values", [])
     return f"{interval} ({', '.join(map(str, values))})" if len(values) > 1 else interval
@@ -73,9 +73,9 @@ def pair(cell: StudyEntry | None, known: Mapping[str, Record]) -> tuple[str, str
 
 
 def composition_rows(rows: Sequence[Mapping[str, Any]]) -> Rows:
-    """One line for each model and way."""
+    """One row for each model and composition."""
     ks = sorted({row["k"] for line in rows for row in line["rows"]})
-    head = ("model", "asked", "K_max, paper rule", "strict", *(f"K = {k}" for k in ks), "passes")
+    head = ("model", "composition", "K_max, paper rule", "strict", *(f"K = {k}" for k in ks), "passes")
     return [head, *(composition_row(line, ks) for line in rows)]
 
 
@@ -90,17 +90,17 @@ ARRANGED = ("study", "apart")
 CROWDING_HEAD = (
     "model",
     "K",
-    "the study's locations all filled",
+    "the study's locations all found",
     "in renders",
     "nearest two, cells",
-    "far apart, all filled",
+    "far apart, all found",
     "in renders",
     "nearest two, cells",
 )
 
 
 def crowding_rows(records: Sequence[Mapping[str, Any]]) -> Rows:
-    """All K locations filled: the study's, and as many far apart, beside rendered scenes that have them all."""
+    """All K locations found: the study's, and as many far apart, beside rendered scenes that have them all."""
     rows: Rows = [CROWDING_HEAD]
     for record in records:
         for pair in zip(*(record[kind]["rows"] for kind in ARRANGED)):

@@ -62,7 +62,7 @@ def described(name: str) -> dict[str, Any]:
 
 
 def zoo_table(models: Sequence[dict[str, Any]]) -> Table:
-    heads = ("told", "scenes", "pixels", "MB")
+    heads = ("condition", "scenes", "pixels", "MB")
     numbers = [Column(head, max_width=8) for head in ("paper", "ours, paper rule", "strict rule")]
     table = Table(Column("model", no_wrap=True), *heads, *numbers, **NARROW)
     for model in models:
