@@ -129,7 +129,7 @@ def training_speed(results: Results) -> Rows:
             (
                 training_name(record),
                 record["provenance"]["device"],
-                f"{record['precision']}{', compiled' if record['compiled'] else ''}",
+                ", ".join([record["precision"], *execution(record)]),
                 f"{record['weights']:,}",
                 str(record["settings"]["training"]["batch"]),
                 f"{record['images_per_second']['mean']:,.0f}",
@@ -140,6 +140,24 @@ def training_speed(results: Results) -> Rows:
         )
     known = {record["settings"]["preset"] for record in records if not changes(record)}
     return [*rows, *(unknown(f"exp1 {preset}", rows) for preset in ("small", "paper") if preset not in known)]
+
+
+def execution(record: Record) -> list[str]:
+    """How steps were executed, unless by plain PyTorch; records before there were strategies say `compiled`."""
+    strategy = record.get("strategy", "compiled" if record.get("compiled") else "eager")
+    return [] if strategy == "eager" else [strategy]
+
+
+def training_strategies(results: Results) -> Rows:
+    """What each fast path of training gains, on and off in one run."""
+    rows: Rows = [("fast path", "training", "machine", "images/s with", "without", "times as fast")]
+    for record in results.several("bench-strategies-*"):
+        for path, entry in record["paths"].items():
+            if "gain" in entry:
+                speeds = [f"{entry['images_per_second'][side]['value']:,.0f}" for side in ("with", "without")]
+                gain = with_interval({"mean": entry["gain"]["value"], **entry["gain"]}, ".2f")
+                rows.append((path, training_name(record), record["provenance"]["device"], *speeds, gain))
+    return or_not_run(rows)
 
 
 NETWORKS = {"edm2": "EDM2, global", "localconv": "LocalConv", "patchwise": "Patchwise, all cells"}
@@ -294,6 +312,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "render-accuracy-by-kind": render_accuracy_by_kind,
     "render-speed": render_speed,
     "training-speed": training_speed,
+    "training-strategies": training_strategies,
     "denoise-speed": denoise_speed,
     "detector-error": detector_error_table,
     "detector-speed": detector_speed,

@@ -59,6 +59,34 @@ def test_a_changed_network_is_not_passed_off_as_its_preset(tmp_path):
     assert ("exp1 small", *[NOT_MEASURED] * 8) in rows
 
 
+def test_training_speed_names_the_strategy_of_a_record(tmp_path):
+    speed = {"images_per_second": {"mean": 9.0}, "images_per_second_without_rendering": {"mean": 10.0}}
+    record = {
+        "settings": settings_for("exp1", "small").plain(),
+        "weights": 5,
+        "precision": "float32",
+        **speed,
+    }
+    record |= {"gpu_hours_for_total": 1.0, "peak_memory_bytes": None, "provenance": {"device": "gpu"}}
+    for strategy, shown in {"eager": "float32", "graph": "float32, graph"}.items():
+        (tmp_path / "bench-train-x.json").write_text(json.dumps({**record, "strategy": strategy}))
+        assert TABLES["training-speed"](Results(tmp_path))[1][2] == shown
+
+
+def test_fast_paths_stand_with_their_gain_and_unmeasured_ones_are_left_out(tmp_path):
+    rate = {"value": 100.0, "low": 90.0, "high": 110.0, "n": 4}
+    graph = {"images_per_second": {"with": {**rate, "value": 150.0}, "without": rate}}
+    graph["gain"] = {"value": 1.5, "low": 1.4, "high": 1.6, "n": 4}
+    record = {
+        "settings": settings_for("exp1", "small").plain(),
+        "provenance": {"device": "gpu"},
+        "paths": {"CUDA graph": graph, "scene kernel": {"not_measured": "needs a CUDA device, not cpu"}},
+    }
+    (tmp_path / "bench-strategies-x.json").write_text(json.dumps(record))
+    rows = TABLES["training-strategies"](Results(tmp_path))
+    assert rows[1:] == [("CUDA graph", "exp1 small", "gpu", "150", "100", "1.50 [1.40, 1.60]")]
+
+
 def test_the_overview_gives_accuracy_and_speed_of_the_same_qualities(root):
     record = bench("this cpu", 64, 100.0)
     record["quality"]["true"] = {"images_per_second": {"median": 40.0}, "peak_memory_bytes": 0}
