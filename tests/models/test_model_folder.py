@@ -13,7 +13,7 @@ import tessera
 import tessera.models.model_folder as folders
 from tessera.conditioning import LocationGrid, LocationList
 from tessera.errors import UserError
-from tessera.models.checkpoint_io import read_sealed, write_sealed
+from tessera.models.checkpoint_io import read_checkpoint, write_checkpoint
 from tessera.models.edm2 import EDM2
 from tessera.models.local_conv import LocalConv
 from tessera.models.model_folder import load_model, save_model
@@ -147,18 +147,18 @@ def test_a_hub_id_is_fetched_once_by_the_hub_library(saved, monkeypatch):
         load_model("someone/kept")
 
 
-def test_sealed_files_hold_all_kinds_of_tensors(tmp_path):
+def test_checkpoints_hold_all_kinds_of_tensors(tmp_path):
     tensors = {"number": torch.tensor(3.0), "half": torch.randn(3, 2).half(), "none": torch.zeros(0, 4)}
-    write_sealed(tmp_path / "a", tensors, {"images_seen": 5})
-    back, facts = read_sealed(tmp_path / "a")
+    write_checkpoint(tmp_path / "a", tensors, {"images_seen": 5})
+    back, facts = read_checkpoint(tmp_path / "a")
     assert facts == {"images_seen": 5}
     assert all(torch.equal(back[name], tensors[name]) for name in tensors)
     with pytest.raises(UserError, match="no file"):
-        read_sealed(tmp_path / "b")
+        read_checkpoint(tmp_path / "b")
 
 
-def test_facts_are_sealed_too(tmp_path):
-    write_sealed(tmp_path / "a", {"x": torch.ones(2)}, {"images_seen": 512})
+def test_the_checksum_covers_the_facts_too(tmp_path):
+    write_checkpoint(tmp_path / "a", {"x": torch.ones(2)}, {"images_seen": 512})
     (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes().replace(b"512", b"513"))
     with pytest.raises(UserError, match="checksum"):
-        read_sealed(tmp_path / "a")
+        read_checkpoint(tmp_path / "a")

@@ -224,7 +224,7 @@ def test_training_takes_the_network_on_patches_in_every_python():
     ("asked", "tile", "levels"),
     [
         ({}, 2, 2),
-        ({"radius": 3, "tile": 4, "mult": (6,)}, 4, 1),  # a single level need not be halved
+        ({"radius": 3, "tile": 4, "mult": (6,)}, 4, 1),  # a single level need not be to_half
         ({"radius": 3, "tile": 4}, 1, 3),
     ],
 )

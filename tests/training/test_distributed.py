@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed.run import get_args_parser
 
 from tessera.cli.main import parse
-from tessera.models.checkpoint_io import read_sealed
+from tessera.models.checkpoint_io import read_checkpoint
 from tessera.training.distributed import ALONE, ProcessGroup, buckets
 from tessera.training.run_folder import RunFolder, train_run
 
@@ -35,7 +35,7 @@ def run_two(settings, folder, meeting):
 
 
 def state_of(folder):
-    return read_sealed(RunFolder(folder).states()[0])[0]
+    return read_checkpoint(RunFolder(folder).states()[0])[0]
 
 
 @pytest.mark.parametrize("experiment", ["exp1", "exp2L"])

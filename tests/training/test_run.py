@@ -11,7 +11,7 @@ import torch
 
 import tessera.models.checkpoint_io as sealed
 from tessera.errors import UserError
-from tessera.models.checkpoint_io import read_sealed
+from tessera.models.checkpoint_io import read_checkpoint
 from tessera.models.ema import response
 from tessera.models.run_snapshots import load_run, stored_averages
 from tessera.training import trainer as loop
@@ -24,7 +24,7 @@ SLACK = 2  # steps that a life may take beyond those it is killed after
 
 def state_of(folder):
     """The newest state, as tensors."""
-    return read_sealed(RunFolder(folder).states()[0])[0]
+    return read_checkpoint(RunFolder(folder).states()[0])[0]
 
 
 def moment(state):
@@ -84,7 +84,7 @@ def check_killed_run(settings, tmp_path, kills, steps, seed=0):
     ]
     assert records[0] == records[1]
     for path in (tmp_path / "killed" / "snapshots").glob("*.safetensors"):
-        read_sealed(path)
+        read_checkpoint(path)
 
 
 def test_a_run_killed_twice_ends_bit_for_bit_like_an_uninterrupted_one(minute, tmp_path):

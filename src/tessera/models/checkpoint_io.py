@@ -15,20 +15,22 @@ from tessera.errors import UserError
 from tessera.files import atomic
 
 
-def write_sealed(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> str:
+def write_checkpoint(
+    path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None
+) -> str:
     """Write tensors and plain facts whole or not at all. Returns the digest."""
     held = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     text = json.dumps(dict(facts or {}), sort_keys=True, allow_nan=False)
-    seal = digest(held, text)
+    digest_hex = digest(held, text)
     with atomic(path) as temporary:
         try:
-            save_file(held, temporary, metadata={"facts": text, "sha256": seal})
+            save_file(held, temporary, metadata={"facts": text, "sha256": digest_hex})
         except SafetensorError as error:  # the library's name for a full disk, among others
             raise UserError(f"Could not write {path}: {error}.") from error
-    return seal
+    return digest_hex
 
 
-def read_sealed(path: Path, device=None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_checkpoint(path: Path, device=None) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and facts of an undamaged file, or one sentence that says what is wrong with it."""
     try:
         with safe_open(path, framework="pt") as file:
@@ -47,15 +49,15 @@ def read_sealed(path: Path, device=None) -> tuple[dict[str, Tensor], dict[str, A
 
 def digest(tensors: Mapping[str, Tensor], text: str) -> str:
     """SHA-256 over the facts and every tensor's name, type, shape and bytes."""
-    seal = hashlib.sha256(text.encode())
+    digest_hex = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         tensor = tensors[name]
-        seal.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        seal.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return seal.hexdigest()
+        digest_hex.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest_hex.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest_hex.hexdigest()
 
 
-def halved(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def to_half(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Matrices in half precision; vectors and numbers, of which there are few, stay as they are."""
     return {
         name: value.half() if value.ndim >= 2 and value.is_floating_point() else value

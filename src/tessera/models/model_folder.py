@@ -12,7 +12,7 @@ from tessera.conditioning import Conditioner, conditioner_from
 from tessera.errors import UserError
 from tessera.files import atomic, make_folder, read_json, sha256, write_json
 from tessera.models.build import denoiser_config, denoiser_from
-from tessera.models.checkpoint_io import halved, read_sealed, write_sealed
+from tessera.models.checkpoint_io import read_checkpoint, to_half, write_checkpoint
 from tessera.models.model import Model
 from tessera.version import __version__
 
@@ -44,7 +44,7 @@ def save_model(
     """Write a model folder. `config` is what else to remember: settings, images seen, average, results."""
     folder = make_folder(Path(folder))
     state = dict(denoiser.state_dict())
-    write_sealed(folder / WEIGHTS, halved(state) if half else state)
+    write_checkpoint(folder / WEIGHTS, to_half(state) if half else state)
     record = {
         "format": FORMAT,
         "tessera": __version__,
@@ -121,7 +121,7 @@ def _read_weights(folder: Path, record: Mapping[str, Any]) -> dict[str, Tensor]:
     weights = folder / WEIGHTS
     if weights.is_file() and record.get("sha256") not in (None, sha256(weights)):
         raise UserError(f"{weights} is damaged or was replaced: its checksum is not the one in {CONFIG}.")
-    tensors, _ = read_sealed(weights)
+    tensors, _ = read_checkpoint(weights)
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 

@@ -15,7 +15,7 @@ from tessera.config import Settings, settings_from
 from tessera.errors import UserError
 from tessera.files import read_json
 from tessera.models.build import build_denoiser, conditioner_for, denoiser_config
-from tessera.models.checkpoint_io import read_sealed
+from tessera.models.checkpoint_io import read_checkpoint
 from tessera.models.ema import Snapshot, reconstruct
 from tessera.models.model import Model
 from tessera.models.model_folder import load_weights_into
@@ -31,7 +31,7 @@ class _Reader:
     path: Path
 
     def __call__(self) -> dict[str, Tensor]:
-        return {name: tensor.float() for name, tensor in read_sealed(self.path)[0].items()}
+        return {name: tensor.float() for name, tensor in read_checkpoint(self.path)[0].items()}
 
 
 def is_run(path: Path | str) -> bool:

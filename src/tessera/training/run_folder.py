@@ -25,7 +25,7 @@ from tessera.console import say
 from tessera.errors import UserError
 from tessera.files import atomic, make_folder, read_lines, write_json
 from tessera.models.build import build_denoiser, conditioner_for
-from tessera.models.checkpoint_io import halved, read_sealed, write_sealed
+from tessera.models.checkpoint_io import read_checkpoint, to_half, write_checkpoint
 from tessera.models.run_snapshots import average_file, run_settings
 from tessera.scenes import Scenes
 from tessera.training.distributed import ALONE, ProcessGroup
@@ -105,7 +105,7 @@ class RunFolder:
 
     def save_state(self, trainer: Trainer) -> Path:
         path = self.snapshots / f"state-{trainer.images_seen:012d}.safetensors"
-        write_sealed(path, trainer.tensors(), {"images_seen": trainer.images_seen})
+        write_checkpoint(path, trainer.tensors(), {"images_seen": trainer.images_seen})
         for old in self.states()[STATES_KEPT:]:
             old.unlink()
         return path
@@ -115,7 +115,7 @@ class RunFolder:
         states = self.states()
         for path, older in zip_longest(states, states[1:]):
             try:
-                tensors, facts = read_sealed(path)
+                tensors, facts = read_checkpoint(path)
                 trainer.load(tensors, facts["images_seen"])
                 return path
             except (UserError, KeyError) as error:
@@ -129,7 +129,7 @@ class RunFolder:
         for std in trainer.averages.stds:
             facts = {"images_seen": trainer.images_seen, "std": std}
             path = average_file(self.folder, trainer.images_seen, std)
-            write_sealed(path, halved(trainer.averages.state(std)), facts)
+            write_checkpoint(path, to_half(trainer.averages.state(std)), facts)
 
     # -- log -----------------------------------------------------------------------------------------------
 

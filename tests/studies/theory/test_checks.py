@@ -123,12 +123,12 @@ def test_correlation_forgives_scale_and_r_squared_does_not():
 
 
 def test_a_denoiser_is_like_itself():
-    rows = likeness(halved, halved, torch.randn(4, 3, 4, 4), torch.zeros(4, 1), sigmas=(0.5, 2.0))
+    rows = likeness(to_half, to_half, torch.randn(4, 3, 4, 4), torch.zeros(4, 1), sigmas=(0.5, 2.0))
     assert [row["pearson_r"]["mean"] for row in rows] == pytest.approx([1, 1])
     assert [row["r_squared"]["low"] for row in rows] == pytest.approx([1, 1])
 
 
-def halved(x, sigma, cond=None):
+def to_half(x, sigma, cond=None):
     return x / 2
 
 
@@ -171,7 +171,7 @@ def test_images_are_sampled_in_batches_of_the_given_size(monkeypatch):
     )
     verb = ideal_verb.TheoryIdeal(batch=70)
     prompts = study_prompts(LocationGrid(cells=8), [1], 70, 0)
-    list(verb.images(halved, prompts, LocationGrid(cells=8), 4, torch.device("cpu")))
+    list(verb.images(to_half, prompts, LocationGrid(cells=8), 4, torch.device("cpu")))
     assert made == [70]
 
 

@@ -26,7 +26,7 @@ from tessera.evaluation.detector import load_detector
 from tessera.evaluation.kmax import TrainingRange
 from tessera.evaluation.pipeline import EvaluationConfig, Evaluator, label_of, quality
 from tessera.files import make_folder, read_json, write_json
-from tessera.models.checkpoint_io import digest, read_sealed, write_sealed
+from tessera.models.checkpoint_io import digest, read_checkpoint, write_checkpoint
 from tessera.models.loading import set_precision
 from tessera.models.model_folder import Model
 from tessera.provenance import provenance
@@ -256,11 +256,11 @@ def save_locality(path: Path, result: LocalityResult) -> None:
         "probes": [[probe.name, *probe.at] for probe in result.probes],
         "sigmas": result.sigmas,
     }
-    write_sealed(path, tensors, facts)
+    write_checkpoint(path, tensors, facts)
 
 
 def load_locality(path: Path) -> LocalityResult:
-    tensors, facts = read_sealed(path)
+    tensors, facts = read_checkpoint(path)
     wanted = tuple(want if isinstance(want, str) else tuple(want) for want in facts["wanted"])
     probes = [Probe(name, Pixel(row, col)) for name, row, col in facts["probes"]]
     return LocalityResult(wanted=wanted, probes=probes, sigmas=facts["sigmas"], **tensors)
