@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 pytest.importorskip("fastapi", reason="the explorer's extra is not installed")
@@ -18,6 +19,7 @@ from tessera.app.explorer.models import ModelList
 from tessera.app.explorer.requests import MAX_SEED
 from tessera.app.explorer.session import Session
 from tessera.cli.main import main
+from tessera.evaluation.detection import Detection
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 from playwright.sync_api import expect
@@ -146,6 +148,24 @@ def test_scores_count_found_missing_and_extra_with_a_reason(visit):
     assert page.find(".model[data-model=exp1] .image svg circle").count() == 2  # ring and rim
     page.find("#boxes").uncheck()
     expect(page.find(".model[data-model=exp1] .image svg *")).to_have_count(0)
+
+
+def test_boxes_say_which_detections_are_at_the_prompt_extra_or_malformed(visit, small_session, monkeypatch):
+    class Detector:
+        def detect(self, images):
+            found = [
+                Detection(x, y, "red", "cube", "large", "metal", 0.9, well_formed)
+                for x, y, well_formed in ((0.65, 0.65, 0.9), (0.3, 0.3, 0.9), (0.8, 0.2, 0.1))
+            ]
+            return [found] * len(images), torch.zeros(len(images))
+
+    monkeypatch.setattr(small_session, "detector", Detector())
+    page = visit(locations=[[0.65, 0.65], [0.1, 0.1]]).finished()
+    marks = page.find(".model[data-model=exp1] .image svg")
+    for kind, boxes, rings in (("good", 1, 1), ("bad", 1, 1), ("odd", 1, 0)):
+        assert marks.locator(f"rect.{kind}").count() == boxes
+        assert marks.locator(f"circle.{kind}").count() == rings
+    expect(page.find(".model[data-model=exp1] .sum")).to_contain_text("found 1 of 2 · missing 1 · extra 2")
 
 
 def test_several_images_are_chosen_one_at_a_time(visit):

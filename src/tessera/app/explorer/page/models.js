@@ -286,7 +286,7 @@ function sumParts(score, all) {
   counts.textContent = parts.join(" · ");
   if (all.length < 2) return [badge, counts];
   const share = document.createElement("span");
-  share.textContent = `(${all.filter((one) => one.ok).length} of ${all.length} images)`;
+  share.textContent = `(${all.filter((one) => one.ok).length} of ${all.length} images correct)`;
   return [badge, counts, share];
 }
 
