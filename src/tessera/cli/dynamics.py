@@ -177,7 +177,7 @@ class DynamicsRun:
         per_epoch = -(-task.clusters * self.samples // self.batch)
         recipe = replace(once, epochs=max(1, math.ceil(duration / rate / per_epoch)))
         every = max(1, recipe.epochs * per_epoch // KEPT)
-        with console.progress("training", mlp.look_count(task, recipe, every)) as advance:
+        with console.progress("training", mlp.snapshot_count(task, recipe, every)) as advance:
             seeds = range(self.seed, self.seed + 1)
             seen = mlp.train(task, recipe, seeds, task.target[None], every, advance)
         concepts = task.concepts(seen.outputs[:, 0, 0])  # (T, s)

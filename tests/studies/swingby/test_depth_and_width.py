@@ -193,7 +193,7 @@ def test_a_small_phase_diagram_is_laid_out_as_its_axes_say():
 def test_phase_diagrams_refuse_settings_without_meaning():
     with pytest.raises(UserError, match="two different axes"):
         sweep.phase_diagram("ratio", "ratio")
-    with pytest.raises(UserError, match="nothing random"):
+    with pytest.raises(UserError, match="deterministic"):
         sweep.phase_diagram("ratio", "omega", start="aligned", seeds=2)
     with pytest.raises(UserError, match="aligned"):
         sweep.phase_diagram("rho", "omega", start="positive")
@@ -213,7 +213,7 @@ def test_the_hierarchy_of_corners_is_mostly_kept_by_relu():
 
     task = Sim((1, 2, 3, 4), 0.5, 64, rotation=0)
     pairs = ordered_pairs(task.codes)
-    runs = train(task, Recipe(depth=2, relu=True, epochs=5), range(3), task.corners, look_every=157)
+    runs = train(task, Recipe(depth=2, relu=True, epochs=5), range(3), task.corners, every=157)
     kept = [
         analysis.hierarchy_kept(runs.errors[epoch, seed], pairs) for epoch in (1, 3, 5) for seed in range(3)
     ]

@@ -48,14 +48,14 @@ def test_the_forward_pass_is_torch_linear_and_relu():
 
 def test_times_are_steps_times_rate_and_all_looks_are_kept():
     task, recipe = Sim((1, 2), 0.05), mlp.Recipe(depth=1, samples=100, batch=64, epochs=3, rate=0.2)
-    seen = mlp.train(task, recipe, range(1), task.target[None], look_every=4)
+    seen = mlp.train(task, recipe, range(1), task.target[None], every=4)
     assert seen.times == pytest.approx([0, 0.8, 1.6, 2.4])
-    assert len(seen.times) == mlp.look_count(task, recipe, 4)
+    assert len(seen.times) == mlp.snapshot_count(task, recipe, 4)
 
 
 def test_one_layer_never_rises_in_two_dimensions():
     task = Sim((1, 2), 0.05, rotation=0)
-    seen = mlp.train(task, mlp.Recipe(depth=1, epochs=4), range(12), task.target[None], look_every=4)
+    seen = mlp.train(task, mlp.Recipe(depth=1, epochs=4), range(12), task.target[None], every=4)
     errors = seen.errors[:, :, 0]
     assert (analysis.rise(errors) > 0.01 * errors[0]).sum() == 0 and errors[-1].max() < 1e-4
 
@@ -63,7 +63,7 @@ def test_one_layer_never_rises_in_two_dimensions():
 @pytest.mark.slow
 def test_some_four_layer_networks_swing_in_two_dimensions():
     task = Sim((1, 2), 0.05, rotation=0)
-    seen = mlp.train(task, mlp.Recipe(depth=4), range(12), task.target[None], look_every=10)
+    seen = mlp.train(task, mlp.Recipe(depth=4), range(12), task.target[None], every=10)
     errors = seen.errors[:, :, 0]
     rose = analysis.rise(errors) > 0.01 * errors[0]
     assert 2 <= rose.sum() <= 7  # 4 of 12 in the reference; seeds differ
@@ -78,7 +78,7 @@ def test_some_four_layer_networks_swing_in_two_dimensions():
 def test_no_network_swings_in_64_dimensions(depth, relu):
     task = Sim((1, 2), 0.05, 64, rotation=0)
     recipe = mlp.Recipe(depth=depth, relu=relu, epochs=15)
-    seen = mlp.train(task, recipe, range(6), task.target[None], look_every=5)
+    seen = mlp.train(task, recipe, range(6), task.target[None], every=5)
     errors = seen.errors[:, :, 0]
     assert (analysis.rise(errors) > 0.01 * errors[0]).sum() == 0
 

@@ -41,15 +41,18 @@ def run_with(path, scatter=0.0, seed=0, images=32):
     return {**made, "provenance": {"device": "here"}}
 
 
-def test_looks_begin_at_the_first_step_and_end_at_the_last():
-    looks = SwingbyConfig(steps=400, moments=20).looks
-    assert looks[0] == 1 and looks[-1] == 400 and looks == sorted(set(looks))
+def test_evaluations_begin_at_the_first_step_and_end_at_the_last():
+    steps = SwingbyConfig(steps=400, moments=20).evaluation_steps
+    assert steps[0] == 1 and steps[-1] == 400 and steps == sorted(set(steps))
 
 
-def test_a_run_records_every_corner_at_every_look_and_repeats_itself():
+def test_a_run_records_every_corner_at_every_evaluation_and_is_reproducible():
     trainer = new_trainer(SMALL)
     one, again = (train_one(0.4, 1, SMALL, trainer) for _ in range(2))
-    assert np.array(one["coordinates"]).shape == (3, 4, 2, 2) and one["steps"] == [1, 2, 3] == SMALL.looks
+    assert (
+        np.array(one["coordinates"]).shape == (3, 4, 2, 2)
+        and one["steps"] == [1, 2, 3] == SMALL.evaluation_steps
+    )
     assert one == again != train_one(0.4, 2, SMALL, trainer)
     assert one == train_one(0.4, 1, SMALL, new_trainer(SMALL))
 
@@ -61,8 +64,8 @@ def test_another_seed_is_another_network():
 
 def test_runs_of_two_seeds_share_no_noise(monkeypatch):
     trainer, drawn = new_trainer(SMALL), []
-    chance = trainer.chance
-    monkeypatch.setattr(trainer, "chance", lambda views: drawn.append(chance(views)) or drawn[-1])
+    noise_of = trainer.noise
+    monkeypatch.setattr(trainer, "noise", lambda views: drawn.append(noise_of(views)) or drawn[-1])
     for seed in (0, 1):
         train_one(0.4, seed, SMALL, trainer)
     noise = torch.cat([noise for _, noise in drawn]).flatten(1)
@@ -70,13 +73,13 @@ def test_runs_of_two_seeds_share_no_noise(monkeypatch):
 
 
 def test_finished_runs_are_left_alone_and_processes_share_the_rest(tmp_path):
-    plan = SwingbyConfig(**{**SMALL.plain(), "gaps": (0.3, 0.6)})
-    train_all(plan, tmp_path, share=(1, 2))
-    assert finished(tmp_path, 0.3, 0, plan) is None and finished(tmp_path, 0.6, 0, plan)
+    config = SwingbyConfig(**{**SMALL.plain(), "gaps": (0.3, 0.6)})
+    train_all(config, tmp_path, share=(1, 2))
+    assert finished(tmp_path, 0.3, 0, config) is None and finished(tmp_path, 0.6, 0, config)
     before = run_path(tmp_path, 0.6, 0).read_bytes()
-    train_all(plan, tmp_path)
-    assert finished(tmp_path, 0.3, 0, plan) and run_path(tmp_path, 0.6, 0).read_bytes() == before
-    assert finished(tmp_path, 0.6, 0, SwingbyConfig(**{**plan.plain(), "gaps": (0.6,), "batch": 8})) is None
+    train_all(config, tmp_path)
+    assert finished(tmp_path, 0.3, 0, config) and run_path(tmp_path, 0.6, 0).read_bytes() == before
+    assert finished(tmp_path, 0.6, 0, SwingbyConfig(**{**config.plain(), "gaps": (0.6,), "batch": 8})) is None
 
 
 def test_the_error_is_the_squared_distance_to_the_composition():

@@ -1,4 +1,4 @@
-"""What happened in a run: who was learned when, did the error swing, how often did it descend."""
+"""Analysis of a run: order of the concepts, swing-by, number of descents."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from tessera.studies.swingby.data import Array
 MONOTONE = 1e-9  # a continuous flow on the population loss that rises by less has not risen
 THRESHOLD = 1e-4  # share of the first error that counts as a rise
 COMES_BACK = 0.1  # share of the rise that may be left at the end
-HYSTERESIS = 1e-3  # error change below which a turn is not counted as a descent
+_HYSTERESIS = 1e-3  # error change below which a turn is not counted as a descent
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def refine(times: Array, values: Array, at: int, most: float = np.inf) -> tuple[
     plain = float(times[at]), float(values[at])
     if at == 0 or at == len(times) - 1:
         return plain
-    back, ahead = np.diff(times[at - 1 : at + 2])  # looks may be spaced unevenly
+    back, ahead = np.diff(times[at - 1 : at + 2])  # times may be spaced unevenly
     left, right = np.diff(values[at - 1 : at + 2]) / (back, ahead)  # slopes on both sides
     bend = (right - left) / (back + ahead)
     if bend == 0:
@@ -88,13 +88,13 @@ def refine(times: Array, values: Array, at: int, most: float = np.inf) -> tuple[
     return (plain[0] + float(shift), plain[1] + float(gain)) if abs(gain) <= most else plain
 
 
-def turns(errors: Array, hysteresis: float = HYSTERESIS) -> list[int]:
+def turns(errors: Array, hysteresis: float = _HYSTERESIS) -> list[int]:
     """Indices of the valleys and peaks of one curve, in turn, counting only changes larger than `hysteresis`.
 
     Begins with a valley; a curve that only falls has none before its end and gives an empty list.
     """
     found: list[int] = []
-    best, sign = 0, 1.0  # sign +1: going down and looking for a valley
+    best, sign = 0, 1.0  # sign +1: descending, the next turn is a valley
     for at, value in enumerate(errors):
         if sign * value < sign * errors[best]:
             best = at
@@ -105,7 +105,7 @@ def turns(errors: Array, hysteresis: float = HYSTERESIS) -> list[int]:
 
 
 def rises(
-    times: Array, errors: Array, hysteresis: float = HYSTERESIS
+    times: Array, errors: Array, hysteresis: float = _HYSTERESIS
 ) -> list[tuple[float, float, float, float]]:
     """Every rise as (t_valley, e_valley, t_peak, e_peak)."""
     events = turns(errors, hysteresis)
@@ -115,7 +115,7 @@ def rises(
     ]
 
 
-def descents(errors: Array, hysteresis: float = HYSTERESIS) -> int:
+def descents(errors: Array, hysteresis: float = _HYSTERESIS) -> int:
     """How many times the curve falls: 1 for an ordinary curve, 2 for a double descent, and so on."""
     events = [0, *turns(errors, hysteresis), len(errors) - 1]
     return sum(bool(errors[start] - errors[end] > hysteresis) for start, end in pairwise(events))

@@ -1,8 +1,8 @@
 """From the identity task to diffusion: a linear conditional denoiser that becomes SIM when the noise is strong.
 
-The denoiser guesses the clean x0 from the condition c = x0 and the noisy y = x0 + tau n, scaled to y / sqrt(1 + tau^2).
-At large tau the image says nothing, everything must come through the condition, and the condition's block of the
-denoiser obeys the identity-map dynamics.
+The denoiser predicts the clean x0 from the condition c = x0 and the noisy y = x0 + tau n, scaled to y / sqrt(1 + tau^2).
+At large tau the image carries no information, the output depends on the condition alone, and the condition's block of
+the denoiser obeys the identity-map dynamics.
 """
 
 import numpy as np
@@ -42,7 +42,7 @@ def distance_from_sim(a: Array, tau: float, times: Array) -> float:
 
 
 def two_layer_flow(w0: Array, a: Array, tau: float, duration: float, step: float) -> Path:
-    """B = W2 W1, balanced in the condition block and blind to the image at the start; watched as B (d, 2d)."""
+    """B = W2 W1, balanced in the condition block, with zero weights for the image at the start; recorded as B (d, 2d)."""
     d = len(a)
     moment = input_moment(a, tau)
     check_step(step, 2 * float(np.linalg.eigvalsh(moment)[-1]), RK4_REACH)
@@ -55,13 +55,13 @@ def two_layer_flow(w0: Array, a: Array, tau: float, duration: float, step: float
 
 
 def condition_error(blocks: Array, point: Array) -> Array:
-    """E at the composition when only the condition speaks (y = 0): blocks (T, d, 2d) -> (T,)."""
+    """E at the composition from the condition alone (y = 0): blocks (T, d, 2d) -> (T,)."""
     d = len(point)
     return 0.5 * np.square(blocks[..., :d] @ point - point).sum(-1)
 
 
 def full_error(blocks: Array, point: Array, tau: float) -> Array:
-    """Expected E when the noisy image shows the composition too: (T,)."""
+    """Expected E with the noisy image of the composition as input too: (T,)."""
     d, scale = len(point), 1 / np.sqrt(1 + tau**2)
     signal = blocks[..., :d] @ point + blocks[..., d:] @ point * scale
     noise = (tau * scale) ** 2 * np.square(blocks[..., d:]).sum((-2, -1))

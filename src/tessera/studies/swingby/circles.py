@@ -1,6 +1,6 @@
 """The circles task: one disc whose color (red or blue) and size (big or small) are the two concepts.
 
-Training shows three of the four corners; the fourth, small and blue, is the composition that is never seen. Every
+Training shows three of the four corners; the fourth, small and blue, is the composition that training never shows. Every
 image is a function of (seed, index) alone, on any device and in any batch.
 """
 
@@ -17,14 +17,14 @@ from tessera.scenes.random import normal, uniform
 CODES = ((0, 0), (0, 1), (1, 0), (1, 1))  # (blue, small): big red, small red, big blue, small blue
 TRAINING_CORNERS = (0, 1, 2)
 COMPOSITION = 3
-SMALLEST_RADIUS = 0.1
+_SMALLEST_RADIUS = 0.1
 
 
 class Circles(NamedTuple):
     """A batch of images and what they show."""
 
     images: Tensor  # (B, 3, size, size) in [-1, 1]
-    cond: Tensor  # (B, 4): radius, red, green, blue of this very disc; what the network is told
+    cond: Tensor  # (B, 4): radius, red, green, blue of this disc
     corner: Tensor  # (B,) index into CODES
     center: Tensor  # (B, 2) as (x, y) in [-1, 1]
 
@@ -66,12 +66,12 @@ class CirclesTask:
         """Radius and color (B, 4) and center (B, 2), spread around the means of the codes (B, 2)."""
         spread = 2 * uniform(self.seed, index, "circle", 6) - 1  # (B, 6) in [-1, 1)
         mean = self.mean_condition(code)
-        radius = (mean[:, :1] + spread[:, :1] * 3 * self.size_gap / 8).clamp(min=SMALLEST_RADIUS)
+        radius = (mean[:, :1] + spread[:, :1] * 3 * self.size_gap / 8).clamp(min=_SMALLEST_RADIUS)
         color = mean[:, 1:] + spread[:, 1:4] * self.gap / 8
         return torch.cat([radius, color], dim=1), 0.5 * spread[:, 4:]
 
     def mean_condition(self, code: Tensor) -> Tensor:
-        """Mean radius and color of codes (B, 2): what is asked of a generator, (B, 4)."""
+        """Mean radius and color of codes (B, 2), as samples are conditioned on them: (B, 4)."""
         blue, small = code[:, 0], code[:, 1]
         low, high = 0.5 - self.gap / 2, 0.5 + self.gap / 2
         radius = self.middle + self.size_gap * (0.5 - small)
@@ -108,7 +108,7 @@ def pixel_grid(size: int, device=None) -> tuple[Tensor, Tensor]:
 
 
 def blurred(mask: Tensor, sigma: float) -> Tensor:
-    """Gaussian blur of (B, 1, H, W); beyond the edge the image goes on as it ends."""
+    """Gaussian blur of (B, 1, H, W); edge pixels are repeated beyond the edge."""
     if sigma == 0:
         return mask
     reach = int(3 * sigma + 0.5)

@@ -1,7 +1,7 @@
 """Reading size and color back from an image of a disc, without a trained network.
 
-The ground is bright and every disc is dark in green, whatever its color, so the green channel alone says where the
-disc is; the rest is averages and one least-squares circle.
+The ground is bright and every disc is dark in green, whatever its color, so the green channel alone segments
+the disc; the rest is averages and one least-squares circle.
 """
 
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from torch.nn import functional
 from tessera.devices import in_double
 from tessera.studies.swingby.circles import CirclesTask, blurred, disc, pixel_grid
 
-LEAST_CONTRAST = 0.15  # of green between ground and disc, below which nothing is there
-LEAST_AREA = 0.004  # share of the image: half of the smallest disc
+_LEAST_CONTRAST = 0.15  # of green between ground and disc, below which there is no disc
+_LEAST_AREA = 0.004  # share of the image: half of the smallest disc
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was seen in each image; where `found` is False the numbers mean nothing."""
+    """Measured discs; where `found` is False the other numbers are meaningless."""
 
     found: Tensor  # (B,) bool
     radius: Tensor  # (B,) in units of half the image
@@ -30,87 +30,88 @@ class Measured:
 
 def measure(images: Tensor, blur: float = 1.0) -> Measured:
     """Images (B, 3, H, W) in [-1, 1], whose discs have edges softened by `blur` pixels."""
-    image = smoothed((images.clamp(-1, 1).float() + 1) / 2)
-    cover, contrast = disc_cover(image[:, 1])
-    center, apparent = fit_circle(cover)
-    found = (contrast >= LEAST_CONTRAST) & (cover.mean((-2, -1)) >= LEAST_AREA)
+    image = _smoothed((images.clamp(-1, 1).float() + 1) / 2)
+    cover, contrast = _disc_cover(image[:, 1])
+    center, apparent = _fit_circle(cover)
+    found = (contrast >= _LEAST_CONTRAST) & (cover.mean((-2, -1)) >= _LEAST_AREA)
     table = (part.to(images.device) for part in calibration(images.shape[-1], blur))
-    radius, peak = corrected(apparent, *table)
-    color = unmixed(core_color(image, cover), ground_color(image, cover), peak)
+    radius, peak = _corrected(apparent, *table)
+    color = _unmixed(_core_color(image, cover), _ground_color(image, cover), peak)
     return Measured(found, radius, color, center)
 
 
 @lru_cache(maxsize=8)
 def calibration(size: int, blur: float) -> tuple[Tensor, Tensor, Tensor]:
-    """What discs of known radius look like after the blur: apparent radius, true radius, cover of the core, (N,) each.
+    """Discs of known radius after the blur: apparent radius, true radius, cover of the core, (N,) each.
 
-    A soft edge makes small discs look larger and paler than they are.
+    A soft edge makes small discs larger and paler in the image.
     """
     steps = torch.linspace(-1, 1, 5)
     centers = torch.cartesian_prod(steps, steps) / size  # shifts within one pixel
     truth = torch.linspace(0.06, 0.45, 27)
-    seen, core = [], []
+    measured_radii, core = [], []
     for radius in truth:
         ideal = blurred(disc(centers, radius.expand(len(centers)), size), blur)
-        ideal = smoothed(ideal.expand(-1, 3, -1, -1))
-        cover, _ = disc_cover(1 - ideal[:, 1])
-        seen.append(fit_circle(cover)[1].mean())
-        core.append(core_color(ideal, cover)[:, 0].mean())
-    return torch.stack(seen), truth, torch.stack(core)
+        ideal = _smoothed(ideal.expand(-1, 3, -1, -1))
+        cover, _ = _disc_cover(1 - ideal[:, 1])
+        measured_radii.append(_fit_circle(cover)[1].mean())
+        core.append(_core_color(ideal, cover)[:, 0].mean())
+    return torch.stack(measured_radii), truth, torch.stack(core)
 
 
-def corrected(apparent: Tensor, seen: Tensor, truth: Tensor, core: Tensor) -> tuple[Tensor, Tensor]:
+def _corrected(apparent: Tensor, calibrated: Tensor, truth: Tensor, core: Tensor) -> tuple[Tensor, Tensor]:
     """True radius and cover of the core, linear between the calibrated radii; larger discs need no correction."""
-    at = torch.searchsorted(seen, apparent.contiguous()).clamp(1, len(seen) - 1)
-    share = ((apparent - seen[at - 1]) / (seen[at] - seen[at - 1])).clamp(0, 1)
+    at = torch.searchsorted(calibrated, apparent.contiguous()).clamp(1, len(calibrated) - 1)
+    below, above = calibrated[at - 1], calibrated[at]
+    share = ((apparent - below) / (above - below)).clamp(0, 1)
     radius = truth[at - 1] + share * (truth[at] - truth[at - 1])
     peak = core[at - 1] + share * (core[at] - core[at - 1])
-    large = apparent > seen[-1]
-    shift = truth[-1] - seen[-1]
+    large = apparent > calibrated[-1]
+    shift = truth[-1] - calibrated[-1]
     return torch.where(large, apparent + shift, radius), torch.where(large, 1.0, peak)
 
 
-def smoothed(image: Tensor) -> Tensor:
+def _smoothed(image: Tensor) -> Tensor:
     """Binomial 3 x 3 average: takes most of the pixel noise away and hardly moves an edge."""
     kernel = image.new_tensor([0.25, 0.5, 0.25]).view(1, 1, 1, 3)
     flat = functional.pad(image.flatten(0, 1)[:, None], (1, 1, 1, 1), mode="replicate")  # (3B, 1, H+2, W+2)
     return functional.conv2d(functional.conv2d(flat, kernel), kernel.mT).view_as(image)
 
 
-def unmixed(core: Tensor, ground: Tensor, peak: Tensor) -> Tensor:
-    """The disc's own color, when its core shows `peak` of it and the rest of the ground: (B, 3)."""
+def _unmixed(core: Tensor, ground: Tensor, peak: Tensor) -> Tensor:
+    """The disc's own color, when its core has a share `peak` of it and the rest of the ground: (B, 3)."""
     return (ground + (core - ground) / peak[:, None]).clamp(0, 1)
 
 
-def disc_cover(green: Tensor) -> tuple[Tensor, Tensor]:
-    """How much of each pixel the disc covers, (B, H, W) in [0, 1], and the contrast it was evaluated by, (B,)."""
+def _disc_cover(green: Tensor) -> tuple[Tensor, Tensor]:
+    """How much of each pixel the disc covers, (B, H, W) in [0, 1], and the contrast between ground and disc, (B,)."""
     flat = green.flatten(1)
     dark, bright = flat.quantile(0.005, dim=1), flat.quantile(0.98, dim=1)
     # The darkest pixels are the disc and the brightest the ground, unless one fills the image; averages over each
     # side of the middle then steady both levels against noise.
     middle = ((dark + bright) / 2)[:, None]
-    ground = side_mean(flat, flat >= middle, bright)
-    core = side_mean(flat, flat <= (0.75 * dark + 0.25 * bright)[:, None], dark)
+    ground = _side_mean(flat, flat >= middle, bright)
+    core = _side_mean(flat, flat <= (0.75 * dark + 0.25 * bright)[:, None], dark)
     contrast = ground - core
     cover = (ground[:, None] - flat) / contrast.clamp(min=1e-6)[:, None]
     return cover.clamp(0, 1).view_as(green), contrast
 
 
-def side_mean(values: Tensor, chosen: Tensor, otherwise: Tensor) -> Tensor:
+def _side_mean(values: Tensor, chosen: Tensor, otherwise: Tensor) -> Tensor:
     """Mean of the chosen values of each row (B, N)."""
     count = chosen.sum(1)
     mean = (values * chosen).sum(1) / count.clamp(min=1)
     return torch.where(count > 0, mean, otherwise)
 
 
-def fit_circle(cover: Tensor) -> tuple[Tensor, Tensor]:
+def _fit_circle(cover: Tensor) -> tuple[Tensor, Tensor]:
     """Center (B, 2) and radius (B,) of the disc, also when the frame cuts it.
 
     Along the edge of the disc x^2 + y^2 = 2 x0 x + 2 y0 y + c is linear in its unknowns; pixels weigh as much as the
     cover changes there, which is nothing along the frame.
     """
     x, y = pixel_grid(cover.shape[-1], cover.device)
-    weight = (edge_strength(cover) * surroundings(cover)).flatten(1)  # (B, N)
+    weight = (_edge_strength(cover) * _surroundings(cover)).flatten(1)  # (B, N)
     x, y = (part.expand(cover.shape[-2:]).reshape(1, -1) for part in (x, y))
     columns = in_double(torch.stack([2 * x, 2 * y, torch.ones_like(x)], dim=-1))  # (1, N, 3)
     square = in_double(x.square() + y.square())  # (1, N)
@@ -122,7 +123,7 @@ def fit_circle(cover: Tensor) -> tuple[Tensor, Tensor]:
     return center.float().to(cover.device), radius.float().to(cover.device)
 
 
-def edge_strength(cover: Tensor) -> Tensor:
+def _edge_strength(cover: Tensor) -> Tensor:
     """Squared slope of the cover by central differences, zero on the frame: (B, H, W)."""
     slope = torch.zeros_like(cover)
     across = cover[:, 1:-1, 2:] - cover[:, 1:-1, :-2]
@@ -131,8 +132,8 @@ def edge_strength(cover: Tensor) -> Tensor:
     return torch.where(slope > 0.05, slope, 0.0)  # what is flatter is noise
 
 
-def surroundings(cover: Tensor) -> Tensor:
-    """True near the pixels that are mostly covered, so that noise far away cannot pull at the circle: (B, H, W)."""
+def _surroundings(cover: Tensor) -> Tensor:
+    """True near the pixels that are mostly covered, so that noise far away does not affect the circle: (B, H, W)."""
     x, y = pixel_grid(cover.shape[-1], cover.device)
     inside = (cover > 0.5).float()
     area = inside.sum((-2, -1)).clamp(min=1)
@@ -142,36 +143,36 @@ def surroundings(cover: Tensor) -> Tensor:
     return away <= (1.3 * reach + 0.15).square()[:, None, None]
 
 
-def core_color(image: Tensor, cover: Tensor) -> Tensor:
+def _core_color(image: Tensor, cover: Tensor) -> Tensor:
     """Mean color where the disc covers nearly everything, (B, 3)."""
     weight = (cover > 0.9 * cover.flatten(1).amax(1)[:, None, None]).float()[:, None]  # (B, 1, H, W)
     return (image * weight).sum((-2, -1)) / weight.sum((-2, -1)).clamp(min=1)
 
 
-def ground_color(image: Tensor, cover: Tensor) -> Tensor:
+def _ground_color(image: Tensor, cover: Tensor) -> Tensor:
     """Mean color where there is no disc, (B, 3)."""
     weight = (cover < 0.15).float()[:, None]
     return (image * weight).sum((-2, -1)) / weight.sum((-2, -1)).clamp(min=1)
 
 
-def coordinates(seen: Measured, task: CirclesTask) -> Tensor:
+def coordinates(measured: Measured, task: CirclesTask) -> Tensor:
     """Concept coordinates (blue, small) of each image, (B, 2): 0 and 1 at the means of the corners, clipped.
 
-    An image without a disc answers 1/2 to both, as someone would who has seen nothing.
+    An image without a disc has 1/2 for both.
     """
-    blue = 0.5 + (seen.color[:, 2] - seen.color[:, 0]) / (2 * task.gap)
-    small = 0.5 + (task.middle - seen.radius) / task.size_gap
-    answer = torch.stack([blue, small], dim=1).clamp(0, 1)
-    return torch.where(seen.found[:, None], answer, 0.5)
+    blue = 0.5 + (measured.color[:, 2] - measured.color[:, 0]) / (2 * task.gap)
+    small = 0.5 + (task.middle - measured.radius) / task.size_gap
+    values = torch.stack([blue, small], dim=1).clamp(0, 1)
+    return torch.where(measured.found[:, None], values, 0.5)
 
 
-def classes(seen: Measured, task: CirclesTask) -> Tensor:
-    """The nearer class of each concept, (B, 2) in {0, 1}, or -1 where nothing was found."""
-    near = (coordinates(seen, task) > 0.5).long()
-    return torch.where(seen.found[:, None], near, -1)
+def classes(measured: Measured, task: CirclesTask) -> Tensor:
+    """The nearer class of each concept, (B, 2) in {0, 1}, or -1 where no disc was found."""
+    near = (coordinates(measured, task) > 0.5).long()
+    return torch.where(measured.found[:, None], near, -1)
 
 
-def accuracy(seen: Measured, task: CirclesTask, code: tuple[int, int]) -> Tensor:
+def accuracy(measured: Measured, task: CirclesTask, code: tuple[int, int]) -> Tensor:
     """Share of images that show each concept of `code`, and both: (3,)."""
-    right = classes(seen, task) == torch.tensor(code, device=seen.radius.device)
+    right = classes(measured, task) == torch.tensor(code, device=measured.radius.device)
     return torch.cat([right, right.all(1, keepdim=True)], dim=1).float().mean(0)

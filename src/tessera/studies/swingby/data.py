@@ -1,4 +1,4 @@
-"""The Structured Identity Mapping data: one Gaussian cluster per concept axis, asked to be copied."""
+"""The Structured Identity Mapping data: one Gaussian cluster per concept axis; the network learns to copy its input."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,7 @@ class Sim:
     sigma: tuple[float, ...] | float = 0.05
     dim: int | None = None
     rotation: int | None = None
-    """Seed of a random rotation applied alike to training and test points; None leaves the axes alone."""
+    """Seed of a random rotation applied alike to training and test points; None keeps the axes."""
     origin: bool = False
     """One more cluster at the origin; every cluster then weighs 1/(s+1)."""
     truncate: bool = False
@@ -123,15 +123,15 @@ class Sim:
         """n training points from every cluster, (clusters * n, d), cluster after cluster."""
         if n < 1:
             raise UserError(f"Each cluster needs at least one sample, not {n}.")
-        random = generator(seed)
+        rng = generator(seed)
         centers = np.repeat(self.centers, n, axis=0)  # (N, d)
-        points = centers + self._noise(len(centers), random)
+        points = centers + self._noise(len(centers), rng)
         while self.truncate and (inside := self._near_target(points)).any():
-            points[inside] = centers[inside] + self._noise(int(inside.sum()), random)
+            points[inside] = centers[inside] + self._noise(int(inside.sum()), rng)
         return points
 
-    def _noise(self, count: int, random: np.random.Generator) -> Array:
-        return random.standard_normal((count, self.s)) * np.array(self.spread) @ self.turn[:, : self.s].T
+    def _noise(self, count: int, rng: np.random.Generator) -> Array:
+        return rng.standard_normal((count, self.s)) * np.array(self.spread) @ self.turn[:, : self.s].T
 
     def _near_target(self, points: Array) -> NDArray[np.bool_]:
         return np.linalg.norm(points - self.target, axis=-1) < 0.5 * min(self.mu)

@@ -1,6 +1,6 @@
 """f(x) = W_L ... W_1 x, every layer its own: gradient flow and descent on the population loss, any depth and width.
 
-A linear network sees the data only through a root of their second moment, so r pseudo-samples (the columns of
+A linear network depends on the data only through a root of their second moment, so r pseudo-samples (the columns of
 `inputs`) stand for the whole cloud, and one backward pass over them gives the exact population gradient.
 """
 
@@ -35,14 +35,14 @@ def pseudo_samples(a: Array) -> Array:
 
 def velocity(layers: State, inputs: Array, targets: Array) -> State:
     """Minus the gradient of 1/2 ||W inputs - targets||_F^2 for every layer (..., out, in)."""
-    seen = [inputs]
+    activations = [inputs]
     for layer in layers:
-        seen.append(layer @ seen[-1])
-    blame = targets - seen.pop()  # (..., out, r)
+        activations.append(layer @ activations[-1])
+    error = targets - activations.pop()  # (..., out, r)
     changes = []
-    for layer, came_in in zip(reversed(layers), reversed(seen)):
-        changes.append(blame @ np.swapaxes(came_in, -1, -2))
-        blame = np.swapaxes(layer, -1, -2) @ blame
+    for layer, layer_input in zip(reversed(layers), reversed(activations)):
+        changes.append(error @ np.swapaxes(layer_input, -1, -2))
+        error = np.swapaxes(layer, -1, -2) @ error
     return tuple(reversed(changes))
 
 
@@ -82,7 +82,7 @@ def _descending(layers: State, a: Array, rate: float, steps: int):
 
 
 def balanced_layers(w0: Array, depth: int) -> State:
-    """W_l = W0^{1/depth} for a symmetric positive start: the layers share the work equally."""
+    """W_l = W0^{1/depth} for a symmetric positive start: all layers are equal."""
     check_depth(depth)
     if depth == 1:
         return (w0,)
@@ -100,8 +100,8 @@ def uniform_layers(seeds: range | NDArray[np.int_], dims: tuple[int, ...]) -> St
 
 
 def _uniform_network(seed: int, dims: tuple[int, ...]) -> list[Array]:
-    random = generator(seed)
-    return [random.uniform(-1, 1, (wide, narrow)) / np.sqrt(narrow) for narrow, wide in pairwise(dims)]
+    rng = generator(seed)
+    return [rng.uniform(-1, 1, (wide, narrow)) / np.sqrt(narrow) for narrow, wide in pairwise(dims)]
 
 
 def scalar_mode(w0: float, a: float, depth: int, times: Array) -> Array:

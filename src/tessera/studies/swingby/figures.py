@@ -1,10 +1,10 @@
-"""The figures of the Swing-by paper made again from our own runs, and a few it does not have.
+"""The figures of the Swing-by paper drawn from our own runs, and a few it does not have.
 
 Numbers follow the published revision. Figure 1 there is a drawing and figure 6 needs a trained diffusion network.
+A figure is a function registered under its name; it calls `tick` as parts of its computation finish.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -13,232 +13,296 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from tessera.plots.figures import GRID, INK, QUIET, STYLE
+from tessera.plots.figures import GRID, INK, QUIET, STYLE, styled
 from tessera.studies.swingby import analysis, bridge, deep, one_layer, symmetric
 from tessera.studies.swingby.data import Array, Sim, ordered_pairs, population_loss
 from tessera.studies.swingby.integrate import Path
+from tessera.studies.swingby.mlp import Recipe, SgdRun, train
 from tessera.studies.swingby.starts import aligned_map, positive_factors
-from tessera.studies.swingby.sweep import AXES, DEFAULTS, Phase, phase_diagram
+from tessera.studies.swingby.sweep import AXES, DEFAULTS, AxisName, Phase, phase_diagram
 
-CONCEPTS = ("#c8553d", "#2a6f97", "#4f772d", "#7b5ea7")  # one color per concept, weakest first
+_CONCEPTS = ("#c8553d", "#2a6f97", "#4f772d", "#7b5ea7")  # one color per concept, weakest first
 MINOR, FLOW = "#e09f3e", "#9aa5b1"
-SMOOTH_RATE = 0.02  # a fifth of the source's learning rate, so that early paths are curves and not corners
+_SMOOTH_RATE = 0.02  # a fifth of the source's learning rate, so that early paths are smooth
 PAIR = Sim((1, 2), 0.05)
 CANONICAL = aligned_map(0.05, 0.9)
+_DOTTED = (0, (1, 1.6))
+_TIME = "time  (paper clock)"
+_COMPOSITION_ERROR = "error at the composition"
+
+Tick = Callable[..., Any]
+Drawing = Callable[[Tick], Figure]
+FIGURES: dict[str, Drawing] = {}
 
 
-def sheet(columns: int, rows: int = 1, width: float = 3.4, height: float = 3.0) -> tuple[Figure, np.ndarray]:
-    """A page of equal panels; made without pyplot, so that nothing global is kept."""
-    figure = Figure(figsize=(width * columns, height * rows))
-    return figure, figure.subplots(rows, columns, squeeze=False)
+def _figure(name: str) -> Callable[[Drawing], Drawing]:
+    """Register a drawing function."""
+
+    def register(draw: Drawing) -> Drawing:
+        FIGURES[name] = styled(draw)
+        return draw
+
+    return register
 
 
-# --- Figures 2, 11, 12: in which order concepts are learned -------------------------------------------------
+def draw(name: str, tick: Tick = lambda share=1: None) -> Figure:
+    """Run what figure `name` needs and draw it; `tick` is called as parts get ready."""
+    return FIGURES[name](tick)
 
 
-@dataclass(frozen=True)
-class OrderSweep:
-    """Settings that differ in one object, and the SGD networks that are trained on them."""
-
-    depth: int
-    relu: bool
-    scale: float  # of the start; small, so that the paths begin near the origin
-    epochs: int
-    seeds: int = 3
-    dim: int = 64
+def _panels(columns: int, width: float = 3.4, height: float = 3.0) -> tuple[Figure, list[Axes]]:
+    """A row of equal panels."""
+    figure = Figure(figsize=(width * columns, height))
+    return figure, list(figure.subplots(1, columns, squeeze=False)[0])
 
 
-def order_panels(axes: np.ndarray, sweep: OrderSweep, tick: Callable) -> None:
-    signals = [Sim((m, 2), 0.05, sweep.dim, rotation=0) for m in (1, 2, 3)]
-    spreads = [Sim((1, 2), (v, 0.05), sweep.dim, rotation=0) for v in (0.05, 0.6, 1.0, 1.5, 2.0)]
-    order_panel(axes[0], signals, [f"$\\mu_1={task.mu[0]:g}$" for task in signals], sweep, tick)
-    axes[0].set_title("Signal sets the order  ($\\mu_2=2$)")
-    order_panel(axes[1], spreads, [f"$\\sigma_1={task.spread[0]:g}$" for task in spreads], sweep, tick)
-    axes[1].set_title("So does diversity  ($\\sigma_2=0.05$)")
+# --- parts of several figures -------------------------------------------------------------------------------
 
 
-def order_panel(ax: Axes, tasks: list[Sim], names: list[str], sweep: OrderSweep, tick: Callable) -> None:
-    shades = matplotlib.colormaps["viridis"](np.linspace(0.05, 0.85, len(tasks)))
-    for task, name, shade in zip(tasks, names, shades):
-        concepts = sgd_concepts(task, sweep)
-        for seed in range(sweep.seeds):
-            ax.plot(*concepts[:, seed].T, color=shade, lw=1.1, alpha=0.85, label=name if seed == 0 else None)
-        if sweep.depth == 1:
-            closed = 1 - np.exp(-task.a[:2] * np.linspace(0, 60, 4000)[:, None])
-            ax.plot(*closed.T, color=shade, lw=2.4, ls=(0, (1, 1.6)))
-        tick()
-    if sweep.depth == 1:
-        ax.plot([], [], color=INK, lw=2.4, ls=(0, (1, 1.6)), label="closed form, zero start")
-    concept_axes(ax)
-    legend_below(ax)
-
-
-def rings(ax: Axes, points: Array, label: str | None = None) -> None:
-    """Training corners."""
+def _draw_training_corners(ax: Axes, points: Array, label: str | None = None) -> None:
     ax.scatter(points[:, 0], points[:, 1], s=40, color="white", edgecolor=INK, zorder=5, label=label)
 
 
-def star(ax: Axes, point: Array, label: str | None = None) -> None:
-    """The composition."""
+def _draw_composition(ax: Axes, point: Array, label: str | None = None) -> None:
     ax.scatter(point[0], point[1], s=100, marker="*", color=INK, zorder=6, label=label)
 
 
-def legend_below(ax: Axes, columns: int = 3) -> None:
-    ax.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=columns, handlelength=1.6, columnspacing=1.2
-    )
+def _legend_below(ax: Axes) -> None:
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3, handlelength=1.6, columnspacing=1.2)
 
 
-def sgd_concepts(task: Sim, sweep: OrderSweep) -> Array:
-    """Concept coordinates of the composition over training, (T, seeds, 2)."""
-    from tessera.studies.swingby.mlp import Recipe, train
-
-    recipe = Recipe(
-        depth=sweep.depth, relu=sweep.relu, epochs=sweep.epochs, scale=sweep.scale, rate=SMOOTH_RATE
-    )
-    seen = train(task, recipe, range(sweep.seeds), task.target[None])
-    return task.concepts(seen.outputs[:, :, 0])
+def _log_time(ax: Axes, low: float, high: float | None = None) -> None:
+    ax.set_xscale("log")
+    ax.set_xlim(low, high)
 
 
-def concept_axes(ax: Axes, low: float = -0.15, high: float = 1.15) -> None:
-    """The unit square of two concepts, with the three training corners and the composition."""
+def _concept_axes(ax: Axes, low: float = -0.15, high: float = 1.15) -> None:
+    """The unit square of two concepts, with training corners and the composition."""
     ax.plot([0, 1], [0, 1], color=QUIET, lw=0.8, ls=(0, (4, 3)), zorder=0)
-    rings(ax, np.array([[0, 1], [1, 0]]))
-    star(ax, np.ones(2))
+    _draw_training_corners(ax, np.array([[0, 1], [1, 0]]))
+    _draw_composition(ax, np.ones(2))
     ax.set(xlim=(low, high), ylim=(low, high), xlabel="concept 1  ($f_1/\\mu_1$)")
     ax.set_ylabel("concept 2  ($f_2/\\mu_2$)")
     ax.set_aspect("equal")
 
 
-def figure_2(tick: Callable) -> Figure:
+def _draw_entries(ax: Axes, path: Path, task: Sim) -> None:
+    """Majors in the colors of their concepts, minors thin."""
+    for i in range(task.s):
+        for j in range(i + 1, task.s):
+            label = "minors" if (i, j) == (0, 1) else None
+            ax.plot(path.times, path.w[:, i, j], color=MINOR, lw=1.3, label=label, zorder=2)
+    for k in range(task.s):
+        ax.plot(path.times, path.w[:, k, k], color=_CONCEPTS[k], label=f"$w_{{{k + 1}{k + 1}}}$", zorder=3)
+    ax.set(xlabel=_TIME, ylabel="entries of $W$", title="Entries")
+    ax.legend(loc="center right")
+
+
+def _draw_errors(ax: Axes, path: Path, task: Sim, label: str = "composition (OOD)") -> Array:
+    """Error at the composition and training loss over time; returns the former."""
+    errors = path.error(task.target)
+    ax.plot(path.times, errors, color=INK, label=label)
+    ax.plot(path.times, population_loss(path.w, task.a), color=FLOW, label="training loss")
+    ax.set_xlabel(_TIME)
+    return errors
+
+
+def _draw_swing(ax: Axes, path: Path, task: Sim) -> None:
+    errors = _draw_errors(ax, path, task, "at the composition (OOD)")
+    found = analysis.swing(path.times, errors)
+    if found.t_max is not None and found.e_max is not None:
+        ax.scatter([found.t_min, found.t_max], [found.e_min, found.e_max], s=28, color=_CONCEPTS[0], zorder=5)
+        note = f"rise {found.rise:.4f}\n({100 * found.rise / found.e_min:.1f}% of the minimum)"
+        ax.annotate(
+            note, (found.t_max, found.e_max), (12, 26), textcoords="offset points", color=_CONCEPTS[0]
+        )
+    ax.set_ylim(0)
+    ax.set(ylabel="error", title="Loss falls, OOD error swings")
+    ax.legend(loc="upper right")
+
+
+def _draw_timed_line(ax: Axes, points: Array, times: Array, end: float) -> None:
+    """A line that changes color with (square root of) time."""
+    segments = np.stack([points[:-1], points[1:]], axis=1)
+    line = LineCollection(list(segments), cmap="plasma", lw=2.6, capstyle="round", zorder=3)
+    line.set_array(np.sqrt(times[:-1] / end) * 0.9)
+    line.set_clim(0, 1)
+    ax.add_collection(line)
+
+
+# --- Figures 2, 11, 12: in which order concepts are learned -------------------------------------------------
+
+ORDER_SEEDS, ORDER_DIM = range(3), 64
+
+
+def _order_recipe(depth: int, relu: bool, scale: float, epochs: int) -> Recipe:
+    """`scale` multiplies the start; small, so that the paths begin near the origin."""
+    return Recipe(depth=depth, relu=relu, epochs=epochs, scale=scale, rate=_SMOOTH_RATE)
+
+
+def _draw_orders(axes: list[Axes], recipe: Recipe, tick: Tick) -> None:
+    signals = {f"$\\mu_1={m:g}$": Sim((m, 2), 0.05, ORDER_DIM, rotation=0) for m in (1, 2, 3)}
+    _draw_order(axes[0], signals, recipe, tick)
+    axes[0].set_title("Signal sets the order  ($\\mu_2=2$)")
+    spreads = (0.05, 0.6, 1.0, 1.5, 2.0)
+    diversities = {f"$\\sigma_1={v:g}$": Sim((1, 2), (v, 0.05), ORDER_DIM, rotation=0) for v in spreads}
+    _draw_order(axes[1], diversities, recipe, tick)
+    axes[1].set_title("So does diversity  ($\\sigma_2=0.05$)")
+
+
+def _draw_order(ax: Axes, tasks: Mapping[str, Sim], recipe: Recipe, tick: Tick) -> None:
+    shades = matplotlib.colormaps["viridis"](np.linspace(0.05, 0.85, len(tasks)))
+    has_closed_form = recipe.depth == 1
+    for (name, task), shade in zip(tasks.items(), shades):
+        runs = train(task, recipe, ORDER_SEEDS, task.target[None])
+        _draw_paths(ax, task, runs, name, {"color": shade, "lw": 1.1, "alpha": 0.85})
+        if has_closed_form:
+            closed = 1 - np.exp(-task.a[:2] * np.linspace(0, 60, 4000)[:, None])
+            ax.plot(*closed.T, color=shade, lw=2.4, ls=_DOTTED)
+        tick()
+    if has_closed_form:
+        ax.plot([], [], color=INK, lw=2.4, ls=_DOTTED, label="closed form, zero start")
+    _concept_axes(ax)
+    _legend_below(ax)
+
+
+def _draw_paths(ax: Axes, task: Sim, runs: SgdRun, name: str, style: dict[str, Any]) -> None:
+    """Concept coordinates of the composition over training, a line per seed."""
+    concepts = task.concepts(runs.outputs[:, :, 0])  # (T, seeds, 2)
+    for seed in range(concepts.shape[1]):
+        ax.plot(*concepts[:, seed].T, **style, label=name if seed == 0 else None)
+
+
+@_figure("2")
+def _figure_2(tick: Tick) -> Figure:
     """Order of concepts in a one-layer network, and a deep one that swings in 2 but hardly in 64 dimensions."""
-    figure, axes = sheet(3, height=4.0)
-    order_panels(axes[0], OrderSweep(depth=1, relu=False, scale=0.3, epochs=5), tick)
-    deep_panel(axes[0, 2], tick)
+    figure, axes = _panels(3, height=4.0)
+    _draw_orders(axes[:2], _order_recipe(1, relu=False, scale=0.3, epochs=5), tick)
+    ax = axes[2]
+    for dim, seeds, color in ((64, 3, _CONCEPTS[1]), (2, 12, _CONCEPTS[0])):
+        task, runs = _four_layers(dim, seeds)
+        _draw_paths(ax, task, runs, f"$d={dim}$, {seeds} seeds", {"color": color, "lw": 1.1, "alpha": 0.8})
+        tick()
+    _concept_axes(ax, -0.45, 1.25)
+    ax.set_title("Four linear layers  ($\\mu=(1,2)$)")
+    _legend_below(ax)
     return figure
 
 
-def figure_11(tick: Callable) -> Figure:
+@_figure("11")
+def _figure_11(tick: Tick) -> Figure:
     """The order sweeps with two linear layers."""
-    figure, axes = sheet(2, height=4.0)
-    order_panels(axes[0], OrderSweep(depth=2, relu=False, scale=0.5, epochs=8), tick)
+    figure, axes = _panels(2, height=4.0)
+    _draw_orders(axes, _order_recipe(2, relu=False, scale=0.5, epochs=8), tick)
     return figure
 
 
-def figure_12(tick: Callable) -> Figure:
+@_figure("12")
+def _figure_12(tick: Tick) -> Figure:
     """The order sweeps with a two-layer ReLU network."""
-    figure, axes = sheet(2, height=4.0)
-    order_panels(axes[0], OrderSweep(depth=2, relu=True, scale=0.5, epochs=20), tick)
+    figure, axes = _panels(2, height=4.0)
+    _draw_orders(axes, _order_recipe(2, relu=True, scale=0.5, epochs=20), tick)
     return figure
 
 
 # --- Figures 3, 13 to 16: deep networks by SGD on samples ---------------------------------------------------
 
 
-def deep_runs(task: Sim, depth: int, seeds: int, epochs: int, rate: float = SMOOTH_RATE):
-    from tessera.studies.swingby.mlp import Recipe, train
-
+def _deep_runs(task: Sim, depth: int, seeds: int, epochs: int, rate: float = _SMOOTH_RATE) -> SgdRun:
     recipe = Recipe(depth=depth, epochs=epochs, rate=rate)
-    return train(task, recipe, range(seeds), task.target[None], look_every=2)
+    return train(task, recipe, range(seeds), task.target[None], every=2)
 
 
-def four_layers(dim: int, seeds: int):
-    """Task and runs; few dimensions make long plateaus."""
+def _four_layers(dim: int, seeds: int) -> tuple[Sim, SgdRun]:
+    """Few dimensions make long plateaus, so they get more epochs."""
     task = Sim((1, 2), 0.05, dim, rotation=0)
-    return task, deep_runs(task, 4, seeds, epochs=60 if dim == 2 else 10)
+    return task, _deep_runs(task, 4, seeds, epochs=60 if dim == 2 else 10)
 
 
-def deep_panel(ax: Axes, tick: Callable) -> None:
-    for dim, seeds, color in ((64, 3, CONCEPTS[1]), (2, 12, CONCEPTS[0])):
-        task, runs = four_layers(dim, seeds)
-        concepts = task.concepts(runs.outputs[:, :, 0])
-        for seed in range(seeds):
-            name = None if seed else f"$d={dim}$, {seeds} seeds"
-            ax.plot(*concepts[:, seed].T, color=color, lw=1.1, alpha=0.8, label=name)
-        tick()
-    concept_axes(ax, -0.45, 1.25)
-    ax.set_title("Four linear layers  ($\\mu=(1,2)$)")
-    legend_below(ax)
-
-
-def figure_3(tick: Callable) -> Figure:
+@_figure("3")
+def _figure_3(tick: Tick) -> Figure:
     """Four linear layers in 2 and in 64 dimensions: trajectories and error at the composition."""
-    figure, axes = sheet(4, width=3.1, height=3.4)
-    for (left, right), dim, seeds in ((axes[0, :2], 2, 12), (axes[0, 2:], 64, 4)):
-        task, runs = four_layers(dim, seeds)
-        swing_panels(left, right, task, runs, f"$d={dim}$")
+    figure, axes = _panels(4, width=3.1, height=3.4)
+    for (left, right), dim, seeds in ((axes[:2], 2, 12), (axes[2:], 64, 4)):
+        task, runs = _four_layers(dim, seeds)
+        _draw_swings(left, right, task, runs, f"$d={dim}$")
         tick()
     return figure
 
 
-def swing_panels(left: Axes, right: Axes, task: Sim, runs, name: str) -> None:
-    """Trajectories on the left and error curves on the right; the seed that rises most is drawn strongly."""
+def _relative_rises(runs: SgdRun) -> Array:
+    """Rise over first error of each seed, (seeds,)."""
     errors = runs.errors[:, :, 0]  # (T, seeds)
-    heights = analysis.rise(errors) / errors[0]
-    best = int(heights.argmax())
+    return analysis.rise(errors) / errors[0]
+
+
+def _draw_swings(left: Axes, right: Axes, task: Sim, runs: SgdRun, name: str) -> None:
+    """Trajectories on the left and error curves on the right; the seed with the largest rise is highlighted."""
+    heights = _relative_rises(runs)
+    highest = int(heights.argmax())
     concepts = task.concepts(runs.outputs[:, :, 0])
     for seed in np.argsort(heights):
-        strong: dict[str, Any] = (
-            {"color": CONCEPTS[0], "lw": 2.2} if seed == best else {"color": FLOW, "lw": 1, "alpha": 0.8}
-        )
-        left.plot(*concepts[:, seed].T, **strong)
-        right.plot(runs.times, errors[:, seed], **strong)
-    concept_axes(left, -0.45, 1.25)
+        style: dict[str, Any] = {"color": FLOW, "lw": 1, "alpha": 0.8}
+        if seed == highest:
+            style = {"color": _CONCEPTS[0], "lw": 2.2}
+        left.plot(*concepts[:, seed].T, **style)
+        right.plot(runs.times, runs.errors[:, seed, 0], **style)
+    _concept_axes(left, -0.45, 1.25)
     left.set_title(f"{name}: outputs at the composition", fontsize=9)
     count = int((heights > 0.01).sum())
     right.set_title(f"{count} of {len(heights)} seeds rise by over 1% of $E(0)$", fontsize=9)
-    right.set_xscale("log")
-    right.set_xlim(0.1, runs.times[-1])
+    _log_time(right, 0.1, runs.times[-1])
     right.set_ylim(0)
-    right.set(xlabel="time  (steps × learning rate)", ylabel="error at the composition  $E$")
+    right.set(xlabel="time  (steps × learning rate)", ylabel=f"{_COMPOSITION_ERROR}  $E$")
 
 
-def three_layers(tick: Callable, mu: tuple[float, float], truncate: bool = False) -> Figure:
-    figure, axes = sheet(2, height=3.4)
+def _three_layers(tick: Tick, mu: tuple[float, float], truncate: bool = False) -> Figure:
+    figure, (left, right) = _panels(2, height=3.4)
     task = Sim(mu, 0.05, 3, truncate=truncate)
-    rate = SMOOTH_RATE / mu[0] ** 2  # the scale rule: twice the means need a quarter of the step
-    runs = deep_runs(task, 3, 12, 40, rate)
-    swing_panels(axes[0, 0], axes[0, 1], task, runs, f"$\\mu=({mu[0]:g},{mu[1]:g})$")
+    rate = _SMOOTH_RATE / mu[0] ** 2  # the scale rule: twice the means need a quarter of the step
+    _draw_swings(left, right, task, _deep_runs(task, 3, 12, 40, rate), f"$\\mu=({mu[0]:g},{mu[1]:g})$")
     tick()
     return figure
 
 
-def figure_13(tick: Callable) -> Figure:
+@_figure("13")
+def _figure_13(tick: Tick) -> Figure:
     """Three linear layers in three dimensions, mu = (1, 2)."""
-    return three_layers(tick, (1, 2))
+    return _three_layers(tick, (1, 2))
 
 
-def figure_14(tick: Callable) -> Figure:
+@_figure("14")
+def _figure_14(tick: Tick) -> Figure:
     """Three linear layers in three dimensions, mu = (2, 4)."""
-    return three_layers(tick, (2, 4))
+    return _three_layers(tick, (2, 4))
 
 
-def figure_15(tick: Callable) -> Figure:
+@_figure("15")
+def _figure_15(tick: Tick) -> Figure:
     """The scale rule: doubling mu and sigma multiplies errors by 4 and divides times by 4."""
-    figure, axes = sheet(2, height=3.2)
-    for scale, color in ((1, CONCEPTS[0]), (2, CONCEPTS[1])):
+    figure, (left, right) = _panels(2, height=3.2)
+    for scale, color in ((1, _CONCEPTS[0]), (2, _CONCEPTS[1])):
         task = Sim((scale, 2 * scale), 0.05 * scale, 3)
-        runs = deep_runs(task, 3, 12, 40, SMOOTH_RATE / scale**2)
-        errors = runs.errors[:, :, 0]
-        best = int((analysis.rise(errors) / errors[0]).argmax())
+        runs = _deep_runs(task, 3, 12, 40, _SMOOTH_RATE / scale**2)
+        errors = runs.errors[:, int(_relative_rises(runs).argmax()), 0]
         name = f"$\\mu=({scale},{2 * scale})$, $\\sigma={0.05 * scale:g}$"
-        axes[0, 0].plot(runs.times, errors[:, best], color=color, label=name)
-        style = {"ls": "-" if scale == 1 else (0, (2, 2)), "lw": 2.4}
-        axes[0, 1].plot(runs.times * scale**2, errors[:, best] / scale**2, color=color, **style, label=name)
+        left.plot(runs.times, errors, color=color, label=name)
+        dashes: Any = "-" if scale == 1 else (0, (2, 2))
+        right.plot(runs.times * scale**2, errors / scale**2, color=color, ls=dashes, lw=2.4, label=name)
         tick()
-    axes[0, 0].set(xlabel="time", ylabel="error at the composition  $E$", title="Three layers, as measured")
-    axes[0, 1].set(xlabel="time × scale²", ylabel="$E$ / scale²", title="Rescaled: one curve")
-    for ax in axes[0]:
-        ax.set_xscale("log")
-        ax.set_xlim(0.02)
+    left.set(xlabel="time", ylabel=f"{_COMPOSITION_ERROR}  $E$", title="Three layers, as measured")
+    right.set(xlabel="time × scale²", ylabel="$E$ / scale²", title="Rescaled: one curve")
+    for ax in (left, right):
+        _log_time(ax, 0.02)
         ax.set_ylim(0)
         ax.legend()
     return figure
 
 
-def figure_16(tick: Callable) -> Figure:
+@_figure("16")
+def _figure_16(tick: Tick) -> Figure:
     """Figure 13 with training points kept away from the composition."""
-    return three_layers(tick, (1, 2), truncate=True)
+    return _three_layers(tick, (1, 2), truncate=True)
 
 
 # --- Figures 4, 5, 17, 18: the symmetric model with two concepts --------------------------------------------
@@ -248,56 +312,56 @@ def canonical_path(duration: float = 14.0) -> Path:
     return symmetric.flow(CANONICAL, PAIR.a, duration, 0.005)
 
 
-def figure_4(tick: Callable) -> Figure:
+@_figure("4")
+def _figure_4(tick: Tick) -> Figure:
     """The map W at the turns of the run: all entries grow, the strong major suppresses, the weak major repairs."""
     path = canonical_path()
     found = analysis.stages(path.times, path.w, 2)
-    moments = [0.0, found[1].start, found[2].start, 7.6, 14.0]
-    names = ["start", "minor at its peak", "weak major overtakes", "weak major half way", "learned"]
-    figure, axes = sheet(len(moments), width=2.1, height=2.3)
-    for ax, moment, name in zip(axes[0], moments, names):
+    moments = {
+        "start": 0.0,
+        "minor at its peak": found[1].start,
+        "weak major overtakes": found[2].start,
+        "weak major half way": 7.6,
+        "learned": 14.0,
+    }
+    figure, axes = _panels(len(moments), width=2.1, height=2.3)
+    for ax, (name, moment) in zip(axes, moments.items()):
         w = path.w[np.searchsorted(path.times, moment - 1e-9)]
         shown = ax.imshow(w, cmap="Blues", vmin=0, vmax=1)
         for (row, column), value in np.ndenumerate(w):
             ink = "white" if value > 0.55 else INK
-            text = f"{value:.3f}" if value >= 0.01 else f"{value:.4f}" if value >= 1e-4 else "≈ 0"
-            ax.text(column, row, text, ha="center", va="center", color=ink, fontsize=10)
+            ax.text(column, row, _entry_text(value), ha="center", va="center", color=ink, fontsize=10)
         ax.set_title(f"$t={moment:.1f}$\n{name}", fontsize=9)
         ax.set(xticks=[], yticks=[])
         ax.grid(False)
         ax.spines[:].set_visible(False)
-    figure.colorbar(shown, ax=axes[0, -1], shrink=0.75, label="entry of $W$")
+    figure.colorbar(shown, ax=axes[-1], shrink=0.75, label="entry of $W$")
     tick()
     return figure
 
 
-def figure_5(tick: Callable) -> Figure:
+def _entry_text(value: float) -> str:
+    if value >= 0.01:
+        return f"{value:.3f}"
+    return f"{value:.4f}" if value >= 1e-4 else "≈ 0"
+
+
+@_figure("5")
+def _figure_5(tick: Tick) -> Figure:
     """Entries of W, error at the composition and output trajectory of the canonical swing-by."""
     path = canonical_path()
-    figure, axes = sheet(3, width=3.6, height=3.3)
-    entries_panel(axes[0, 0], path, PAIR)
-    stage_bands(axes[0, 0], path, PAIR)
-    axes[0, 0].set(ylim=(-0.05, 1.2), title="Entries, in three stages")
-    swing_panel(axes[0, 1], path, PAIR)
-    stage_bands(axes[0, 1], path, PAIR, named=False)
-    trajectory_panel(axes[0, 2], path)
+    figure, axes = _panels(3, width=3.6, height=3.3)
+    _draw_entries(axes[0], path, PAIR)
+    _draw_stages(axes[0], path, PAIR)
+    axes[0].set(ylim=(-0.05, 1.2), title="Entries, in three stages")
+    _draw_swing(axes[1], path, PAIR)
+    _draw_stages(axes[1], path, PAIR, named=False)
+    _draw_trajectory(axes[2], path)
     tick()
     return figure
 
 
-def entries_panel(ax: Axes, path: Path, task: Sim) -> None:
-    """Majors in the colors of their concepts, minors thin."""
-    for i in range(task.s):
-        for j in range(i + 1, task.s):
-            label = "minors" if (i, j) == (0, 1) else None
-            ax.plot(path.times, path.w[:, i, j], color=MINOR, lw=1.3, label=label, zorder=2)
-    for k in range(task.s):
-        ax.plot(path.times, path.w[:, k, k], color=CONCEPTS[k], label=f"$w_{{{k + 1}{k + 1}}}$", zorder=3)
-    ax.set(xlabel="time  (paper clock)", ylabel="entries of $W$", title="Entries")
-    ax.legend(loc="center right")
-
-
-def stage_bands(ax: Axes, path: Path, task: Sim, named: bool = True) -> None:
+def _draw_stages(ax: Axes, path: Path, task: Sim, named: bool = True) -> None:
     for number, stage in enumerate(analysis.stages(path.times, path.w, task.s)):
         ax.axvspan(stage.start, stage.end, color=INK, alpha=0.05 * (number % 2), lw=0)
         if named:
@@ -306,83 +370,52 @@ def stage_bands(ax: Axes, path: Path, task: Sim, named: bool = True) -> None:
             ax.text(middle, 0.93, roman, transform=ax.get_xaxis_transform(), ha="center", color=QUIET)
 
 
-def swing_panel(ax: Axes, path: Path, task: Sim) -> None:
-    errors = path.error(task.target)
-    found = analysis.swing(path.times, errors)
-    ax.plot(path.times, errors, color=INK, label="at the composition (OOD)")
-    ax.plot(path.times, population_loss(path.w, task.a), color=FLOW, label="training loss")
-    if found.t_max is not None and found.e_max is not None:
-        ax.scatter([found.t_min, found.t_max], [found.e_min, found.e_max], s=28, color=CONCEPTS[0], zorder=5)
-        note = f"rise {found.rise:.4f}\n({100 * found.rise / found.e_min:.1f}% of the minimum)"
-        ax.annotate(note, (found.t_max, found.e_max), (12, 26), textcoords="offset points", color=CONCEPTS[0])
-    ax.set_ylim(0)
-    ax.set(xlabel="time  (paper clock)", ylabel="error", title="Loss falls, OOD error swings")
-    ax.legend(loc="upper right")
-
-
-def trajectory_panel(ax: Axes, path: Path) -> None:
+def _draw_trajectory(ax: Axes, path: Path) -> None:
     outputs = path.outputs(PAIR.target)
-    timed_line(ax, outputs, path.times, path.times[-1])
-    rings(ax, PAIR.centers)
-    star(ax, PAIR.target)
+    _draw_timed_line(ax, outputs, path.times, path.times[-1])
+    _draw_training_corners(ax, PAIR.centers)
+    _draw_composition(ax, PAIR.target)
+    note: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7.5}
+    arrow = {"arrowstyle": "-", "color": QUIET, "lw": 0.7, "shrinkB": 3}
     for moment, beside in ((1.5, (6, -4)), (2.13, (8, -6)), (3.92, (34, -40)), (7.6, (-8, -13))):
         at = np.searchsorted(path.times, moment)
         ax.scatter(outputs[at, 0], outputs[at, 1], s=16, color=INK, zorder=7)
-        arrow = {"arrowstyle": "-", "color": QUIET, "lw": 0.7, "shrinkB": 3}
-        name = f"$t={moment:g}$"
-        ax.annotate(
-            name, tuple(outputs[at]), beside, textcoords="offset points", fontsize=7.5, arrowprops=arrow
-        )
-    ax.annotate(
-        "training center (0, 2)", tuple(PAIR.centers[1]), (0, 10), textcoords="offset points", fontsize=7.5
-    )
-    ax.annotate("composition", tuple(PAIR.target), (-58, 8), textcoords="offset points", fontsize=7.5)
-    ax.set(
-        xlabel="$f_1$", ylabel="$f_2$", title="The output swings by", xlim=(-0.12, 1.15), ylim=(-0.15, 2.3)
-    )
+        ax.annotate(f"$t={moment:g}$", tuple(outputs[at]), beside, arrowprops=arrow, **note)
+    ax.annotate("training center (0, 2)", tuple(PAIR.centers[1]), (0, 10), **note)
+    ax.annotate("composition", tuple(PAIR.target), (-58, 8), **note)
+    ax.set(xlabel="$f_1$", ylabel="$f_2$", title="The output swings by")
+    ax.set(xlim=(-0.12, 1.15), ylim=(-0.15, 2.3))
 
 
-def timed_line(ax: Axes, points: Array, times: Array, end: float, lw: float = 2.6) -> None:
-    """A line that changes color with (square root of) time."""
-    segments = np.stack([points[:-1], points[1:]], axis=1)
-    line = LineCollection(list(segments), cmap="plasma", lw=lw, capstyle="round", zorder=3)
-    line.set_array(np.sqrt(times[:-1] / end) * 0.9)
-    line.set_clim(0, 1)
-    ax.add_collection(line)
-
-
-def figure_17(tick: Callable) -> Figure:
-    """Training loss falls throughout while the error at the composition rises; both on logarithmic axes."""
+@_figure("17")
+def _figure_17(tick: Tick) -> Figure:
+    """Training loss falls throughout while the error at the composition rises; linear and logarithmic axes."""
     path = canonical_path(20)
-    figure, axes = sheet(2, width=3.8, height=3.1)
-    errors, loss = path.error(PAIR.target), population_loss(path.w, PAIR.a)
-    for ax in axes[0]:
-        ax.plot(path.times, errors, color=INK, label="composition (OOD)")
-        ax.plot(path.times, loss, color=FLOW, label="training loss")
+    figure, (left, right) = _panels(2, width=3.8, height=3.1)
+    for ax in (left, right):
+        errors = _draw_errors(ax, path, PAIR)
         for k, center in enumerate(PAIR.centers):
-            ax.plot(
-                path.times, path.error(center), color=CONCEPTS[k], lw=1.2, label=f"center of cluster {k + 1}"
-            )
-        ax.set_xlabel("time  (paper clock)")
-    axes[0, 0].set(ylabel="error", title="Linear scale", ylim=(0, 2.6))
-    axes[0, 1].set(yscale="log", ylim=(1e-11, 5), title="Logarithmic: $E \\sim e^{-4 a_1 t}$ at the end")
+            name = f"center of cluster {k + 1}"
+            ax.plot(path.times, path.error(center), color=_CONCEPTS[k], lw=1.2, label=name)
+    left.set(ylabel="error", title="Linear scale", ylim=(0, 2.6))
+    right.set(yscale="log", ylim=(1e-11, 5), title="Logarithmic: $E \\sim e^{-4 a_1 t}$ at the end")
     late = path.times > 10
     guide = errors[late][0] * np.exp(-4 * PAIR.a[0] * (path.times[late] - 10)) * 3
-    axes[0, 1].plot(path.times[late], guide, color=QUIET, ls=(0, (2, 2)), lw=1.2)
-    axes[0, 0].legend()
+    right.plot(path.times[late], guide, color=QUIET, ls=(0, (2, 2)), lw=1.2)
+    left.legend()
     tick()
     return figure
 
 
-def figure_18(tick: Callable) -> Figure:
+@_figure("18")
+def _figure_18(tick: Tick) -> Figure:
     """Outputs at the training centers bend too."""
     path = canonical_path(20)
-    figure, axes = sheet(1, width=4.2, height=3.8)
-    ax = axes[0, 0]
+    figure, (ax,) = _panels(1, width=4.2, height=3.8)
     for point in (*PAIR.centers, PAIR.target):
-        timed_line(ax, path.outputs(point), path.times, path.times[-1])
-    rings(ax, PAIR.centers, "training centers")
-    star(ax, PAIR.target, "composition")
+        _draw_timed_line(ax, path.outputs(point), path.times, path.times[-1])
+    _draw_training_corners(ax, PAIR.centers, "training centers")
+    _draw_composition(ax, PAIR.target, "composition")
     ax.set(xlabel="$f_1$", ylabel="$f_2$", title="Outputs at three inputs, colored by time")
     ax.set(xlim=(-0.1, 1.15), ylim=(-0.15, 2.3))
     ax.legend(loc="center right")
@@ -393,56 +426,44 @@ def figure_18(tick: Callable) -> Figure:
 # --- Figure 7: the hierarchy of corners ---------------------------------------------------------------------
 
 
-def figure_7(tick: Callable) -> Figure:
+@_figure("7")
+def _figure_7(tick: Tick) -> Figure:
     """Errors of all 16 corners of four concepts in a two-layer ReLU network after 1, 3 and 5 epochs."""
-    from tessera.studies.swingby.mlp import Recipe, train
-
     task = Sim((1, 2, 3, 4), 0.5, 64, rotation=0)
     # Averaging the squared error over the 64 coordinates too, as torch's own loss does, divides the step by 32.
     recipe = Recipe(depth=2, relu=True, epochs=5, rate=0.1 / 32)
     steps = -(-task.clusters * recipe.samples // recipe.batch)
-    runs = train(task, recipe, range(1), task.corners, look_every=steps)
-    figure, axes = sheet(3, width=3.7, height=3.9)
+    runs = train(task, recipe, range(1), task.corners, every=steps)
+    figure, axes = _panels(3, width=3.7, height=3.9)
     pairs = ordered_pairs(task.codes)
-    for ax, epoch in zip(axes[0], (1, 3, 5)):
+    for ax, epoch in zip(axes, (1, 3, 5)):
         errors = runs.errors[epoch, 0]
-        shown = corner_lattice(ax, task, errors)
+        shown = _draw_corner_lattice(ax, task, errors)
         kept = round(analysis.hierarchy_kept(errors, pairs) * len(pairs))
         ax.set_title(f"epoch {epoch}: {kept} of {len(pairs)} pairs in order")
-    figure.colorbar(shown, ax=axes[0], shrink=0.8, label="error (clipped at 1)", extend="max")
+    figure.colorbar(shown, ax=axes, shrink=0.8, label="error (clipped at 1)", extend="max")
     tick()
     return figure
 
 
-def corner_lattice(ax: Axes, task: Sim, errors: Array):
+def _draw_corner_lattice(ax: Axes, task: Sim, errors: Array) -> Any:
     """Corners by number of concepts, from the origin at the bottom to the full composition at the top."""
     codes = task.codes
     level = codes.sum(1).astype(int)
-    location = np.zeros((len(codes), 2))
+    position = np.zeros((len(codes), 2))
     for size in range(task.s + 1):
         members = np.flatnonzero(level == size)[::-1]
-        location[members, 0] = np.arange(len(members)) - (len(members) - 1) / 2
-        location[members, 1] = size
+        position[members, 0] = np.arange(len(members)) - (len(members) - 1) / 2
+        position[members, 1] = size
     for low, high in ordered_pairs(codes):
         if level[high] - level[low] == 1:
-            ax.plot(*location[[low, high]].T, color=GRID, lw=1, zorder=1)
-    shown = ax.scatter(
-        location[:, 0],
-        location[:, 1],
-        c=errors,
-        s=430,
-        cmap="YlOrRd",
-        vmin=0,
-        vmax=1,
-        edgecolor=INK,
-        lw=0.7,
-        zorder=3,
-    )
-    for code, (x, y), error in zip(codes, location, errors):
+            ax.plot(*position[[low, high]].T, color=GRID, lw=1, zorder=1)
+    disc: dict[str, Any] = {"s": 430, "cmap": "YlOrRd", "vmin": 0, "vmax": 1, "edgecolor": INK, "lw": 0.7}
+    shown = ax.scatter(position[:, 0], position[:, 1], c=errors, **disc, zorder=3)
+    for code, (x, y), error in zip(codes, position, errors):
         ink = "white" if error > 0.7 else INK
-        ax.text(
-            x, y, "".join(f"{v:.0f}" for v in code), ha="center", va="center", fontsize=7, color=ink, zorder=4
-        )
+        name = "".join(f"{v:.0f}" for v in code)
+        ax.text(x, y, name, ha="center", va="center", fontsize=7, color=ink, zorder=4)
     ax.set(xlim=(-3, 3), ylim=(-0.5, task.s + 0.5))
     ax.axis("off")
     return shown
@@ -450,168 +471,164 @@ def corner_lattice(ax: Axes, task: Sim, errors: Array):
 
 # --- Figures 8, 9, 10: three and four concepts --------------------------------------------------------------
 
+_DESCENTS = {1: "one descent", 2: "double descent", 3: "triple descent", 4: "quadruple descent"}
 
-def multi_descent(task: Sim, omega: float, seed: int, duration: float) -> Path:
+
+def _draw_descents(task: Sim, omega: float, seed: int, duration: float, tick: Tick) -> Figure:
+    """Entries and error on logarithmic time, every rise with its turning points."""
     u0 = positive_factors([seed], omega, (task.s, task.s), low=0.0, high=1.0)[0]
-    return symmetric.factor_flow(u0, task.a, duration, 0.01 / task.a.max() * 2)
-
-
-def descent_figure(task: Sim, omega: float, seed: int, duration: float, tick: Callable) -> Figure:
-    """Entries and error on logarithmic time, every rise marked."""
-    path = multi_descent(task, omega, seed, duration)
-    errors = path.error(task.target)
-    figure, axes = sheet(2, width=4.2, height=3.3)
-    left, right = axes[0]
-    entries_panel(left, path, task)
+    path = symmetric.factor_flow(u0, task.a, duration, 0.01 / task.a.max() * 2)
+    figure, (left, right) = _panels(2, width=4.2, height=3.3)
+    _draw_entries(left, path, task)
     left.legend(loc="upper left", ncols=3)
     left.set_ylim(-0.06, 1.35)
-    right.plot(path.times, errors, color=INK, label="composition (OOD)")
-    right.plot(path.times, population_loss(path.w, task.a), color=FLOW, label="training loss")
-    for number, (t0, e0, t1, e1) in enumerate(analysis.rises(path.times, errors)):
-        right.plot(
-            [t0, t1], [e0, e1], "o", ms=5, color=CONCEPTS[0], label=None if number else "turning points"
-        )
-    count = analysis.descents(errors)
-    words = {1: "one descent", 2: "double descent", 3: "triple descent", 4: "quadruple descent"}
-    right.set(ylabel="error at the composition", title=words.get(count, f"{count} descents"), ylim=(0, None))
-    for ax in (left, right):
-        ax.set_xscale("log")
-        ax.set_xlim(0.2, duration)
-        ax.set_xlabel("time  (paper clock)")
-    right.legend()
     mu = ", ".join(f"{m:g}" for m in task.mu)
     left.set_title(f"$\\mu=({mu})$, seed {seed}, $\\omega={omega:g}$")
+    errors = _draw_errors(right, path, task)
+    for number, (t0, e0, t1, e1) in enumerate(analysis.rises(path.times, errors)):
+        label = None if number else "turning points"
+        right.plot([t0, t1], [e0, e1], "o", ms=5, color=_CONCEPTS[0], label=label)
+    count = analysis.descents(errors)
+    right.set(ylabel=_COMPOSITION_ERROR, title=_DESCENTS.get(count, f"{count} descents"), ylim=(0, None))
+    for ax in (left, right):
+        _log_time(ax, 0.2, duration)
+    right.legend()
     tick()
     return figure
 
 
-def figure_8(tick: Callable) -> Figure:
+@_figure("8")
+def _figure_8(tick: Tick) -> Figure:
     """Three concepts: triple descent."""
-    return descent_figure(Sim((1, 1.5, 2.2), 0.05), 0.02, 48, 40, tick)
+    return _draw_descents(Sim((1, 1.5, 2.2), 0.05), 0.02, 48, 40, tick)
 
 
-def figure_9(tick: Callable) -> Figure:
+@_figure("9")
+def _figure_9(tick: Tick) -> Figure:
     """Four concepts: quadruple descent."""
-    return descent_figure(Sim((1, 1.5, 2.2, 2.7), (0.05, 0.05, 0.05, 0.5)), 0.1, 46, 60, tick)
+    return _draw_descents(Sim((1, 1.5, 2.2, 2.7), (0.05, 0.05, 0.05, 0.5)), 0.1, 46, 60, tick)
 
 
-def figure_10(tick: Callable) -> Figure:
-    """Signals far apart: the weakest concept waits on a long plateau, and is learned in the end."""
-    return descent_figure(Sim((0.7, 1.7, 3), 0.05), 0.05, 0, 60, tick)
+@_figure("10")
+def _figure_10(tick: Tick) -> Figure:
+    """Signals far apart: the weakest concept is learned after a long plateau."""
+    return _draw_descents(Sim((0.7, 1.7, 3), 0.05), 0.05, 0, 60, tick)
 
 
 # --- Our own ------------------------------------------------------------------------------------------------
 
 
-def figure_terms(tick: Callable) -> Figure:
+@_figure("terms")
+def _figure_terms(tick: Tick) -> Figure:
     """Growth, suppression and noise of the minor and of the weak major over time."""
     path = canonical_path(10)
     parts = symmetric.terms(path.w, PAIR.a)
-    figure, axes = sheet(2, width=3.8, height=3.1)
-    for ax, (i, j), name in zip(axes[0], ((0, 1), (0, 0)), ("minor $w_{12}$", "weak major $w_{11}$")):
-        ax.plot(path.times, parts.growth[:, i, j], color=CONCEPTS[2], label="growth")
-        ax.plot(path.times, -parts.suppression[:, i, j], color=CONCEPTS[0], label="− suppression")
+    speed = symmetric.field(path.w, PAIR.a)
+    figure, axes = _panels(2, width=3.8, height=3.1)
+    for ax, (i, j), name in zip(axes, ((0, 1), (0, 0)), ("minor $w_{12}$", "weak major $w_{11}$")):
+        ax.plot(path.times, parts.growth[:, i, j], color=_CONCEPTS[2], label="growth")
+        ax.plot(path.times, -parts.suppression[:, i, j], color=_CONCEPTS[0], label="− suppression")
         ax.plot(path.times, -parts.noise[:, i, j], color=MINOR, label="− noise (interaction)")
-        ax.plot(path.times, symmetric.field(path.w, PAIR.a)[:, i, j], color=INK, lw=1.2, label="sum")
-        ax.set(xlabel="time  (paper clock)", ylabel="speed", title=f"What moves the {name}")
-    axes[0, 0].legend()
+        ax.plot(path.times, speed[:, i, j], color=INK, lw=1.2, label="sum")
+        ax.set(xlabel=_TIME, ylabel="speed", title=f"What moves the {name}")
+    axes[0].legend()
     tick()
     return figure
 
 
-def figure_depth(tick: Callable) -> Figure:
-    """Depth: longer plateaus, sharper steps, a bigger bump; one layer from the same start never rises."""
-    figure, axes = sheet(2, width=3.8, height=3.2)
-    for depth, color in zip((1, 2, 3, 4), ("#9aa5b1", *CONCEPTS)):
+@_figure("depth")
+def _figure_depth(tick: Tick) -> Figure:
+    """Depth: longer plateaus, sharper steps, a larger rise; one layer from the same start never rises."""
+    figure, (left, right) = _panels(2, width=3.8, height=3.2)
+    for depth, color in zip((1, 2, 3, 4), (FLOW, *_CONCEPTS)):
         path = deep.flow(deep.balanced_layers(CANONICAL, depth), PAIR.a, 120, 0.02)
         errors = path.error(PAIR.target)
         name = f"{depth} layer{'s' if depth > 1 else ''}: rise {analysis.rise(errors):.3f}"
-        axes[0, 0].plot(path.times, errors, color=color, label=name)
-        axes[0, 1].plot(*PAIR.concepts(path.outputs(PAIR.target)).T, color=color, label=f"{depth}")
+        left.plot(path.times, errors, color=color, label=name)
+        right.plot(*PAIR.concepts(path.outputs(PAIR.target)).T, color=color, label=f"{depth}")
         tick()
-    axes[0, 0].set(xlabel="time", ylabel="error at the composition", title="Untied layers, one start", ylim=0)
-    axes[0, 0].set_xscale("log")
-    axes[0, 0].set_xlim(0.1, 120)
-    axes[0, 0].legend(loc="upper right")
-    concept_axes(axes[0, 1])
-    axes[0, 1].set_title("Outputs at the composition")
+    left.set(xlabel="time", ylabel=_COMPOSITION_ERROR, title="Untied layers, one start", ylim=0)
+    _log_time(left, 0.1, 120)
+    left.legend(loc="upper right")
+    _concept_axes(right)
+    right.set_title("Outputs at the composition")
     return figure
 
 
-def figure_bridge(tick: Callable) -> Figure:
+@_figure("bridge")
+def _figure_bridge(tick: Tick) -> Figure:
     """A linear conditional denoiser: at high noise it is SIM, and there it swings."""
-    figure, axes = sheet(3, width=3.6, height=3.2)
+    figure, (distance, heights, curves) = _panels(3, width=3.6, height=3.2)
     times = np.linspace(0, 20, 2001)
     levels = np.geomspace(1, 1000, 25)
-    distances = [bridge.distance_from_sim(PAIR.a, tau, times) for tau in levels]
-    axes[0, 0].loglog(levels, distances, color=INK)
-    axes[0, 0].set(
-        xlabel="noise level  $\\tau$", ylabel="largest difference", title="One layer: distance from SIM"
-    )
+    distance.loglog(levels, [bridge.distance_from_sim(PAIR.a, tau, times) for tau in levels], color=INK)
+    distance.set(ylabel="largest difference", title="One layer: distance from SIM")
     noises = np.geomspace(0.3, 100, 25)
-    heights: dict[str, list[float]] = {"condition alone": [], "condition and image": []}
+    condition_rises, full_rises = [], []
     for tau in noises:
         blocks = bridge.two_layer_flow(CANONICAL, PAIR.a, tau, 25, 0.02).w
-        heights["condition alone"].append(float(analysis.rise(bridge.condition_error(blocks, PAIR.target))))
-        heights["condition and image"].append(
-            float(analysis.rise(bridge.full_error(blocks, PAIR.target, tau)))
-        )
+        condition_rises.append(analysis.rise(bridge.condition_error(blocks, PAIR.target)))
+        full_rises.append(analysis.rise(bridge.full_error(blocks, PAIR.target, tau)))
         tick(1 / len(noises))
-    for (name, values), color in zip(heights.items(), (INK, MINOR)):
-        axes[0, 1].semilogx(noises, values, color=color, label=name)
-    axes[0, 1].set(xlabel="noise level  $\\tau$", ylabel="rise of the error", title="Two layers: swing-by")
-    axes[0, 1].legend()
-    for tau, color in zip((100, 3, 0.5), CONCEPTS):
+    heights.semilogx(noises, condition_rises, color=INK, label="condition alone")
+    heights.semilogx(noises, full_rises, color=MINOR, label="condition and image")
+    heights.set(ylabel="rise of the error", title="Two layers: swing-by")
+    for ax in (distance, heights):
+        ax.set_xlabel("noise level  $\\tau$")
+    for tau, color in zip((100, 3, 0.5), _CONCEPTS):
         path = bridge.two_layer_flow(CANONICAL, PAIR.a, tau, 14, 0.02)
-        axes[0, 2].plot(
-            path.times, bridge.condition_error(path.w, PAIR.target), color=color, label=f"$\\tau={tau:g}$"
-        )
-    axes[0, 2].set(xlabel="time", ylabel="error, condition alone", title="Error at the composition", ylim=0)
-    axes[0, 2].legend()
+        errors = bridge.condition_error(path.w, PAIR.target)
+        curves.plot(path.times, errors, color=color, label=f"$\\tau={tau:g}$")
+    curves.set(xlabel="time", ylabel="error, condition alone", title="Error at the composition", ylim=0)
+    for ax in (heights, curves):
+        ax.legend()
     return figure
 
 
-def figure_certificate(tick: Callable, draws: int = 500) -> Figure:
-    """One layer: how often a Gaussian start is monotone, and how often the certificate says so beforehand."""
+@_figure("certificate")
+def _figure_certificate(tick: Tick, draws: int = 500) -> Figure:
+    """One layer: how often a Gaussian start is monotone, and how often the certificate predicts it."""
     scales = np.array([0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0])
     times = np.linspace(0, 30, 1500)
-    random = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     monotone, certified = [], []
     for scale in scales:
-        w0 = scale * random.standard_normal((draws, 2, 2))
+        w0 = scale * rng.standard_normal((draws, 2, 2))
         errors = Path(times, one_layer.flow(w0, PAIR.a, times)).error(PAIR.target)  # (T, draws)
         monotone.append(100 * np.mean(analysis.rise(errors) <= analysis.MONOTONE))
         certified.append(100 * np.mean(one_layer.certificate(w0, PAIR.a, 2)))
         tick(1 / len(scales))
-    figure, axes = sheet(1, width=4.4, height=3.2)
-    axes[0, 0].semilogx(scales, monotone, "o-", color=INK, label="monotone in the run")
-    axes[0, 0].semilogx(scales, certified, "o-", color=CONCEPTS[1], label="certified beforehand")
-    axes[0, 0].set(xlabel="scale of the Gaussian start", ylabel="share of starts (%)", ylim=(0, 105))
-    axes[0, 0].set_title("One layer needs a small start")
-    axes[0, 0].legend(loc="lower left")
+    figure, (ax,) = _panels(1, width=4.4, height=3.2)
+    ax.semilogx(scales, monotone, "o-", color=INK, label="monotone in the run")
+    ax.semilogx(scales, certified, "o-", color=_CONCEPTS[1], label="certified beforehand")
+    ax.set(xlabel="scale of the Gaussian start", ylabel="share of starts (%)", ylim=(0, 105))
+    ax.set_title("One layer needs a small start")
+    ax.legend(loc="lower left")
     return figure
 
 
-def figure_phase(tick: Callable) -> Figure:
+@_figure("phase")
+def _figure_phase(tick: Tick) -> Figure:
     """Three phase diagrams of the symmetric model from aligned starts."""
-    figure, axes = sheet(3, width=3.7, height=3.3)
-    for ax, (x, y) in zip(axes[0], (("ratio", "omega"), ("omega", "rho"), ("ratio", "sigma"))):
-        phase = phase_diagram(x, y, cells=60, seeds=1, start="aligned")  # type: ignore[arg-type]
-        shown = phase_panel(ax, phase, x, y)
-        held = {"ratio": "\\mu_2/\\mu_1", "omega": "\\omega", "rho": "\\rho", "sigma": "\\sigma"}
-        rest = [f"{held[name]}={DEFAULTS[name]:g}" for name in DEFAULTS if name not in (x, y)]
-        ax.set_title("$" + ",\\ ".join(rest) + "$")
+    figure, axes = _panels(3, width=3.7, height=3.3)
+    planes: tuple[tuple[AxisName, AxisName], ...] = (("ratio", "omega"), ("omega", "rho"), ("ratio", "sigma"))
+    symbols = {"ratio": "\\mu_2/\\mu_1", "omega": "\\omega", "rho": "\\rho", "sigma": "\\sigma"}
+    for ax, (x, y) in zip(axes, planes):
+        phase = phase_diagram(x, y, cells=60, seeds=1, start="aligned")
+        shown = _draw_phase(ax, phase, x, y)
+        held = [f"{symbols[name]}={DEFAULTS[name]:g}" for name in DEFAULTS if name not in (x, y)]
+        ax.set_title("$" + ",\\ ".join(held) + "$")
         figure.colorbar(shown, ax=ax, label="rise / ($\\mu_1^2/2$)")
         tick(1 / 3)
     return figure
 
 
-def phase_panel(
+def _draw_phase(
     ax: Axes, phase: Phase, x: str, y: str, values: Array | None = None, top: float | None = None
-):
+) -> Any:
     """A phase diagram as a map; the line bounds the settings where the rise exceeds a thousandth."""
-    shown_values = phase.mean if values is None else values
-    shown = ax.pcolormesh(phase.x, phase.y, shown_values, cmap="magma_r", vmin=0, vmax=top, shading="nearest")
+    values = phase.mean if values is None else values
+    shown = ax.pcolormesh(phase.x, phase.y, values, cmap="magma_r", vmin=0, vmax=top, shading="nearest")
     shown.set_rasterized(True)
     if phase.mean.min() < 1e-3 < phase.mean.max():
         ax.contour(phase.x, phase.y, phase.mean, levels=[1e-3], colors=[INK], linewidths=1)
@@ -622,101 +639,73 @@ def phase_panel(
     return shown
 
 
+# --- Figures of the verbs -----------------------------------------------------------------------------------
+
+
+@styled
 def figure_sweep(phase: Phase, x: str, y: str) -> Figure:
-    """The image that goes with `tessera dynamics sweep`: mean height and share of starts that swing."""
-    with matplotlib.rc_context(STYLE):
-        figure, axes = sheet(2, width=4.0, height=3.4)
-        for ax, values, top, name in (
-            (axes[0, 0], phase.mean, None, "mean rise / ($\\mu_1^2/2$)"),
-            (axes[0, 1], phase.share, 1.0, "share of starts that swing"),
-        ):
-            figure.colorbar(phase_panel(ax, phase, x, y, values, top), ax=ax, label=name)
+    """For `tessera dynamics sweep`: mean height and share of starts that swing."""
+    figure, axes = _panels(2, width=4.0, height=3.4)
+    for ax, values, top, name in (
+        (axes[0], phase.mean, None, "mean rise / ($\\mu_1^2/2$)"),
+        (axes[1], phase.share, 1.0, "share of starts that swing"),
+    ):
+        figure.colorbar(_draw_phase(ax, phase, x, y, values, top), ax=ax, label=name)
     return figure
 
 
+@styled
 def figure_run(path: Path, task: Sim) -> Figure:
-    """The image that goes with `tessera dynamics run`: entries and errors."""
-    with matplotlib.rc_context(STYLE):
-        figure, axes = sheet(2, width=4.0, height=3.2)
-        entries_panel(axes[0, 0], path, task)
-        swing_panel(axes[0, 1], path, task)
-        axes[0, 1].set_title("Errors")  # whether it swings is for the run to show
-        for ax in axes[0]:
-            ax.set_xlabel("time")
+    """For `tessera dynamics run`: entries and errors."""
+    figure, (left, right) = _panels(2, width=4.0, height=3.2)
+    _draw_entries(left, path, task)
+    _draw_swing(right, path, task)
+    right.set_title("Errors")  # not every run swings
+    for ax in (left, right):
+        ax.set_xlabel("time")
     return figure
 
 
-FIGURES: dict[str, Callable[[Callable], Figure]] = {
-    "2": figure_2,
-    "3": figure_3,
-    "4": figure_4,
-    "5": figure_5,
-    "7": figure_7,
-    "8": figure_8,
-    "9": figure_9,
-    "10": figure_10,
-    "11": figure_11,
-    "12": figure_12,
-    "13": figure_13,
-    "14": figure_14,
-    "15": figure_15,
-    "16": figure_16,
-    "17": figure_17,
-    "18": figure_18,
-    "terms": figure_terms,
-    "depth": figure_depth,
-    "bridge": figure_bridge,
-    "certificate": figure_certificate,
-    "phase": figure_phase,
-}
-
-
-def draw(name: str, tick: Callable = lambda share=1: None) -> Figure:
-    """Run what figure `name` needs and draw it; `tick` is called as parts get ready."""
-    with matplotlib.rc_context(STYLE):
-        return FIGURES[name](tick)
-
-
-def animate_swing(path: Path, frames: int = 120):
-    """Frames of the canonical run: the map, the error and the output moving together. Yields RGB arrays."""
+def animate_swing(path: Path, frames: int = 120) -> Iterator[np.ndarray]:
+    """Frames of the canonical run: the error and the output over time. Yields RGB arrays."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    moments = np.linspace(0, 1, frames) ** 1.5 * path.times[-1]  # slow where it happens
+    moments = np.linspace(0, 1, frames) ** 1.5 * path.times[-1]  # slow at the start, where the error swings
     for moment in moments:
         now = int(np.searchsorted(path.times, moment).clip(1, len(path.times) - 1))
         with matplotlib.rc_context(STYLE):
-            figure, axes = sheet(2, width=3.4, height=3.0)
+            figure, (left, right) = _panels(2)
             figure.set_dpi(100)
-            _moving_error(axes[0, 0], path, now)
-            _moving_output(axes[0, 1], path, now)
+            _draw_error_until(left, path, now)
+            _draw_output_until(right, path, now)
             canvas = FigureCanvasAgg(figure)
             canvas.draw()
         yield np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-def _moving_error(ax: Axes, path: Path, now: int) -> None:
+def _draw_error_until(ax: Axes, path: Path, now: int) -> None:
     errors = path.error(PAIR.target)
     ax.plot(path.times, errors, color=GRID)
     ax.plot(path.times[:now], errors[:now], color=INK)
     ax.plot(path.times[:now], path.w[:now, 0, 1] * 10, color=MINOR, lw=1.2, label="minor $w_{12}$ × 10")
-    ax.scatter(path.times[now], errors[now], s=26, color=CONCEPTS[0], zorder=5)
-    ax.set(xlabel="time  (paper clock)", ylabel="error at the composition", ylim=(0, 2.6))
+    ax.scatter(path.times[now], errors[now], s=26, color=_CONCEPTS[0], zorder=5)
+    ax.set(xlabel=_TIME, ylabel=_COMPOSITION_ERROR, ylim=(0, 2.6))
     ax.legend(loc="upper right")
 
 
-def _moving_output(ax: Axes, path: Path, now: int) -> None:
+def _draw_output_until(ax: Axes, path: Path, now: int) -> None:
     outputs = path.outputs(PAIR.target)
     ax.plot(*outputs.T, color=GRID)
-    timed_line(ax, outputs[: now + 1], path.times[: now + 1], path.times[-1])
-    ax.scatter(outputs[now, 0], outputs[now, 1], s=26, color=CONCEPTS[0], zorder=7)
-    rings(ax, PAIR.centers)
-    star(ax, PAIR.target)
+    _draw_timed_line(ax, outputs[: now + 1], path.times[: now + 1], path.times[-1])
+    ax.scatter(outputs[now, 0], outputs[now, 1], s=26, color=_CONCEPTS[0], zorder=7)
+    _draw_training_corners(ax, PAIR.centers)
+    _draw_composition(ax, PAIR.target)
     ax.set(xlabel="$f_1$", ylabel="$f_2$", xlim=(-0.1, 1.15), ylim=(-0.15, 2.3))
 
 
 def swingby_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Paths through concept space, and the error at the composition over training."""
-    figure, ((left, right),) = sheet(2, width=4.6, height=4.0)
+    """For `tessera reproduce swingby`: trajectories in concept space, and the error of the composition over training."""
+    figure, (left, right) = _panels(2, width=4.6, height=4.0)
     shades = matplotlib.colormaps["viridis"](np.linspace(0.05, 0.9, max(1, len(rows))))
     for row, shade in zip(rows, shades):
         path, steps = np.array(row["path"]), np.array(row["steps"])
@@ -725,15 +714,11 @@ def swingby_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
         right.fill_between(steps, *row["band"], color=shade, alpha=0.15, lw=0)
         if row["trained_at"]:
             right.plot(row["trained_at"], np.interp(row["trained_at"], steps, row["error"]), "o", color=shade)
-    concept_square(left)
+    _draw_training_corners(left, np.array([[0, 0], [0, 1], [1, 0]]))
+    _draw_composition(left, np.ones(2))
+    left.set(xlim=(-0.1, 1.1), ylim=(-0.1, 1.1), xlabel="blue", ylabel="small", aspect="equal")
+    left.set_title("mean coordinates of small blue", fontsize=9)
+    left.legend(title="color gap", loc="center left", bbox_to_anchor=(-0.62, 0.5), frameon=False)
     right.set(xscale="log", xlabel="training step", ylabel="error at small blue", ylim=(0, None))
     right.set_title("dots: the three shown corners are learned", fontsize=9)
-    left.legend(title="color gap", loc="center left", bbox_to_anchor=(-0.62, 0.5), frameon=False)
     return figure
-
-
-def concept_square(ax: Axes) -> None:
-    rings(ax, np.array([[0, 0], [0, 1], [1, 0]]))
-    star(ax, np.ones(2))
-    ax.set(xlim=(-0.1, 1.1), ylim=(-0.1, 1.1), xlabel="blue", ylabel="small", aspect="equal")
-    ax.set_title("what small blue looks like", fontsize=9)

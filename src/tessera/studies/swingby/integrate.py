@@ -1,4 +1,4 @@
-"""Marching a system of arrays through time, many runs at once, with a clear word when a step is too long."""
+"""Time integration of systems of arrays, many runs at once; steps beyond the stable limit are refused."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -14,12 +14,12 @@ Velocity = Callable[[State], State]
 
 RK4_REACH = 2.785293563  # fourth-order Runge-Kutta damps exp(-rate t) while step * rate stays below this
 EULER_REACH = 2.0
-LOOK_EVERY = 64  # steps between two looks for numbers that ran away
+_CHECK_EVERY = 64  # steps between two checks that all numbers are finite
 
 
 @dataclass(frozen=True)
 class Path:
-    """A run, or a batch of runs, as it was watched: `w[m]` is the end-to-end map at `times[m]`."""
+    """A run, or a batch of runs: `w[m]` is the end-to-end map at `times[m]`."""
 
     times: Array  # (T,)
     w: Array  # (T, ..., d, d)
@@ -46,8 +46,8 @@ def runge_kutta(velocity: Velocity, state: State, step: float | Array, steps: in
         k3 = velocity(ahead(k2, step / 2))
         k4 = velocity(ahead(k3, step))
         state = ahead(tuple(p + 2 * q + 2 * r + s for p, q, r, s in zip(k1, k2, k3, k4)), step / 6)
-        if m % LOOK_EVERY == 0 or m == steps:
-            check_finite(state, m)
+        if m % _CHECK_EVERY == 0 or m == steps:
+            _check_finite(state, m)
         yield state
 
 
@@ -56,23 +56,23 @@ def descend(velocity: Velocity, state: State, rate: float, steps: int) -> Iterat
     yield state
     for m in range(1, steps + 1):
         state = tuple(part + rate * change for part, change in zip(state, velocity(state)))
-        if m % LOOK_EVERY == 0 or m == steps:
-            check_finite(state, m)
+        if m % _CHECK_EVERY == 0 or m == steps:
+            _check_finite(state, m)
         yield state
 
 
-def watch(states: Iterable[State], look: Callable[[State], Array], every: int = 1, on_step=None) -> Array:
-    """What `look` sees at every `every`-th state, stacked along a new first axis; `on_step()` counts progress."""
-    seen = []
+def watch(states: Iterable[State], read: Callable[[State], Array], every: int = 1, on_step=None) -> Array:
+    """`read` of every `every`-th state, stacked along a new first axis; `on_step()` counts progress."""
+    values = []
     for m, state in enumerate(states):
         if m % every == 0:
-            seen.append(look(state))
+            values.append(read(state))
         if on_step and m:
             on_step()
-    return np.stack(seen)
+    return np.stack(values)
 
 
-def check_finite(state: State, step: int) -> None:
+def _check_finite(state: State, step: int) -> None:
     if not all(np.isfinite(part).all() for part in state):
         raise UserError(
             f"The run diverged before step {step}: the step is stable near the solution, "

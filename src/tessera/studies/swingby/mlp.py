@@ -1,7 +1,7 @@
 """MLPs, linear or ReLU, trained by SGD on samples: the experiments the closed forms are compared with.
 
 All seeds of a setting train side by side as one batched network; each has its own data, start and shuffles, so a seed
-gives the same run whatever its companions.
+gives the same run in any batch.
 """
 
 from collections.abc import Iterator
@@ -42,42 +42,40 @@ class Recipe:
 
 @dataclass(frozen=True)
 class SgdRun:
-    """What was watched, at every `look`: times are steps * rate, so that they compare with gradient flow."""
+    """Snapshots of a training: times are steps * rate, as in gradient flow."""
 
     times: Array  # (T,)
     loss: Array  # (T, seeds) on fresh in-distribution draws
     outputs: Array  # (T, seeds, points, d)
-    errors: Array  # (T, seeds, points): half the squared error at each watched point
+    errors: Array  # (T, seeds, points): half the squared error at each probed point
 
 
-def train(
-    task: Sim, recipe: Recipe, seeds: range, points: Array, look_every: int = 1, on_look=None
-) -> SgdRun:
-    """Train one network per seed and watch its outputs at `points` (P, d)."""
-    check_rate(task, recipe)
+def train(task: Sim, recipe: Recipe, seeds: range, points: Array, every: int = 1, on_snapshot=None) -> SgdRun:
+    """Train one network per seed; snapshots of its outputs at `points` (P, d) every `every` steps."""
+    _check_rate(task, recipe)
     data = torch.stack([_tensor(task.draw(recipe.samples, seed)) for seed in seeds])  # (S, N, d)
     fresh = torch.stack([_tensor(task.draw(500, seed + 2**31)) for seed in seeds])
     layers = start(task, recipe, seeds)
     probes = _tensor(points).expand(len(seeds), *points.shape)  # (S, P, d)
-    looks: list[tuple[int, Tensor, Tensor]] = []
+    snapshots: list[tuple[int, Tensor, Tensor]] = []
     for step, rows in enumerate(_with_start(batches(len(data[0]), recipe, seeds))):
         if rows is not None:
             update(layers, data.gather(1, rows[..., None].expand(-1, -1, task.d)), recipe)
-        if step % look_every == 0:
-            looks.append((step, *look(layers, fresh, probes, recipe.relu)))
-            check_alive(looks[-1][1], task, recipe, step)
-            if on_look:
-                on_look(1)
-    steps, losses, outputs = zip(*looks)
-    seen = torch.stack(outputs).double().numpy()
-    errors = 0.5 * np.square(seen - points).sum(-1)
-    return SgdRun(recipe.rate * np.array(steps, float), torch.stack(losses).double().numpy(), seen, errors)
+        if step % every == 0:
+            snapshots.append((step, *evaluate(layers, fresh, probes, recipe.relu)))
+            check_finite(snapshots[-1][1], task, recipe, step)
+            if on_snapshot:
+                on_snapshot(1)
+    steps, losses, outputs = zip(*snapshots)
+    found = torch.stack(outputs).double().numpy()
+    errors = 0.5 * np.square(found - points).sum(-1)
+    return SgdRun(recipe.rate * np.array(steps, float), torch.stack(losses).double().numpy(), found, errors)
 
 
-def look_count(task: Sim, recipe: Recipe, look_every: int) -> int:
-    """How often `train` will look."""
+def snapshot_count(task: Sim, recipe: Recipe, every: int) -> int:
+    """Number of snapshots of `train`."""
     steps = recipe.epochs * -(-task.clusters * recipe.samples // recipe.batch)
-    return steps // look_every + 1
+    return steps // every + 1
 
 
 def start(task: Sim, recipe: Recipe, seeds: range) -> list[Tensor]:
@@ -89,9 +87,9 @@ def start(task: Sim, recipe: Recipe, seeds: range) -> list[Tensor]:
 
 
 def _one_start(seed: int, dims: list[int]) -> list[Tensor]:
-    random = seeded_generator(seed)
+    rng = seeded_generator(seed)
     return [
-        (2 * torch.rand(wide, narrow, generator=random) - 1) / narrow**0.5 for narrow, wide in pairwise(dims)
+        (2 * torch.rand(wide, narrow, generator=rng) - 1) / narrow**0.5 for narrow, wide in pairwise(dims)
     ]
 
 
@@ -111,15 +109,15 @@ def update(layers: list[Tensor], x: Tensor, recipe: Recipe) -> None:
 
 
 @torch.no_grad()
-def look(layers: list[Tensor], fresh: Tensor, probes: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
+def evaluate(layers: list[Tensor], fresh: Tensor, probes: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
     """In-distribution loss (S,) and outputs at the probes (S, P, d)."""
     loss = 0.5 * (forward(layers, fresh, relu) - fresh).square().sum(-1).mean(-1)
     return loss, forward(layers, probes, relu)
 
 
-def check_alive(loss: Tensor, task: Sim, recipe: Recipe, step: int) -> None:
+def check_finite(loss: Tensor, task: Sim, recipe: Recipe, step: int) -> None:
     if not bool(loss.isfinite().all()):
-        limit = stable_limit(task, recipe)
+        limit = _stable_limit(task, recipe)
         raise UserError(
             f"SGD with learning rate {recipe.rate:g} diverged by step {step}; "
             f"a linear network of balanced layers is stable below {limit:.4g}, and this start needs less."
@@ -128,20 +126,20 @@ def check_alive(loss: Tensor, task: Sim, recipe: Recipe, step: int) -> None:
 
 def batches(count: int, recipe: Recipe, seeds: range) -> Iterator[Tensor]:
     """Rows (S, batch) of every step; each seed shuffles on its own. The last batch of an epoch may be smaller."""
-    randoms = [seeded_generator(seed + 2**32) for seed in seeds]
+    rngs = [seeded_generator(seed + 2**32) for seed in seeds]
     for _ in range(recipe.epochs):
-        shuffled = torch.stack([torch.randperm(count, generator=random) for random in randoms])
+        shuffled = torch.stack([torch.randperm(count, generator=rng) for rng in rngs])
         yield from shuffled.split(recipe.batch, dim=1)
 
 
-def check_rate(task: Sim, recipe: Recipe) -> None:
+def _check_rate(task: Sim, recipe: Recipe) -> None:
     """A linear network of balanced layers is stable below 2 / (depth * largest a); ReLU has no such simple limit."""
-    limit = stable_limit(task, recipe)
+    limit = _stable_limit(task, recipe)
     if not recipe.relu and recipe.rate >= limit:
         raise UserError(f"A learning rate of {recipe.rate:g} diverges here; the stable limit is {limit:.4g}.")
 
 
-def stable_limit(task: Sim, recipe: Recipe) -> float:
+def _stable_limit(task: Sim, recipe: Recipe) -> float:
     return 2 / (recipe.depth * float(task.a.max()))
 
 

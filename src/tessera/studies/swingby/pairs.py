@@ -1,4 +1,4 @@
-"""Two concepts, thousands of runs: the four entries of U as flat arrays, one lane per run.
+"""Two concepts, thousands of runs: the four entries of U as flat arrays, one column per run.
 
 Batches of 2x2 matrix products are slow; written out, the same equations run at memory speed.
 """
@@ -14,9 +14,9 @@ from tessera.studies.swingby.data import Array
 from tessera.studies.swingby.starts import aligned_map, root
 from tessera.studies.swingby.symmetric import settling_time
 
-RUNS_AT_ONCE = 1024  # runs marched together: small enough that their state stays in the processor's cache
-STRIDE = 0.05  # step times the larger a until the strong concept is learned; the error of w12 is about 1e-6
-LATE_STRIDE = 0.15  # afterwards, when only motion at the rate of the weak concept is left
+_RUNS_AT_ONCE = 1024  # runs integrated together: small enough that their state stays in the processor's cache
+_STRIDE = 0.05  # step times the larger a until the strong concept is learned; the error of w12 is about 1e-6
+_LATE_STRIDE = 0.15  # afterwards, when only motion at the rate of the weak concept is left
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class PairRuns:
 def pair_velocity(u: Array, a1: Array, a2: Array) -> Array:
     """dU/dt on the paper's clock for the four entries (u11, u12, u21, u22) of U, (4, B).
 
-    The map itself would need three lanes, but a start with nearly parallel rows is nearly singular, and rounding then
-    pushes W out of the positive cone, where it runs away; U cannot leave it.
+    The map itself would need three entries only, but a start with nearly parallel rows is nearly singular, and rounding then
+    pushes W out of the positive cone, where it diverges; U cannot leave it.
     """
-    w11, w12, w22 = pair_map(u)
+    w11, w12, w22 = _pair_map(u)
     p11, p12, p22 = a1 * (1 - w11), -0.5 * (a1 + a2) * w12, a2 * (1 - w22)  # half of (I-W)A + A(I-W)
     out = np.empty_like(u)
     out[:2] = p11 * u[:2] + p12 * u[2:]
@@ -48,22 +48,22 @@ def pair_velocity(u: Array, a1: Array, a2: Array) -> Array:
     return out
 
 
-def pair_map(u: Array) -> tuple[Array, Array, Array]:
+def _pair_map(u: Array) -> tuple[Array, Array, Array]:
     """w11, w12, w22 of W = U U^T for u (4, B)."""
     return u[0] * u[0] + u[1] * u[1], u[0] * u[2] + u[1] * u[3], u[2] * u[2] + u[3] * u[3]
 
 
 def pair_map_velocity(w: Array, a1: Array, a2: Array) -> Array:
-    """(w11', w12', w22') on the paper's clock for w (3, B): the same motion seen in the entries of the map."""
+    """(w11', w12', w22') on the paper's clock for w (3, B): the same motion in the entries of the map."""
     w11, w12, w22 = w
     square = (a1 + a2) * w12**2
     minor = w12 * (a1 + a2 - 0.5 * w11 * (3 * a1 + a2) - 0.5 * w22 * (3 * a2 + a1))
     return np.stack([2 * a1 * w11 * (1 - w11) - square, minor, 2 * a2 * w22 * (1 - w22) - square])
 
 
-def pair_error(u: Array, mu1: Array, mu2: Array) -> Array:
+def _pair_error(u: Array, mu1: Array, mu2: Array) -> Array:
     """E at the composition (mu1, mu2) for u (4, B)."""
-    w11, w12, w22 = pair_map(u)
+    w11, w12, w22 = _pair_map(u)
     weak = w11 * mu1 + w12 * mu2 - mu1
     strong = w12 * mu1 + w22 * mu2 - mu2
     return 0.5 * (weak * weak + strong * strong)
@@ -72,46 +72,46 @@ def pair_error(u: Array, mu1: Array, mu2: Array) -> Array:
 def run_pairs(w0: Array, mu: Array, a: Array, duration: ArrayLike | None = None, on_chunk=None) -> PairRuns:
     """Runs from W0 (B, 2, 2) on data mu (B, 2), a (B, 2) until all is learned (or for `duration`, paper clock).
 
-    Every run has its own step and end; runs of similar length are marched together. `on_chunk(n)` reports progress.
+    Every run has its own step and end; runs of similar length are integrated together. `on_chunk(n)` reports progress.
     """
     u0 = root(w0).reshape(len(w0), 4).T  # (4, B)
     ends = settling_time(w0, a) if duration is None else np.broadcast_to(np.asarray(duration, float), len(w0))
-    lengths, counts = step_lengths(w0, a, ends)
+    lengths, counts = _step_lengths(w0, a, ends)
     results = np.empty((4, len(w0)))
     longest_first = np.argsort(-counts.sum(0), kind="stable")
-    for start in range(0, len(w0), RUNS_AT_ONCE):
-        runs_at_once = longest_first[start : start + RUNS_AT_ONCE]
-        schedule = step_schedule(lengths[:, runs_at_once], counts[:, runs_at_once])
+    for start in range(0, len(w0), _RUNS_AT_ONCE):
+        runs_at_once = longest_first[start : start + _RUNS_AT_ONCE]
+        schedule = _step_schedule(lengths[:, runs_at_once], counts[:, runs_at_once])
         (a1, a2), (mu1, mu2) = a[runs_at_once].T.copy(), mu[runs_at_once].T.copy()
-        states = march_pairs(u0[:, runs_at_once], a1, a2, schedule)
+        states = _integrate_pairs(u0[:, runs_at_once], a1, a2, schedule)
         results[:, runs_at_once] = summarize(states, mu1, mu2)
         if on_chunk:
             on_chunk(len(runs_at_once))
     return PairRuns(*results)
 
 
-def step_lengths(w0: Array, a: Array, ends: Array) -> tuple[Array, np.ndarray]:
+def _step_lengths(w0: Array, a: Array, ends: Array) -> tuple[Array, np.ndarray]:
     """Length and number of the early and of the late steps of every run, each (2, B)."""
-    early = np.minimum(strong_settles(w0, a), ends)
+    early = np.minimum(_strong_settles(w0, a), ends)
     spans = np.stack([early, ends - early])
-    counts = np.ceil(spans * a.max(-1) / np.array([[STRIDE], [LATE_STRIDE]])).astype(int)
+    counts = np.ceil(spans * a.max(-1) / np.array([[_STRIDE], [_LATE_STRIDE]])).astype(int)
     return spans / counts.clip(1), counts
 
 
-def step_schedule(lengths: Array, counts: np.ndarray) -> Array:
-    """Early steps, late steps, then steps of length zero, so that no run depends on its companions: (steps, B)."""
+def _step_schedule(lengths: Array, counts: np.ndarray) -> Array:
+    """Early steps, late steps, then steps of length zero, so that no run depends on the others of its batch: (steps, B)."""
     at = np.arange(counts.sum(0).max())[:, None]
     late = np.where(at < counts.sum(0), lengths[1], 0.0)
     return np.where(at < counts[0], lengths[0], late)
 
 
-def strong_settles(w0: Array, a: Array) -> Array:
+def _strong_settles(w0: Array, a: Array) -> Array:
     """When the stronger concept is learned and only slow motion is left (paper clock), (B,)."""
     own = np.take_along_axis(np.diagonal(w0, axis1=-2, axis2=-1), a.argmax(-1)[:, None], -1)[:, 0]
     return (0.5 * np.log(1 / own.clip(1e-300, 1)) + 5) / a.max(-1)
 
 
-def march_pairs(u: Array, a1: Array, a2: Array, lengths: Array) -> Iterator[Array]:
+def _integrate_pairs(u: Array, a1: Array, a2: Array, lengths: Array) -> Iterator[Array]:
     """Fourth-order Runge-Kutta on u (4, B); `lengths` (steps, B) has a step of its own for every run."""
     yield u
     for step in lengths:
@@ -129,11 +129,11 @@ def march_pairs(u: Array, a1: Array, a2: Array, lengths: Array) -> Iterator[Arra
 
 
 def summarize(states: Iterator[Array], mu1: Array, mu2: Array) -> tuple[Array, Array, Array, Array]:
-    """First and lowest error, largest rise and last error of every lane, without keeping the curves."""
-    first = error = pair_error(next(states), mu1, mu2)
+    """First and lowest error, largest rise and last error of every run, without keeping the curves."""
+    first = error = _pair_error(next(states), mu1, mu2)
     lowest, height = first.copy(), np.zeros_like(first)
     for u in states:
-        error = pair_error(u, mu1, mu2)
+        error = _pair_error(u, mu1, mu2)
         np.minimum(lowest, error, out=lowest)
         np.maximum(height, error - lowest, out=height)
     return first, lowest, height, error

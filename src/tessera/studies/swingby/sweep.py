@@ -78,15 +78,15 @@ def phase_diagram(
     grid_y, grid_x, seed = (part.ravel() for part in np.meshgrid(ys, xs, np.arange(seeds), indexing="ij"))
     settings = {**DEFAULTS, **(fixed or {}), x: grid_x, y: grid_y}
     values = {name: np.broadcast_to(value, grid_x.shape) for name, value in settings.items()}
-    check_settings(values)
+    _check_settings(values)
     mu = np.stack([np.ones_like(grid_x), values["ratio"]], -1)  # (B, 2)
     a = second_moment(mu, values["sigma"][:, None], 2)
-    runs = run_pairs(start_maps(values, seed, start, width), mu, a, on_chunk=on_chunk)
+    runs = run_pairs(_start_maps(values, seed, start, width), mu, a, on_chunk=on_chunk)
     shape = (len(ys), len(xs), seeds)
     return Phase(xs, ys, (runs.rise / 0.5).reshape(shape), runs.swings(threshold).reshape(shape))
 
 
-def start_maps(values: dict[str, Array], seed: np.ndarray, start: StartName, width: int) -> Array:
+def _start_maps(values: dict[str, Array], seed: np.ndarray, start: StartName, width: int) -> Array:
     """W0 of every run, (B, 2, 2); seed k draws the same directions at every setting."""
     if start == "aligned":
         return aligned_map(values["omega"], values["rho"])
@@ -104,7 +104,7 @@ def check_axes(x: str, y: str, cells: int, seeds: int, start: str) -> None:
     if cells < 2 or seeds < 1:
         raise UserError("A phase diagram needs at least 2 cells per axis and 1 seed.")
     if start == "aligned" and seeds != 1:
-        raise UserError("The aligned start has nothing random in it; use --seeds 1.")
+        raise UserError("The aligned start is deterministic; use --seeds 1.")
     if start != "aligned" and "rho" in (x, y):
         raise UserError("The alignment rho can be chosen only with --start aligned; other starts draw it.")
 
@@ -114,7 +114,7 @@ def check_width(width: int) -> None:
         raise UserError(f"The width must be at least 1, not {width}.")
 
 
-def check_settings(values: dict[str, Array]) -> None:
+def _check_settings(values: dict[str, Array]) -> None:
     if (values["sigma"] < 0).any():
         raise UserError("Diversities sigma must not be negative.")
     if (values["ratio"] <= 0).any() or (values["omega"] <= 0).any():

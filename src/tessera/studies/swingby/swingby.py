@@ -1,7 +1,7 @@
-"""Swing-by in a real diffusion model: circles of two sizes and two colors, three corners shown, the fourth asked for.
+"""Swing-by in a real diffusion model: circles of two sizes and two colors, three corners shown, prompted with the fourth.
 
-Every run is one color gap and one seed. At moments of training the network, as it stands, draws all four corners;
-size and color are read back from the images, so that a run is a path through concept space.
+Every run is one color gap and one seed. At several steps of training the network samples all four corners;
+size and color are measured in the images, so that a run is a trajectory in concept space.
 """
 
 import math
@@ -31,20 +31,20 @@ from tessera.studies.swingby.data import Array
 from tessera.training.stream import Batch
 from tessera.training.trainer import Trainer
 
-SOURCE_GAPS = (0.137, 0.247, 0.358, 0.468, 0.579, 0.689)
-SATURATED = 0.01  # mean squared error of the training corners below which training counts as done
-DRAWN = 0.1  # and below which there are circles to measure: the first images have neither size nor color
-FEWEST = 3  # moments in which something can fall and rise
+_SOURCE_GAPS = (0.137, 0.247, 0.358, 0.468, 0.579, 0.689)
+_SATURATED = 0.01  # mean squared error of the training corners below which training counts as done
+_DRAWN = 0.1  # below which there are circles to measure: the first images have neither size nor color
+FEWEST = 3  # evaluations in which an error can fall and rise
 RESAMPLES = 1000
-RUN_APART = 2**32  # between the image numbers of two seeds, by which noise is drawn
-FORMAT = 3  # 1 drew its noise by seeds of the trainer, 2 did not say on which machine it ran
+_RUN_APART = 2**32  # between the image numbers of two seeds, by which noise is drawn
+FORMAT = 3  # 1 had noise from the seeds of the trainer, 2 had no machine
 
 
 @dataclass(frozen=True)
 class SwingbyConfig:
-    """What is trained, and when and how it is looked at."""
+    """What is trained, and when and how it is evaluated."""
 
-    gaps: tuple[float, ...] = SOURCE_GAPS
+    gaps: tuple[float, ...] = _SOURCE_GAPS
     seeds: int = 5
     steps: int = 3000
     batch: int = 128
@@ -63,8 +63,8 @@ class SwingbyConfig:
             CirclesTask(gap=gap)
 
     @property
-    def looks(self) -> list[int]:
-        """Steps after which the network is looked at: evenly spaced in the square root, as learning slows down."""
+    def evaluation_steps(self) -> list[int]:
+        """Steps after which the network is evaluated: evenly spaced in the square root, as learning slows down."""
         roots = np.linspace(1, np.sqrt(self.steps), self.moments)
         return sorted({round(root**2) for root in roots})
 
@@ -76,67 +76,73 @@ class SwingbyConfig:
 
 
 def train_one(
-    gap: float, seed: int, plan: SwingbyConfig, trainer: Trainer, on_step: Callable[[], Any] = lambda: None
+    gap: float, seed: int, config: SwingbyConfig, trainer: Trainer, on_step: Callable[[], Any] = lambda: None
 ) -> dict[str, Any]:
-    """Train on three corners; the coordinates of all four at every look, as plain data."""
+    """Train on three corners; the coordinates of all four at every evaluation, as plain data."""
     task = CirclesTask(gap=gap, seed=seed)
-    trainer.restart(new_network(seed, plan))
-    looks, seen, losses = set(plan.looks), [], []
-    for step in range(1, plan.steps + 1):
-        index = torch.arange((step - 1) * plan.batch, step * plan.batch, device=trainer.device)
+    trainer.restart(new_network(seed, config))
+    steps, found, losses = set(config.evaluation_steps), [], []
+    for step in range(1, config.steps + 1):
+        index = torch.arange((step - 1) * config.batch, step * config.batch, device=trainer.device)
         made = task.batch(index)
-        loss = trainer.step(Batch(made.images, one_hot_condition(made.cond), index + seed * RUN_APART)).loss
-        if step in looks:
-            seen.append(look(trainer, task, plan))
+        loss = trainer.step(Batch(made.images, _one_hot_condition(made.cond), index + seed * _RUN_APART)).loss
+        if step in steps:
+            found.append(_sample_coordinates(trainer, task, config))
             losses.append(float(loss))
         on_step()
-    paths = torch.stack(seen).round(decimals=3)  # (T, corners, images, 2)
+    paths = torch.stack(found).round(decimals=3)  # (T, corners, images, 2)
     return {
         "format": FORMAT,
         "gap": gap,
         "seed": seed,
-        "plan": run_plan(plan),
-        "steps": plan.looks,
+        "plan": _run_plan(config),
+        "steps": config.evaluation_steps,
         "loss": losses,
         "coordinates": paths.tolist(),
     }
 
 
-def new_trainer(plan: SwingbyConfig, device=None) -> Trainer:
+def new_trainer(config: SwingbyConfig, device=None) -> Trainer:
     """One for all runs, so that it is compiled once; its noise is keyed by image number, not by its seed."""
     settings = TrainingConfig(
-        total=plan.steps * plan.batch,
-        batch=plan.batch,
-        lr=plan.lr,
+        total=config.steps * config.batch,
+        batch=config.batch,
+        lr=config.lr,
         lr_decay_start=0,
         lr_warmup=0,
         p_mean=-0.4,
         ema=(0.1,),
     )
-    return Trainer(new_network(0, plan), settings, device)
+    return Trainer(new_network(0, config), settings, device)
 
 
-def new_network(seed: int, plan: SwingbyConfig) -> EDM2:
+def new_network(seed: int, config: SwingbyConfig) -> EDM2:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return EDM2(
-            32, cond_dim=4, width=plan.width, mult=(1, 2, 2), blocks=1, attention=(), head_width=plan.width
+            32,
+            cond_dim=4,
+            width=config.width,
+            mult=(1, 2, 2),
+            blocks=1,
+            attention=(),
+            head_width=config.width,
         )
 
 
-def one_hot_condition(cond: Tensor) -> Tensor:
+def _one_hot_condition(cond: Tensor) -> Tensor:
     """Radius and color around zero. Not divided by their spread: a small gap must stay a weak signal."""
     return 2 * cond - 1
 
 
-def look(trainer: Trainer, task: CirclesTask, plan: SwingbyConfig) -> Tensor:
+def _sample_coordinates(trainer: Trainer, task: CirclesTask, config: SwingbyConfig) -> Tensor:
     """Concept coordinates of images of every corner, with the weights as they are: (corners, images, 2)."""
-    network, count = trainer.denoiser.eval(), plan.images
+    network, count = trainer.denoiser.eval(), config.images
     cond = torch.cat(
-        [one_hot_condition(task.conditions(corner, count, trainer.device)) for corner in range(len(CODES))]
+        [_one_hot_condition(task.conditions(corner, count, trainer.device)) for corner in range(len(CODES))]
     )
     noise = seeded_noise(range(count), (3, task.size, task.size), trainer.device).repeat(len(CODES), 1, 1, 1)
-    sigmas = noise_levels(plan.levels)
+    sigmas = noise_levels(config.levels)
     images = last_x(heun(partial(network, cond=cond), sigmas[0].item() * noise, sigmas))
     trainer.denoiser.train()
     return coordinates(measure(images, task.blur), task).cpu().unflatten(0, (len(CODES), count))
@@ -145,30 +151,32 @@ def look(trainer: Trainer, task: CirclesTask, plan: SwingbyConfig) -> Tensor:
 # --- all runs -----------------------------------------------------------------------------------------------
 
 
-def jobs(plan: SwingbyConfig) -> Iterator[tuple[float, int]]:
+def jobs(config: SwingbyConfig) -> Iterator[tuple[float, int]]:
     """Every gap once before any of them again."""
-    return ((gap, seed) for seed in range(plan.seeds) for gap in plan.gaps)
+    return ((gap, seed) for seed in range(config.seeds) for gap in config.gaps)
 
 
 def run_path(folder: Path, gap: float, seed: int) -> Path:
     return folder / f"gap{gap:g}-seed{seed}.json"
 
 
-def run_plan(plan: SwingbyConfig) -> dict[str, Any]:
-    """What one run depends on."""
-    return {name: value for name, value in plan.plain().items() if name not in ("gaps", "seeds")}
+def _run_plan(config: SwingbyConfig) -> dict[str, Any]:
+    """The settings that one run depends on."""
+    return {name: value for name, value in config.plain().items() if name not in ("gaps", "seeds")}
 
 
-def finished(folder: Path, gap: float, seed: int, plan: SwingbyConfig) -> dict[str, Any] | None:
-    """The record of this very run, if it is there."""
+def finished(folder: Path, gap: float, seed: int, config: SwingbyConfig) -> dict[str, Any] | None:
+    """The record of this run, if there is one."""
     path = run_path(folder, gap, seed)
     found = read_json(path) if path.is_file() else {}
-    same = found.get("format") == FORMAT and found.get("plan") == run_plan(plan) and found.get("gap") == gap
+    same = (
+        found.get("format") == FORMAT and found.get("plan") == _run_plan(config) and found.get("gap") == gap
+    )
     return found if same else None
 
 
 def train_all(
-    plan: SwingbyConfig,
+    config: SwingbyConfig,
     folder: Path,
     device=None,
     on_step: Callable[[], Any] = lambda: None,
@@ -177,23 +185,23 @@ def train_all(
 ) -> None:
     """Train what is missing; of several processes each takes its share. No run begins after `minutes`."""
     make_folder(folder)
-    begun, trainer = time.monotonic(), new_trainer(plan, device)
-    for number, (gap, seed) in enumerate(jobs(plan)):
+    begun, trainer = time.monotonic(), new_trainer(config, device)
+    for number, (gap, seed) in enumerate(jobs(config)):
         if time.monotonic() - begun >= 60 * minutes:
             return
-        if number % share[1] == share[0] and finished(folder, gap, seed, plan) is None:
-            run = train_one(gap, seed, plan, trainer, on_step)
+        if number % share[1] == share[0] and finished(folder, gap, seed, config) is None:
+            run = train_one(gap, seed, config, trainer, on_step)
             write_json(run_path(folder, gap, seed), {**run, "provenance": provenance(trainer.device)})
 
 
-# --- what the paths say -------------------------------------------------------------------------------------
+# --- analysis of the runs ----------------------------------------------------------------------------------
 
 
-def summarize(plan: SwingbyConfig, folder: Path) -> list[dict[str, Any]]:
-    """One row for each gap of which runs are there."""
+def summarize(config: SwingbyConfig, folder: Path) -> list[dict[str, Any]]:
+    """One row for each gap that has runs."""
     rows = []
-    for gap in plan.gaps:
-        runs = [run for seed in range(plan.seeds) if (run := finished(folder, gap, seed, plan))]
+    for gap in config.gaps:
+        runs = [run for seed in range(config.seeds) if (run := finished(folder, gap, seed, config))]
         if runs:
             rows.append(summary(gap, runs))
     return rows
@@ -206,7 +214,7 @@ def summary(gap: float, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     composed = everything[:, :, COMPOSITION]  # (S, T, N, 2)
     path, errors = composed.mean((0, 2)), error_of(composed)
     shown = everything[:, :, list(TRAINING_CORNERS)]
-    drawn_at = first_below(steps, shown, DRAWN)
+    drawn_at = _first_below(steps, shown, _DRAWN)
     first = 0 if drawn_at is None else int(np.searchsorted(steps, drawn_at))
     drawn = slice(min(first, len(steps) - FEWEST), None)
     return {
@@ -219,9 +227,9 @@ def summary(gap: float, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "error": errors.round(5).tolist(),
         "band": [part.round(5).tolist() for part in error_band(composed)],
         "error_by_seed": [error_of(one[None]).round(5).tolist() for one in composed],
-        "first": first_learned(steps, path),
+        "first": _first_learned(steps, path),
         "drawn_at": drawn_at,
-        "trained_at": first_below(steps, shown, SATURATED),
+        "trained_at": _first_below(steps, shown, _SATURATED),
         **rise_record(steps[drawn], composed[:, drawn]),
     }
 
@@ -232,7 +240,7 @@ def error_of(composed: Array) -> Array:
 
 
 def resampled(composed: Array, rng: np.random.Generator) -> Array:
-    """Seeds drawn again, and images within each."""
+    """A bootstrap sample: seeds, and images within each."""
     seeds, _, images, _ = composed.shape
     rows = rng.integers(seeds, size=(seeds,))
     return np.stack([composed[row][:, rng.integers(images, size=images)] for row in rows])
@@ -246,14 +254,14 @@ def error_band(composed: Array, resamples: int = 400) -> tuple[Array, Array]:
 
 
 def rise_record(steps: Array, composed: Array, resamples: int = RESAMPLES) -> dict[str, Any]:
-    """How far the error rises after a minimum, and how often chance alone would do as much."""
+    """How far the error rises after a minimum, and how often chance alone reaches that."""
     rng = np.random.default_rng(1)
     errors = error_of(composed)
     swing, rise = analysis.swing(steps, errors), float(analysis.rise(errors))
     drawn = np.stack([error_of(resampled(composed, rng)) for _ in range(resamples)])  # (R, T)
     by_chance = analysis.rise_by_chance(errors, drawn)
     low, high = quantile_range(analysis.rise(drawn.T))
-    # Chance and interval know the samples alone, so the rise compared with them is theirs, not a parabola's.
+    # Null and interval are those of the samples, so the rise compared with them is theirs, not a parabola's.
     return {
         "rise": {"value": rise, "low": low, "high": high},
         "rise_by_chance": float(np.quantile(by_chance, 0.95)),
@@ -264,7 +272,7 @@ def rise_record(steps: Array, composed: Array, resamples: int = RESAMPLES) -> di
     }
 
 
-def first_learned(steps: Array, path: Array, level: float = 0.5) -> dict[str, Any]:
+def _first_learned(steps: Array, path: Array, level: float = 0.5) -> dict[str, Any]:
     """When each concept of the composition crosses the middle for the last time, and which was first."""
     times = {name: last_crossing(steps, path[:, axis], level) for axis, name in enumerate(("color", "size"))}
     known = {name: time for name, time in times.items() if time is not None}
@@ -279,7 +287,7 @@ def last_crossing(steps: Array, values: Array, level: float) -> float | None:
     return float(steps[0] if not len(below) else steps[below[-1] + 1])
 
 
-def first_below(steps: Array, shown: Array, limit: float) -> float | None:
+def _first_below(steps: Array, shown: Array, limit: float) -> float | None:
     """The first moment at which the error of the training corners (S, T, 3, N, 2) is below the limit."""
     target = np.array(CODES, dtype=float)[list(TRAINING_CORNERS)]  # (3, 2)
     error = np.square(shown.mean((0, 3)) - target).mean((1, 2))  # (T,)

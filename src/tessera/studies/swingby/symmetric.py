@@ -87,7 +87,7 @@ def factor_flow(
     u0: Array, a: Array, duration: float, step: float, clock: Clock = "paper", every: int = 1, on_step=None
 ) -> Path:
     """The ODE on the factor U (..., d, d'); watched as W = U U^T."""
-    warn_if_narrow(u0, a)
+    _warn_if_narrow(u0, a)
     speed = CLOCK_SPEED[clock]
     check_step(step, 2 * speed * float(a.max()), RK4_REACH)
     steps = step_count(duration, step)
@@ -101,7 +101,7 @@ def factor_descent(
     u0: Array, a: Array, rate: float, steps: int, clock: Clock = "paper", every: int = 1, on_step=None
 ) -> Path:
     """Gradient descent on U: U+ = U - rate/2 dL/dU (paper) or U - rate dL/dU (flow). Time is rate * steps."""
-    warn_if_narrow(u0, a)
+    _warn_if_narrow(u0, a)
     speed = CLOCK_SPEED[clock]
     check_step(rate, 2 * speed * float(a.max()), EULER_REACH, "learning rate")
     states = descend(_factor_velocity(a, speed), (u0,), rate, steps)
@@ -141,7 +141,7 @@ def settling_time(w0: Array, a: Array, margin: float = 5.0) -> Array:
     return growth + margin / slowest
 
 
-def warn_if_narrow(u: Array, a: Array) -> None:
+def _warn_if_narrow(u: Array, a: Array) -> None:
     """U U^T has rank at most d', and gradient flow never adds rank."""
     concepts, width = int((a > 0).sum(-1).max()), u.shape[-1]
     if width < concepts:

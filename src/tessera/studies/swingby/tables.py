@@ -10,10 +10,10 @@ HEADS = ("gap", "trainings", "first learned", "error at the end", "rise", "by ch
 
 def swingby_rows(gaps: Sequence[Mapping[str, Any]]) -> Rows:
     """One row for each color gap."""
-    return [HEADS, *(swingby_row(gap) for gap in gaps)]
+    return [HEADS, *(_swingby_row(gap) for gap in gaps)]
 
 
-def swingby_row(gap: Mapping[str, Any]) -> Sequence[str]:
+def _swingby_row(gap: Mapping[str, Any]) -> Sequence[str]:
     rise = gap["rise"]
     return (
         f"{gap['gap']:.3f}",

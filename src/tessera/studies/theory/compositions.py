@@ -88,7 +88,7 @@ def layout(sizes: Sequence[int], background: int, rng: torch.Generator | None = 
     return [sorted(order[low:high]) for low, high in itertools.pairwise(cuts)]
 
 
-def random_part(dim: int, kind: Kind, rng: torch.Generator) -> Mixture:
+def _random_part(dim: int, kind: Kind, rng: torch.Generator) -> Mixture:
     if kind == "points":
         return random_points(dim, 2, rng)
     return random_mixture(dim, 1 if kind == "gaussian" else 2, rng)
@@ -98,15 +98,15 @@ def composition(
     sizes: Sequence[int], background: int, kind: Kind, rng: torch.Generator, scattered: bool = True
 ) -> Family:
     """A CPC whose unconditional distribution factorizes over the regions too."""
-    return assembled(layout(sizes, background, rng if scattered else None), kind, rng)
+    return _assembled(layout(sizes, background, rng if scattered else None), kind, rng)
 
 
-def assembled(locations: Sequence[Sequence[int]], kind: Kind, rng: torch.Generator) -> Family:
+def _assembled(locations: Sequence[Sequence[int]], kind: Kind, rng: torch.Generator) -> Family:
     """A CPC with random parts on these regions, the last one the background (which may be empty)."""
     dim = sum(len(pixels) for pixels in locations)
     homes = [pixels for pixels in locations if len(pixels)]
-    off = [random_part(len(pixels), kind, rng) for pixels in homes]
-    on = [random_part(len(pixels), kind, rng) for pixels in locations[:-1]]
+    off = [_random_part(len(pixels), kind, rng) for pixels in homes]
+    on = [_random_part(len(pixels), kind, rng) for pixels in locations[:-1]]
 
     @functools.cache
     def given(J: Subset) -> Mixture:
@@ -119,7 +119,7 @@ def on_grid(cells: int, cell: int, kind: Kind, rng: torch.Generator) -> Family:
     """A CPC over square images: condition j controls the j-th cell of a grid, row by row; no background."""
     pixels = torch.arange((cells * cell) ** 2).unflatten(0, (cells, cell, cells, cell))
     locations = pixels.permute(0, 2, 1, 3).reshape(cells**2, -1).tolist()
-    return assembled([*locations, []], kind, rng)
+    return _assembled([*locations, []], kind, rng)
 
 
 class FamilyDenoiser:
@@ -145,7 +145,7 @@ def literal_composition(sizes: Sequence[int], background: int, rng: torch.Genera
     locations = layout(sizes, background)
     dim = sum(sizes) + background
     free = gaussian(torch.randn(dim, dtype=torch.float64, generator=rng), random_cov(dim, rng))
-    on = [random_part(len(pixels), "gaussian", rng) for pixels in locations[:-1]]
+    on = [_random_part(len(pixels), "gaussian", rng) for pixels in locations[:-1]]
 
     @functools.cache
     def given(J: Subset) -> Mixture:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from tessera.studies.theory.mixtures import Mixture
 
-NODES = 4001  # the trapezoid rule converges faster than any power on smooth, decaying integrands
+_NODES = 4001  # the trapezoid rule converges faster than any power on smooth, decaying integrands
 
 
 def gaussian_kl(mean_q: Tensor, cov_q: Tensor, mean_r: Tensor, cov_r: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ def line_kl(q: Mixture, r: Mixture) -> Tensor:
     """KL(q || r) of one-dimensional mixtures, by the trapezoid rule."""
     spread = torch.cat([q.covs.flatten(), r.covs.flatten()]).max().sqrt()
     means = torch.cat([q.means.flatten(), r.means.flatten()])
-    x = torch.linspace(means.min() - 14 * spread, means.max() + 14 * spread, NODES, dtype=torch.float64)
+    x = torch.linspace(means.min() - 14 * spread, means.max() + 14 * spread, _NODES, dtype=torch.float64)
     log_q, log_r = q.log_density(x[:, None]), r.log_density(x[:, None])
     return torch.trapezoid(log_q.exp() * (log_q - log_r), x)
 

@@ -14,7 +14,7 @@ check = CheckRegistry()
 
 LEVELS = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 SLACK = 1e-10  # of the quadrature
-MOVING = Coin(prior=0.8, x_mean=(-2.0, 2.0), x_var=(1.0, 1.0), y_mean=(0.0, 3.0), y_var=(0.05, 1.0))
+_MOVING = Coin(prior=0.8, x_mean=(-2.0, 2.0), x_var=(1.0, 1.0), y_mean=(0.0, 3.0), y_var=(0.05, 1.0))
 """The most informative y about x moves as noise is added."""
 
 
@@ -67,14 +67,14 @@ def _attained(coin: Coin) -> tuple[float, float] | None:
 def _lemma3_pointwise(trial: Trial) -> Outcome:
     """With noise on x and y both, KL(p(x) || p(x|y)) at the y that maximizes it falls with noise."""
     low, high = 0.1, 0.5
-    noisier, cleaner = MOVING.noised(high, high), MOVING.noised(low, low)
+    noisier, cleaner = _MOVING.noised(high, high), _MOVING.noised(low, low)
     y, later = _attained(noisier) or (float("nan"), float("nan"))
     sooner = float(kl_at(cleaner, cleaner.posterior(y), False))
     return Outcome(
         later <= sooner,
         later - sooner,
         witness={
-            "p": str(MOVING),
+            "p": str(_MOVING),
             "sigma": [low, high],
             "y": y,
             "KL": [sooner, later],
