@@ -29,12 +29,12 @@ stdout, stderr = Piped(), Console(stderr=True)
 
 
 def say(message: str) -> None:
-    """A line of progress, on stderr."""
+    """Print a line on stderr."""
     print_line(stderr, message)
 
 
 def answer(*parts: Table | str) -> None:
-    """Results for people, on stdout: tables, and lines about them."""
+    """Print results on stdout: tables, and lines about them."""
     for part in parts:
         if isinstance(part, str):
             print_line(stdout, part)
@@ -63,7 +63,7 @@ def table_of(rows: Rows) -> Table:
 
 
 def publish(record: dict[str, Any], as_json: bool, out: Path | None, *parts: Table | str) -> None:
-    """A measurement reaches its reader: as JSON, or as tables and lines, and in the file `out` if one is named."""
+    """Print a measurement as JSON, or as tables and lines, and write it to the file `out` if one is given."""
     if out:
         make_folder(out.parent)
         write_json(out, record)

@@ -1,4 +1,4 @@
-"""Where tensors live: `auto` takes the best device of this machine."""
+"""Devices, precisions, threads and memory; `auto` takes the best device of this machine."""
 
 import os
 from typing import Literal
@@ -78,7 +78,7 @@ def use_threads(threads: int) -> None:
 
 
 def free_threads(threads: int, load: float) -> int:
-    """How many threads to use beside the work already going on.
+    """How many threads to use beside the work that already runs.
 
     Threads that share a core with others wait for each other: on two busy cores, two are several times slower
     than one.

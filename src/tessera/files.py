@@ -1,4 +1,4 @@
-"""Files appear whole or not at all: write beside the target, then rename over it."""
+"""Atomic files, JSON, folders and checksums: a file is written beside its target and renamed over it."""
 
 import hashlib
 import io
@@ -36,7 +36,7 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def save_plot(figure: Any, path: Path, dpi: int = 110) -> None:
-    """A matplotlib drawing as a PNG of 256 colors: lines and letters need no more, and it is a third as large."""
+    """A matplotlib figure as a PNG of 256 colors, a third as large as one of all colors."""
     from PIL import Image
 
     drawn = io.BytesIO()
@@ -52,7 +52,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def rounded(content: Any, digits: int = 5) -> Any:
-    """Measured numbers to so many digits: what a float holds beyond them is chance, and takes room."""
+    """Content with every float rounded to so many significant digits."""
     if isinstance(content, float):
         return float(f"{content:.{digits}g}")
     if isinstance(content, dict):
@@ -63,7 +63,7 @@ def rounded(content: Any, digits: int = 5) -> Any:
 
 
 def laid_out(content: Any, depth: int = 0) -> str:
-    """JSON in which whatever fits on a line stands on one: smaller than one value per line, and easier to read."""
+    """JSON with every value that fits into a line on one line: smaller and easier to read than one value per line."""
     line = json.dumps(content, allow_nan=False, separators=TIGHT)
     if not isinstance(content, dict | list | tuple) or depth + len(line) <= LINE:
         return line
@@ -82,7 +82,7 @@ def key(name: Any) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """The parsed file, or one sentence that says why not."""
+    """The parsed file; an unreadable one raises a UserError."""
     try:
         return json.loads(Path(path).read_text())
     except OSError as error:
@@ -92,7 +92,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_lines(path: Path) -> list[Any]:
-    """The entries of a file with one JSON value per line; a line cut short by a kill is none."""
+    """The entries of a file with one JSON value per line; a truncated last line is skipped."""
     found = []
     for line in path.read_text().splitlines():
         try:
@@ -103,7 +103,7 @@ def read_lines(path: Path) -> list[Any]:
 
 
 def resolve_inside(folder: Path, name: Any) -> Path:
-    """The path `folder / name`, for a name read from a file, which may come from a stranger.
+    """The path `folder / name`, for a name read from an untrusted file.
 
     Refuses whatever lies outside the folder once links are followed: absolute names, `..`, links that lead away.
     The folder itself may be a link.
@@ -111,7 +111,7 @@ def resolve_inside(folder: Path, name: Any) -> Path:
     try:
         path = Path(folder) / name
         inside = Path(os.path.realpath(folder)) in Path(os.path.realpath(path)).parents
-    except (TypeError, ValueError):  # not a text, or one with a null byte
+    except (TypeError, ValueError):  # no string, or one with a null byte
         inside = False
     if not inside:
         raise UserError(f"{folder} names {name!r}, which is not a file inside that folder.")
@@ -132,7 +132,7 @@ def make_folder(path: Path) -> Path:
 
 
 def check_writable(path: Path) -> None:
-    """One sentence if a file could not be written here; folders on the way are not made yet."""
+    """Raise a UserError if a file cannot be written here; missing parent folders are not created yet."""
     if path.is_dir():
         raise UserError(f"{path} is a folder, and a file is to be written there.")
     folder = next(above for above in path.absolute().parents if above.exists())

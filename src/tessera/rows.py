@@ -7,11 +7,11 @@ NOT_RUN = "not run"
 
 
 def or_not_run(rows: Rows) -> Rows:
-    """The table, with one row that says so if there is nothing in it."""
+    """The table, or its head and one row `not run` if it is empty."""
     head = rows[0]
     return rows if len(rows) > 1 else [head, (NOT_RUN, *[""] * (len(head) - 1))]
 
 
 def turned(rows: Rows) -> Rows:
-    """Columns as rows, for a terminal that has more lines than columns."""
+    """Columns as rows, for tables too wide for a terminal."""
     return list(zip(*rows, strict=True))

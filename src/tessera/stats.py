@@ -1,4 +1,4 @@
-"""The one place for intervals: shares, means, ratios, correlations and whatever else is bootstrapped, 95% each.
+"""Intervals, 95% each: shares, means, ratios, correlations and whatever else is bootstrapped.
 
 Bootstraps take the generator they draw from, so that a number and its interval can be made again.
 """
