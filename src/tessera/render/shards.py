@@ -8,7 +8,6 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -25,9 +24,9 @@ from tessera.render.image_io import save_bytes
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.scene import Scene
 
-FORMAT, _VERSION = "tessera-shards", 1
+_FORMAT, _VERSION = "tessera-shards", 1
 MANIFEST = "manifest.json"
-UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _OPEN_SHARDS = 64  # memory maps kept for random access
 
 Draw = Callable[[int, int], dict[str, Tensor]]  # (first image, how many) -> tensors, one row per image
@@ -85,7 +84,7 @@ def images_per_shard(words: str, image_bytes: int) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]b)?\s*", words.lower())
     if not match or (not match[2] and "." in match[1]):
         raise UserError(f"`{words}` is no shard size; write a number of images (4096) or of bytes (256MB).")
-    amount = float(match[1]) * UNITS[match[2] or ""]
+    amount = float(match[1]) * _UNITS[match[2] or ""]
     if amount <= 0:
         raise UserError("A shard needs at least one image.")
     return max(1, int(amount / image_bytes)) if match[2] else int(amount)
@@ -108,106 +107,77 @@ def write_shards(
     `settings` say what the images are; a folder made with other settings is refused and left as it is.
     """
     folder = make_folder(folder)
-    settings = _as_in_a_file({**settings, "count": count, "per_shard": per_shard})
-    manifest = _Manifest(folder, settings, provenance or {})
-    _remove_leftovers(folder)
-    done = {shard.first: shard for shard in manifest.finished()}
-    stretches = [(first, min(per_shard, count - first)) for first in range(0, count, per_shard)]
-    manifest.write(list(done.values()), complete=len(done) == len(stretches))
-    for number, (first, images) in enumerate(stretches):
+    # As they come back from the manifest, where a tuple is a list.
+    settings = json.loads(json.dumps({**settings, "count": count, "per_shard": per_shard}))
+    done = {shard.first: shard for shard in _intact_shards(folder, settings)}
+    starts = range(0, count, per_shard)
+    for leftover in folder.glob(".shard-*.safetensors.*.part"):  # of a killed run
+        leftover.unlink(missing_ok=True)
+
+    def write_manifest() -> None:
+        manifest = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "complete": len(done) == len(starts),
+            "settings": settings,
+            "shards": [asdict(done[first]) for first in sorted(done)],
+            "provenance": provenance or {},
+        }
+        write_json(folder / MANIFEST, manifest)
+
+    write_manifest()
+    for number, first in enumerate(starts):
+        images, finished = min(per_shard, count - first), len(done)
         if first not in done:
-            with _reporting_progress(len(done), len(stretches)):
-                content = draw(first, images)
-                done[first] = _write_shard(folder / f"shard-{number:05d}.safetensors", first, content)
-                manifest.write(list(done.values()), complete=len(done) == len(stretches))
+            try:
+                path = folder / f"shard-{number:05d}.safetensors"
+                done[first] = _write_shard(path, first, draw(first, images))
+                write_manifest()
+            except UserError as error:
+                raise UserError(
+                    f"{str(error).rstrip('.')}; {finished} of {len(starts)} shards are finished and intact,"
+                    " and the same command carries on from there."
+                ) from error
         on_images(images)
-    return sorted(done.values(), key=lambda shard: shard.first)
-
-
-def _as_in_a_file(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings as they come back from JSON, where a tuple is a list."""
-    return json.loads(json.dumps(settings))
+    return [done[first] for first in sorted(done)]
 
 
 def _write_shard(path: Path, first: int, content: dict[str, Tensor]) -> Shard:
     """Bytes are made first and written by us, because then a full disk is an ordinary error with a name."""
-    about = json.dumps({"format": FORMAT, "version": _VERSION, "first": first})
+    about = json.dumps({"format": _FORMAT, "version": _VERSION, "first": first})
     # One entry of metadata: several are written in an order that changes from run to run.
     data = save(content, metadata={"tessera": about})
     save_bytes(path, data)
-    count = len(content["images"])
-    return Shard(path.name, first, count, len(data), hashlib.sha256(data).hexdigest())
+    return Shard(path.name, first, len(content["images"]), len(data), hashlib.sha256(data).hexdigest())
 
 
-@contextmanager
-def _reporting_progress(finished: int, total: int) -> Iterator[None]:
-    """Adds to an error of writing what became of the rest."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(
-            f"{str(error).rstrip('.')}; {finished} of {total} shards are finished and intact,"
-            " and the same command carries on from there."
-        ) from error
+def _intact_shards(folder: Path, settings: dict[str, Any]) -> list[Shard]:
+    """Shards of an earlier run with the same settings whose files are intact; other settings are refused."""
+    if not (folder / MANIFEST).exists():
+        return []
+    manifest = _read_manifest(folder)
+    old, new = _dotted(manifest["settings"]), _dotted(settings)
+    for name in {**old, **new}:
+        if old.get(name) != new.get(name):
+            raise UserError(
+                f"{folder} already holds shards with other settings ({name}: {old.get(name)} there,"
+                f" {new.get(name)} here); use another folder."
+            )
+    return [shard for shard in _listed_shards(manifest) if shard.is_intact(folder)]
 
 
-def _remove_leftovers(folder: Path) -> None:
-    """Half-written files of a killed run."""
-    for path in folder.glob(".shard-*.safetensors.*.part"):
-        path.unlink(missing_ok=True)
-
-
-class _Manifest:
-    """The list of finished shards, and the settings they were made with."""
-
-    def __init__(self, folder: Path, settings: dict[str, Any], provenance: dict[str, Any]):
-        self.folder, self.settings, self.provenance = folder, settings, provenance
-
-    def finished(self) -> list[Shard]:
-        """Shards of an earlier run with the same settings whose files are intact."""
-        path = self.folder / MANIFEST
-        if not path.exists():
-            return []
-        earlier = _read_manifest(self.folder)
-        _refuse_other_settings(self.folder, earlier["settings"], self.settings)
-        return [shard for shard in _listed_shards(earlier) if shard.is_intact(self.folder)]
-
-    def write(self, shards: list[Shard], complete: bool) -> None:
-        ordered = sorted(shards, key=lambda shard: shard.first)
-        content = {
-            "format": FORMAT,
-            "version": _VERSION,
-            "complete": complete,
-            "settings": self.settings,
-            "shards": [asdict(shard) for shard in ordered],
-            "provenance": self.provenance,
-        }
-        write_json(self.folder / MANIFEST, content)
-
-
-def _refuse_other_settings(folder: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
-    old, new = flat(there), flat(here)
-    different = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    if different:
-        name = different[0]
-        raise UserError(
-            f"{folder} already holds shards with other settings ({name}: {old.get(name)} there,"
-            f" {new.get(name)} here); use another folder."
-        )
-
-
-def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def _dotted(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings as one level of dotted names, so that a difference can be named."""
     result: dict[str, Any] = {}
     for name, value in settings.items():
-        result |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        result |= _dotted(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return result
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = Path(folder) / MANIFEST
     manifest = read_json(path)
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
         raise UserError(f"{path} is not the manifest of a shard folder.")
     if manifest.get("version") != _VERSION:
         raise UserError(f"{path} has version {manifest.get('version')}; this Tessera reads {_VERSION}.")
