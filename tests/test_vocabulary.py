@@ -91,8 +91,8 @@ MOST: dict[str, int] = {
     "docs": 12,
     "evaluation": 51,
     "models": 4,
-    "root": 18,
-    "studies": 99,
+    "root": 16,
+    "studies": 91,
     "tools": 1,
     "training": 2,
 }

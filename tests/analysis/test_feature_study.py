@@ -145,7 +145,7 @@ def test_batches_of_any_size_show_the_same(color_network):
     assert torch.equal(torch.cat([part[2] for part in parts]), cond.repeat_interleave(2, 0))
 
 
-def test_a_image_less_one_condition_is_that_of_the_full_prompt(color_network):
+def test_an_image_less_one_condition_is_that_of_the_full_prompt(color_network):
     model = Model(color_network, ColorCounts(), config={"denoiser": {"size": 32}})
     plan = FeatureConfig(COLOR_NAMES[:3], k=2, **QUICK | {"seeds": 2, "steps": 6, "sigmas": (10.0, 1.0)})
     assert plan.prompts == [

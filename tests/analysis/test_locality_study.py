@@ -203,7 +203,7 @@ def test_conditions_that_act_from_afar_leave_a_residual():
     assert row["both"]["relative"] == pytest.approx(np.sqrt(1 - 25 / 256))
 
 
-def test_noise_that_fills_a_image_is_as_strong_as_data_and_noise_together():
+def test_noise_that_fills_an_image_is_as_strong_as_data_and_noise_together():
     strong, none = replacement(way_of(levels=(1.2, 0.0)), "noise", seed=0)
     assert strong.std().item() == pytest.approx(1.3, rel=0.05)  # 1.2^2 + 0.5^2 = 1.3^2
     assert none.std().item() == pytest.approx(0.5, rel=0.05)

@@ -125,7 +125,7 @@ def test_no_rows_have_no_conditions_anywhere(conditioner):
 
 
 @pytest.mark.parametrize("conditioner", [LocationGrid, LocationList])
-def test_a_image_has_at_least_one_cell(conditioner):
+def test_an_image_has_at_least_one_cell(conditioner):
     with pytest.raises(UserError, match="at least one cell, not 0"):
         conditioner(cells=0)
 

@@ -318,7 +318,7 @@ def test_images_with_transparency_or_a_palette_are_read_as_color(tmp_path):
         assert read_image(tmp_path / f"{mode}.png").shape == (3, 32, 32)
 
 
-def test_a_image_of_a_few_pixels_is_refused(tmp_path):
+def test_an_image_of_a_few_pixels_is_refused(tmp_path):
     save(tmp_path / "tiny.png", (15, 40))
     with pytest.raises(UserError, match="15x40; the detector needs at least 16 pixels"):
         read_image(tmp_path / "tiny.png")
@@ -411,7 +411,7 @@ def test_mistakes_of_a_judgment_are_refused(evaluated_by, tmp_path, capsys):
     )  # any whole number is a seed
 
 
-def test_a_image_is_not_replaced_by_its_explanation_and_explanations_are_not_evaluated(
+def test_an_image_is_not_replaced_by_its_explanation_and_explanations_are_not_evaluated(
     evaluated_by, tmp_path, capsys
 ):
     save(tmp_path / "k01" / "0.png")

@@ -59,7 +59,7 @@ def test_a_box_holds_the_object_it_is_drawn_around(size):
         assert (ends.max() - ends.min()) / scale > 1.4 * half  # and is not much larger
 
 
-def test_a_object_that_floats_above_the_horizon_still_gets_a_box():
+def test_an_object_that_floats_above_the_horizon_still_gets_a_box():
     half_x, half_y = half_sides(obj(0.5, 0.01), 4 / 3)
     assert 0.02 < half_x < 0.2 and half_y == pytest.approx(half_x * 4 / 3)
 

@@ -192,7 +192,7 @@ def test_every_column_of_the_confusion_is_a_distribution():
     assert np.allclose(table.sum(0), 1) and (table >= 0).all()
 
 
-def test_a_object_seen_falsely_is_an_extra_or_fills_a_location_but_never_both():
+def test_an_object_seen_falsely_is_an_extra_or_fills_a_location_but_never_both():
     always = DetectorError({0: np.array([[0, 10]])}, {0: (10, 10)})  # one, and just where it was asked for
     at_random = DetectorError({0: np.array([[0, 10]])}, {0: (3, 10)})
     for error, filled in ((always, 1.0), (at_random, 0.3)):

@@ -14,7 +14,7 @@ def obj(x, y, color="red", confidence=0.9, well_formed=0.9):
     return Detection(x, y, color, "cube", "large", "metal", confidence, well_formed)
 
 
-def test_a_image_with_everything_in_location_is_ok():
+def test_an_image_with_everything_in_location_is_ok():
     score = match([obj(0.25, 0.66), obj(0.66, 0.25)], [(0.65, 0.25), (0.25, 0.65)])
     assert score.ok and (score.num_found, score.missing, score.extra) == (2, 0, 0)
     assert set(score.pairs) == {(0, 1), (1, 0)}
@@ -34,7 +34,7 @@ def test_nothing_asked_and_nothing_drawn_is_ok_and_anything_drawn_is_extra():
     assert score.reason == "2 extra near (0.50, 0.50) and (0.10, 0.20)"
 
 
-def test_a_object_counts_up_to_the_edge_of_the_cell_and_no_further():
+def test_an_object_counts_up_to_the_edge_of_the_cell_and_no_further():
     assert match([obj(0.5 + CELL, 0.5 - CELL)], [(0.5, 0.5)]).ok  # a corner: within a cell in x and in y
     score = match([obj(0.5 + CELL * 1.01, 0.5)], [(0.5, 0.5)])
     assert (score.num_found, score.missing, score.extra) == (0, 1, 1)

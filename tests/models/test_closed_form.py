@@ -62,7 +62,7 @@ def test_a_condition_nobody_has_is_told_in_a_sentence(data):
         Empirical(images, cond)(images[:1], 1.0, torch.full_like(cond[:1], 3.0))
 
 
-def test_with_no_noise_left_a_image_of_the_data_is_itself(data):
+def test_with_no_noise_left_an_image_of_the_data_is_itself(data):
     images, _ = data
     assert (Empirical(images)(images[:3], 0.01) - images[:3]).abs().max() < 1e-6
 

@@ -28,7 +28,7 @@ def listing(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_image_that_fits_into_no_memory_is_refused(capsys, tmp_path):
+def test_an_image_that_fits_into_no_memory_is_refused(capsys, tmp_path):
     told = refused(capsys, "render", "--size", 100000, "--out", tmp_path / "out")
     assert "at most 16384 pixels" in told and not (tmp_path / "out").exists()
 

@@ -29,7 +29,7 @@ def net():
     return net
 
 
-def test_a_image_does_not_depend_on_its_batch(net):
+def test_an_image_does_not_depend_on_its_batch(net):
     cond = torch.eye(3)[torch.tensor([0, 1, 2, 0, 1])]
     together = sample(net, cond, 8, [5, 6, 7, 8, 9], sigmas=noise_levels(4))
     in_pairs = sample(net, cond, 8, [5, 6, 7, 8, 9], sigmas=noise_levels(4), batch=2)
@@ -161,7 +161,7 @@ def test_a_record_that_names_files_outside_its_folder_deletes_nothing(location_m
     )
 
 
-def test_a_image_is_not_written_through_a_link_that_leads_away(by_verb, tmp_path):
+def test_an_image_is_not_written_through_a_link_that_leads_away(by_verb, tmp_path):
     by_verb()
     (tmp_path / "k02" / "0000.png").unlink()
     victim = tmp_path.parent / f"{tmp_path.name}-victim.png"

@@ -91,7 +91,7 @@ def test_iou_and_center_of_a_shifted_square_are_known():
     assert center_errors([None], [(0.5, 0.5)], (40, 20)) == [None]
 
 
-def test_a_object_seen_in_one_mask_only_has_no_overlap():
+def test_an_object_seen_in_one_mask_only_has_no_overlap():
     a = torch.zeros(8, 8, dtype=torch.long)
     b = a.clone()
     b[2, 2] = 1

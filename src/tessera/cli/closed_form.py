@@ -40,7 +40,7 @@ NEW_SEED = 1 << 20  # images the two denoisers are compared on come from another
 
 @dataclass(frozen=True)
 class TheoryIdeal:
-    """Sample a denoiser that is a formula over rendered scenes, detector it, and compare it with a trained one.
+    """Sample a denoiser that is a formula over rendered scenes, evaluate it, and compare it with a trained one.
 
     Nothing is trained. local-conditional takes every cell from the patches whose nearby conditions agree, local
     from all patches, empirical from whole images.

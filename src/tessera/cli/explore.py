@@ -33,7 +33,7 @@ def extra_needed() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Explore:
-    """Open a page to play with models: location objects, watch them being drawn, and see what moves a pixel."""
+    """Open a page to play with models: set objects, watch them being drawn, and see what moves a pixel."""
 
     models: Annotated[
         tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN|MODEL ...", help_behavior_hint="")

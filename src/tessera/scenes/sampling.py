@@ -200,7 +200,7 @@ def stage(rules: Scenes, seed: int, index: Tensor) -> dict[str, Tensor]:
 
 
 def fill(rules: Scenes, seed: int, index: Tensor, counts: Tensor) -> tuple[SceneBatch, Effort]:
-    """Location objects in every scene, again and again until each has an attempt that obeys all rules."""
+    """Scenes filled with objects: each is attempted until an attempt obeys all rules."""
     result = blank(checked_range(rules.objects)[1], stage(rules, seed, index))
     effort = Effort(*(torch.zeros_like(index) for _ in Effort._fields))
     pending = torch.arange(len(index), device=index.device)

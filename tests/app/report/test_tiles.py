@@ -50,7 +50,7 @@ def test_boxes_are_green_where_asked_red_where_not_and_orange_where_half_drawn()
     assert "nothing at (0.30, 0.30)" in tile.words
 
 
-def test_a_image_the_detector_does_not_know_is_marked():
+def test_an_image_the_detector_does_not_know_is_marked():
     tile = tiles_of(subject([(0.5, 0.5)]), Sees(obj(0.5, 0.5), ood=2.0), 8)[1][0]
     assert tile.ood and tile.ok and "unlike the images the detector was trained on" in tile.words
 

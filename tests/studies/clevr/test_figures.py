@@ -59,7 +59,7 @@ def test_a_figure_shows_red_dots_and_scores(ok, there, absent):
     assert red.sum() > 10
 
 
-def test_a_image_the_detector_does_not_know_is_neither_right_nor_wrong():
+def test_an_image_the_detector_does_not_know_is_neither_right_nor_wrong():
     shown = ShownImages(torch.zeros(3, 8, 8, dtype=torch.uint8), (), 0, 0, True, ood=True)
     sheet = drawn([Panel("exp1", "K_max 9", {0: [shown]})], ks=(0,), columns=1)
     assert ODD in colors_of(sheet) and not {GOOD, BAD} & colors_of(sheet)

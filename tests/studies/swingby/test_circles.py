@@ -10,7 +10,7 @@ from tessera.studies.swingby.coordinates import accuracy, classes, coordinates, 
 ALL = (0, 1, 2, 3)
 
 
-def test_a_image_depends_on_its_number_alone():
+def test_an_image_depends_on_its_number_alone():
     task = CirclesTask(gap=0.4, seed=3)
     many = task.batch(torch.arange(20))
     few = task.batch(torch.tensor([17, 4]))

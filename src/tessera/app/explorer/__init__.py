@@ -1,1 +1,1 @@
-"""The page you can play with: location objects, watch models draw them, and see what moves a pixel."""
+"""The explorer page: set objects, watch models draw them, and see what moves a pixel."""
