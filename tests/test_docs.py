@@ -125,6 +125,22 @@ SHORTER = {  # the README's programs with fewer samples, so that they take secon
 }
 
 
+def imported_names() -> list[tuple[str, str, str]]:
+    """(page, module, name) of every `from tessera... import ...` in the documents' Python."""
+    line = re.compile(r"^from (tessera[\w.]*) import ([\w, ]+)$", re.MULTILINE)
+    found = []
+    for page in PAGES:
+        for body in blocks(page, "python"):
+            for module, names in line.findall(body):
+                found += [(page.name, module, name.strip()) for name in names.split(",")]
+    return found
+
+
+@pytest.mark.parametrize(("page", "module", "name"), imported_names())
+def test_every_name_that_the_documents_import_is_there(page, module, name):
+    assert hasattr(importlib.import_module(module), name)
+
+
 @pytest.mark.parametrize("number", range(len(blocks(ROOT / "README.md", "python"))))
 def test_the_programs_of_the_readme_run(number):
     program = blocks(ROOT / "README.md", "python")[number]

@@ -151,7 +151,7 @@ FAR = StudyEntry(
     5,
     Paper(10, "0-2"),
     variant="far",
-    about="sees 3 cells to each side, is told of 2; half as many images again",
+    about="pixel radius 3, condition radius 2; half as many images again",
     changes={"denoiser": {"radius": 3, "cond_radius": 2}},
     longer=1.5,
     s_churn=S_CHURN,
