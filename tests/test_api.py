@@ -95,3 +95,10 @@ def test_the_renderer_is_a_function_whatever_was_imported_before():
 
 def test_the_package_says_that_it_is_typed():
     assert (Path(tessera.__file__).parent / "py.typed").is_file()
+
+
+def test_the_api_reference_is_that_of_the_docstrings():
+    """The public names word by word; `python tools/write_api.py --check` compares the tables of the packages too."""
+    module = importlib.import_module("write_api")
+    until = f"## `tessera.{module.PACKAGES[0]}`"
+    assert module.PAGE.read_text().split(until)[0] == module.page().split(until)[0]
