@@ -30,7 +30,7 @@ from tessera.models.magnitude import (
 )
 from tessera.models.precondition import PreconditionedNetwork
 
-FEW_TOKENS = 64
+_FEW_TOKENS = 64
 
 
 class Block(nn.Module):
@@ -113,7 +113,7 @@ class Block(nn.Module):
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Softmax attention of (B, heads, tokens, C) each."""
     tokens = q.shape[2]
-    if tokens >= FEW_TOKENS and tokens % 8 == 0:
+    if tokens >= _FEW_TOKENS and tokens % 8 == 0:
         return F.scaled_dot_product_attention(q, k, v)
     # Fused kernels are made for long sequences of multiples of 8; for the 25 tokens of a patch they are slower.
     return (q @ k.mT / math.sqrt(q.shape[3])).softmax(-1) @ v

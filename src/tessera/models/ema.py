@@ -60,7 +60,9 @@ class Averages:
         self.live: list[Tensor] = list(live.values())
         self.constants = {name: value for name, value in model.state_dict().items() if name not in live}
         self.stds = tuple(stds)
-        self.means = {std: [value.detach().clone() for value in self.live] for std in self.stds}
+        self.means: dict[float, list[Tensor]] = {}
+        for std in self.stds:
+            self.means[std] = [value.detach().clone() for value in self.live]
 
     @torch.no_grad()
     def update(self, images_seen: float, batch: float) -> None:
@@ -122,10 +124,17 @@ def solve_coefficients(
 
     Both are (images_seen, std). Least-squares fit of profiles, float64 (Algorithm 3).
     """
-    gram = np.array([[correlation(*one, *other) for other in stored] for one in stored])
-    target = np.array([[correlation(*one, *other) for other in wanted] for one in stored])
-    found = np.linalg.solve(gram, target)
+    found = np.linalg.solve(_correlations(stored, stored), _correlations(stored, wanted))
     return found / found.sum(axis=0)
+
+
+def _correlations(rows: Sequence[tuple[float, float]], columns: Sequence[tuple[float, float]]) -> np.ndarray:
+    """`correlation` of each of `rows` with each of `columns`."""
+    found = np.empty((len(rows), len(columns)))
+    for i, one in enumerate(rows):
+        for j, other in enumerate(columns):
+            found[i, j] = correlation(*one, *other)
+    return found
 
 
 def reconstruct(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tessera.errors import UserError
 
 EPS = 1e-4  # added to the root mean square, in every norm
-SILU_SIZE = 0.596  # root mean square of silu(z) for a standard normal z
+_SILU_SIZE = 0.596  # root mean square of silu(z) for a standard normal z
 
 # What is fastest on a kind of device. Tensor cores need multiples of eight channels; FOLDING is for `upsampled_conv`.
 CHANNELS_BY = {"cuda": 8}
@@ -35,7 +35,7 @@ def normalize(x: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
 
 def mp_silu(x: Tensor) -> Tensor:
     """Eq. 81."""
-    return F.silu(x) / SILU_SIZE
+    return F.silu(x) / _SILU_SIZE
 
 
 def mp_sum(a: Tensor, b: Tensor, balance: float = 0.5) -> Tensor:
@@ -82,12 +82,12 @@ def downsample(x: Tensor, resample_filter: Sequence[float] = (1, 1)) -> Tensor:
 def upsample(x: Tensor, resample_filter: Sequence[float] = (1, 1)) -> Tensor:
     """Double the side with a separable filter; the default repeats every pixel."""
     if is_box(resample_filter):
-        return repeat2x(x)
+        return _repeat2x(x)
     kernel = 4 * _outer_filter(resample_filter, x)
     return F.conv_transpose2d(x, kernel, groups=x.shape[1], stride=2, padding=(len(resample_filter) - 1) // 2)
 
 
-def repeat2x(x: Tensor) -> Tensor:
+def _repeat2x(x: Tensor) -> Tensor:
     """Every pixel four times. As an expansion its gradient is a sum; that of F.interpolate is a slow scatter."""
     batch, channels, height, width = x.shape
     pixels = x.permute(0, 2, 3, 1)[:, :, None, :, None]  # (B, H, 1, W, 1, C), contiguous in channels_last
@@ -195,9 +195,10 @@ def _phase_conv(x: Tensor, kernels: Tensor) -> Tensor:
     phases = _folded_filter(_folded_filter(kernels, 2), 4).transpose(0, 1)  # (2, 2, outputs, inputs, 2, 2)
     flat = phases.flatten(0, 2).to(x.dtype, memory_format=torch.channels_last)
     y = F.conv2d(x, flat, padding=1).permute(0, 2, 3, 1).unflatten(-1, (2, 2, -1))  # (B, H+1, W+1, 2, 2, C)
-    rows = [
-        torch.stack([y[:, i : i + height, j : j + width, i, j] for j in (0, 1)], dim=3) for i in (0, 1)
-    ]  # each (B, H, W, 2, C)
+    rows = []  # each (B, H, W, 2, C)
+    for i in (0, 1):
+        left, right = (y[:, i : i + height, j : j + width, i, j] for j in (0, 1))
+        rows.append(torch.stack([left, right], dim=3))
     return torch.stack(rows, dim=2).reshape(batch, 2 * height, 2 * width, -1).permute(0, 3, 1, 2)
 
 

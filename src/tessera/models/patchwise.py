@@ -7,7 +7,6 @@ the result is kept (appendix E.3). The paper's definition has a neighborhood of 
 """
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -217,7 +216,8 @@ class Patchwise(_Wrapper):
             self.view(images, cond, cell, patches * index + number, weight)
             for number, cell in enumerate(cells)
         ]
-        return Views(*(torch.cat([getattr(view, f.name) for view in views]) for f in fields(Views)))
+        columns = zip(*(view.tensors() for view in views), strict=True)
+        return Views(*map(torch.cat, columns))
 
     def view(self, images: Tensor, cond: Tensor, number: Tensor, index: Tensor, weight: Tensor) -> Views:
         """The patch around cell `number` (B,) of each image, whose loss has (side, side) weights."""

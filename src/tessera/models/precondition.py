@@ -12,7 +12,7 @@ from tessera.errors import UserError
 from tessera.models.views import check_input
 
 Precision = Literal["float32", "bfloat16", "float16"]
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class _Scalings(NamedTuple):
@@ -94,8 +94,8 @@ class PreconditionedNetwork(nn.Module, ABC):
 
     @precision.setter
     def precision(self, name: Precision) -> None:
-        if name not in DTYPES:
-            raise UserError(f"There is no precision `{name}`; choose {', '.join(DTYPES)}.")
+        if name not in _DTYPES:
+            raise UserError(f"There is no precision `{name}`; choose {', '.join(_DTYPES)}.")
         self._precision = name
 
     @contextmanager
@@ -111,5 +111,5 @@ class PreconditionedNetwork(nn.Module, ABC):
     def activations(self, x: Tensor) -> Tensor:
         """x in the memory format and precision of activations; float32 stands for that of the weights, perhaps float64."""
         if self._precision != "float32":
-            x = x.to(DTYPES[self._precision])
+            x = x.to(_DTYPES[self._precision])
         return x.contiguous(memory_format=torch.channels_last)

@@ -23,9 +23,11 @@ class Views:
     def __len__(self) -> int:
         return len(self.images)
 
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        return self.images, self.cond, self.index, self.inside, self.loss_weight
+
     def __getitem__(self, rows: slice) -> "Views":
-        optional = (None if part is None else part[rows] for part in (self.inside, self.loss_weight))
-        return Views(self.images[rows], self.cond[rows], self.index[rows], *optional)
+        return Views(*(None if tensor is None else tensor[rows] for tensor in self.tensors()))  # type: ignore[arg-type]
 
 
 @runtime_checkable

@@ -33,13 +33,13 @@ from tessera.training.stream import Stream
 from tessera.training.trainer import Trainer, TrainingStep, train
 from tessera.version import __version__
 
-STATES_KEPT = 2  # the newest, and one to fall back on
-LOG_STEPS = 20  # steps between two lines of the log, and between two checks for NaN
-FREE_SETTINGS = {  # a run continues under other values of these: they do not change what is computed
+_STATES_KEPT = 2  # the newest, and one to fall back on
+_LOG_STEPS = 20  # steps between two lines of the log, and between two checks for NaN
+_FREE_SETTINGS = {  # a run continues under other values of these: they do not change what is computed
     f"training.{name}"
     for name in ("total", "snapshot", "checkpoint", "strategy", "render_batch", "micro_batch")
 }
-TOTAL = "training.total"  # free only without a cooldown, during which the learning rate depends on it
+_TOTAL = "training.total"  # free only without a cooldown, during which the learning rate depends on it
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class RunFolder:
 
     def difference(self, settings: Settings) -> tuple[str, Any, Any] | None:
         """The first setting in which the run in this folder, if any, differs: its name, old and new value."""
-        free = FREE_SETTINGS - {TOTAL} if settings.training.cooldown else FREE_SETTINGS
+        free = _FREE_SETTINGS - {_TOTAL} if settings.training.cooldown else _FREE_SETTINGS
         return first_difference(self.settings(), settings, free) if self.config.exists() else None
 
     def settings(self) -> Settings:
@@ -106,7 +106,7 @@ class RunFolder:
     def save_state(self, trainer: Trainer) -> Path:
         path = self.snapshots / f"state-{trainer.images_seen:012d}.safetensors"
         write_checkpoint(path, trainer.tensors(), {"images_seen": trainer.images_seen})
-        for old in self.states()[STATES_KEPT:]:
+        for old in self.states()[_STATES_KEPT:]:
             old.unlink()
         return path
 
@@ -203,7 +203,7 @@ def train_run(
             if on_step:
                 on_step(step.images_seen)
             # Processes must stop after the same step. Agreeing on it makes them wait, so they do so rarely.
-            agree_now = group.world == 1 or step.images_seen // settings.training.batch % LOG_STEPS == 0
+            agree_now = group.world == 1 or step.images_seen // settings.training.batch % _LOG_STEPS == 0
             if agree_now and group.agree(stop.requested or time.monotonic() > deadline):
                 break
         return replace(log.finish(), interrupted=stop.requested)
@@ -226,7 +226,7 @@ class RunLog:
         snapshot = done or crossed(step.images_seen, settings.batch, settings.snapshot)
         checkpoint = snapshot or crossed(step.images_seen, settings.batch, settings.checkpoint)
         self.losses.append(step.loss)
-        if checkpoint or step.images_seen // settings.batch % LOG_STEPS == 0:
+        if checkpoint or step.images_seen // settings.batch % _LOG_STEPS == 0:
             self._write_line(step)
         if checkpoint:  # the check comes first: no bad state is ever written
             self._check_weights()

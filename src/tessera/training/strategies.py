@@ -18,9 +18,9 @@ from tessera.scenes.random import normal, stream_key
 from tessera.training.distributed import ALONE, ProcessGroup
 from tessera.training.stream import Batch
 
-WARM_UPS = 3  # compilers and cuDNN choose their kernels before anything is recorded
+_WARM_UPS = 3  # compilers and cuDNN choose their kernels before anything is recorded
 
-UpdateFunction = Callable[[float, list[float]], bool]  # (learning rate, lerp weights): whether it was done
+_UpdateFunction = Callable[[float, list[float]], bool]  # (learning rate, lerp weights): whether it was done
 
 
 def chosen_strategy(
@@ -96,7 +96,7 @@ class Replay:
         stream = torch.cuda.Stream(batch.images.device)
         stream.wait_stream(torch.cuda.current_stream(batch.images.device))
         with torch.cuda.stream(stream):
-            for _ in range(WARM_UPS):
+            for _ in range(_WARM_UPS):
                 self.work(self.inputs)
         stream.synchronize()
         torch.cuda.empty_cache()  # the graph reserves memory of its own
@@ -119,7 +119,7 @@ def _tensors(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
 
 def make_update_kernel(
     optimizer: torch.optim.Adam, averages: Averages, filters: Iterable[nn.Parameter], weight_norm: WeightNorm
-) -> UpdateFunction | None:
+) -> _UpdateFunction | None:
     """The weight update as one kernel on CUDA devices that have Triton, else None."""
     if averages.live[0].device.type != "cuda" or not importlib.util.find_spec("triton"):
         return None

@@ -32,7 +32,7 @@ from tessera.training.strategies import (
 )
 from tessera.training.stream import Batch, Stream
 
-ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
+_ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 
 
 class TrainingStep(NamedTuple):
@@ -190,10 +190,9 @@ class Trainer:
             adam: dict[Tensor, dict[str, Tensor]] = {
                 p: self._adam_state(tensors, name, p) for name, p in self.denoiser.named_parameters()
             }
-            means = {
-                std: {name: tensors[f"ema.{std}.{name}"] for name in self.averages.names}
-                for std in self.averages.stds
-            }
+            means = {}
+            for std in self.averages.stds:
+                means[std] = {name: tensors[f"ema.{std}.{name}"] for name in self.averages.names}
             self.denoiser.load_state_dict(weights)
         except (KeyError, RuntimeError) as error:
             raise UserError(f"The saved state does not fit this network: {error}.") from error
@@ -205,7 +204,7 @@ class Trainer:
     def _adam_state(
         self, tensors: Mapping[str, Tensor], name: str, parameter: nn.Parameter
     ) -> dict[str, Tensor]:
-        names = {part: f"adam.{part}.{name}" for part in ADAM_STATE}
+        names = {part: f"adam.{part}.{name}" for part in _ADAM_STATE}
         if not tensors.keys() & names.values():  # frozen or unused: Adam never moved it
             return {}
         state = {part: tensors[full].clone().to(parameter.device) for part, full in names.items()}

@@ -16,15 +16,15 @@ from tessera.models import magnitude
 from tessera.models.ema import Averages
 from tessera.models.magnitude import WeightNorm
 
-BLOCK = 512  # numbers worked on together: a longer row takes several passes, so that registers suffice
-WARPS = 4
-PIECE = 4096  # a parameter that is not made of filters is cut into rows of this length
+_BLOCK = 512  # numbers worked on together: a longer row takes several passes, so that registers suffice
+_WARPS = 4
+_PIECE = 4096  # a parameter that is not made of filters is cut into rows of this length
 
-WEIGHT, EXP_AVG, EXP_AVG_SQ, STEP, MEANS = (
+_WEIGHT, _EXP_AVG, _EXP_AVG_SQ, _STEP, _MEANS = (
     tl.constexpr(column) for column in range(5)
 )  # columns of `addresses`
-ROW_COLUMNS = tl.constexpr(4)  # parameter, where in it the row begins, length, 1 if it is a filter
-EPS, ONE_MINUS_EPS = tl.constexpr(magnitude.EPS), tl.constexpr(1 - magnitude.EPS)
+_ROW_COLUMNS = tl.constexpr(4)  # parameter, where in it the row begins, length, 1 if it is a filter
+_EPS, _ONE_MINUS_EPS = tl.constexpr(magnitude.EPS), tl.constexpr(1 - magnitude.EPS)
 
 
 @triton.jit
@@ -53,7 +53,7 @@ def _radial(weight, grad, length, has_grad, block: tl.constexpr):
         at = begin + tl.arange(0, block)
         inside = (at < length) & has_grad
         total += tl.load(weight + at, inside, 0.0) * tl.load(grad + at, inside, 0.0)
-    return tl.div_rn(tl.div_rn(tl.sum(total, 0), length.to(tl.float32)), ONE_MINUS_EPS)
+    return tl.div_rn(tl.div_rn(tl.sum(total, 0), length.to(tl.float32)), _ONE_MINUS_EPS)
 
 
 @triton.jit
@@ -104,11 +104,11 @@ def _update_rows(
     averages: tl.constexpr,
     block: tl.constexpr,
 ):
-    row = rows + tl.program_id(0).to(tl.int64) * ROW_COLUMNS
+    row = rows + tl.program_id(0).to(tl.int64) * _ROW_COLUMNS
     parameter, row_start = tl.load(row), tl.load(row + 1)
     length, is_filter = tl.load(row + 2).to(tl.int32), tl.load(row + 3) != 0
-    entry = addresses + parameter * (MEANS + averages)
-    weight = _tensor(tl.load(entry + WEIGHT)) + row_start
+    entry = addresses + parameter * (_MEANS + averages)
+    weight = _tensor(tl.load(entry + _WEIGHT)) + row_start
     address = tl.load(grads + parameter)
     grad, has_grad = _tensor(address) + row_start, address != 0
 
@@ -116,12 +116,12 @@ def _update_rows(
     if project:
         radial = tl.where(is_filter, _radial(weight, grad, length, has_grad, block), 0.0)
 
-    step = tl.load(_tensor(tl.load(entry + STEP)), has_grad, 1.0)
+    step = tl.load(_tensor(tl.load(entry + _STEP)), has_grad, 1.0)
     size = (lr / _bias_correction(log_betas[0], step)).to(tl.float32)
     root = tl.sqrt(_bias_correction(log_betas[1], step)).to(tl.float32)
     exp_avg, exp_avg_sq = (
-        _tensor(tl.load(entry + EXP_AVG)) + row_start,
-        _tensor(tl.load(entry + EXP_AVG_SQ)) + row_start,
+        _tensor(tl.load(entry + _EXP_AVG)) + row_start,
+        _tensor(tl.load(entry + _EXP_AVG_SQ)) + row_start,
     )
     squares = _adam(
         weight, grad, exp_avg, exp_avg_sq, length, has_grad, radial, size, one_minus_betas, root, eps, block
@@ -130,7 +130,7 @@ def _update_rows(
     divisor = 1.0
     if normalize:
         rms = tl.div_rn(tl.sqrt_rn(squares), tl.sqrt_rn(length.to(tl.float32)))
-        divisor = tl.where(is_filter, rms + EPS, 1.0)
+        divisor = tl.where(is_filter, rms + _EPS, 1.0)
     tl.debug_barrier()  # the row just written is read again, perhaps by other threads
     for begin in range(0, length, block):
         at = begin + tl.arange(0, block)
@@ -138,11 +138,11 @@ def _update_rows(
         w = tl.div_rn(tl.load(weight + at, inside, 0.0), divisor)
         tl.store(weight + at, w, inside)
         for average in tl.static_range(averages):
-            mean = _tensor(tl.load(entry + MEANS + average)) + row_start + at
+            mean = _tensor(tl.load(entry + _MEANS + average)) + row_start + at
             tl.store(mean, _lerp(tl.load(mean, inside, 0.0), w, lerp_weights[average]), inside)
 
 
-class AddressTable:
+class _AddressTable:
     """Addresses on the device, copied there only when one of them has changed."""
 
     def __init__(self, device: torch.device) -> None:
@@ -173,7 +173,7 @@ class UpdateKernel:
         self.parameters = averages.live
         self.device = self.parameters[0].device
         self.rows = _to_device(_row_table(self.parameters, filters), self.device)  # (R, 4)
-        self.addresses, self.grads = AddressTable(self.device), AddressTable(self.device)
+        self.addresses, self.grads = _AddressTable(self.device), _AddressTable(self.device)
 
     def __call__(self, lr: float, lerp_weights: Sequence[float]) -> bool:
         """Update weights and averages. False, and nothing is changed, if a tensor is of an unsupported kind."""
@@ -201,9 +201,11 @@ class UpdateKernel:
 
     def _state_tensors(self, states: list[dict[str, Tensor]]) -> list[Tensor | None]:
         """What stays from step to step, parameter by parameter, in the order of the columns of `addresses`."""
-        parts = ([state.get(part) for state in states] for part in ("exp_avg", "exp_avg_sq", "step"))
-        columns = zip(self.parameters, *parts, *self.averages.means.values(), strict=True)
-        return [tensor for tensors in columns for tensor in tensors]
+        averages = zip(*self.averages.means.values(), strict=True)
+        tensors: list[Tensor | None] = []
+        for parameter, state, means in zip(self.parameters, states, averages, strict=True):
+            tensors += [parameter, *map(state.get, ("exp_avg", "exp_avg_sq", "step")), *means]
+        return tensors
 
     def _is_supported(self, tensor: Tensor) -> bool:
         return tensor.dtype == torch.float32 and tensor.device == self.device and tensor.is_contiguous()
@@ -219,7 +221,7 @@ class UpdateKernel:
                 self.rows, self.addresses.on_device(addresses), self.grads.on_device(grads),
                 float(lr), one_minus_betas, log_betas, float(group["eps"]), tuple(map(float, lerp_weights)),
                 project=self.weight_norm == "projected", normalize=self.weight_norm != "in-forward",
-                averages=len(lerp_weights), block=BLOCK, num_warps=WARPS,
+                averages=len(lerp_weights), block=_BLOCK, num_warps=_WARPS,
             )  # fmt: skip
 
 
@@ -229,7 +231,7 @@ def _row_table(parameters: Sequence[Tensor], filters: Iterable[Tensor]) -> list[
     rows = []
     for number, parameter in enumerate(parameters):
         is_filter, count = id(parameter) in known, parameter.numel()
-        length = parameter.shape[1] if is_filter else PIECE
+        length = parameter.shape[1] if is_filter else _PIECE
         for first in range(0, count, length):
             rows.append((number, first, min(length, count - first), int(is_filter)))
     return rows
