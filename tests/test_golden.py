@@ -627,6 +627,7 @@ def renamed(value: Json, case: str, key: str = "") -> Json:
         }
         table = {**names.KEYS, **names.KEYS_OF.get(case, {}), **siblings}
         kept = {table.get(old, old): part for old, part in value.items() if old not in names.GONE}
+        kept.pop("", None)  # gone beside a sign
         return {new: renamed(part, case, new) for new, part in kept.items() if not ignored(new)}
     if isinstance(value, list):
         return [renamed(part, case, key) for part in value]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from tessera.stats import mean_record, quantile_range, resampled_means, share_record, wilson
+from tessera.stats import Interval, mean_interval, quantile_range, resampled_means, share_interval, wilson
 
 
 @pytest.mark.parametrize(("count", "n"), [(0, 8), (7, 8), (8, 8), (31, 64), (1, 2000)])
@@ -23,7 +23,7 @@ def test_seven_of_eight_says_little():
 
 
 def test_a_share_of_nothing_is_null_and_an_interval_of_nothing_an_error():
-    assert share_record(0, 0)["share"] is None
+    assert share_interval(0, 0).value is None
     with pytest.raises(ValueError, match="at least one"):
         wilson(0, 0)
 
@@ -43,5 +43,5 @@ def test_counting_kinds_and_drawing_values_give_the_same_interval():
 
 
 def test_a_mean_of_constant_values_has_no_width():
-    record = mean_record(np.full(9, 3.0), np.random.default_rng(0))
-    assert record == {"mean": 3.0, "low": 3.0, "high": 3.0}
+    record = mean_interval(np.full(9, 3.0), np.random.default_rng(0))
+    assert record == Interval(3.0, 3.0, 3.0, 9)

@@ -379,7 +379,7 @@ def mean_with_interval(images: Sequence[Sequence[float]], seed: int) -> dict[str
         return None
     found = ratio_of_sums(list(map(sum, kept)), list(map(len, kept)), generator(seed), RESAMPLES)
     ends = {"min": min(map(min, kept)), "max": max(map(max, kept))}
-    return {"mean": found.value, "low": found.low, "high": found.high, **ends, "n": found.n}
+    return {**found.to_dict(), **ends}
 
 
 def report(found: Sequence[Likeness], seed: int = 0) -> dict[str, Any]:
@@ -453,7 +453,7 @@ def likeness_table(record: dict[str, Any]) -> Table:
     for name in MEASURES:
         cells = [columns[column].get(name) for column in columns]
         if any(cells):
-            shown = [f"{c['mean']:.3f} [{c['low']:.3f}, {c['high']:.3f}]" if c else "-" for c in cells]
+            shown = [f"{c['value']:.3f} [{c['low']:.3f}, {c['high']:.3f}]" if c else "-" for c in cells]
             table.add_row(name.replace("_", " "), *shown)
     return table
 

@@ -14,6 +14,7 @@ from tessera.errors import UserError
 from tessera.files import atomic, read_json
 from tessera.models.model_folder import CARD, ZOO_FOLDERS, is_model_folder, save_model
 from tessera.models.run_snapshots import is_run, load_run
+from tessera.records import current_words
 from tessera.studies.clevr.runs import StudyPaths, job_name
 from tessera.studies.clevr.tables import k_max_words, span_words
 from tessera.studies.clevr.zoo import ZOO, size_of
@@ -73,7 +74,7 @@ class PackZoo:
 def pack(name: str, paths: StudyPaths, job: str, models: Path, std: float | None = None) -> Path:
     """One run as a model folder, if it is small enough."""
     path = paths.records / f"{job}.json"
-    record = read_json(path) if path.is_file() else None
+    record = current_words(read_json(path)) if path.is_file() else None
     moment = record["training"]["images_seen"] if record else None
     model = load_run(paths.runs / job, std, moment)
     weights = sum(p.numel() for p in model.denoiser.parameters())
@@ -143,7 +144,7 @@ def card_lines(results: dict[str, Any] | None) -> list[str]:
 
 
 def percent(share: dict[str, Any]) -> str:
-    return f"{100 * share['share']:.0f}% [{100 * share['low']:.0f}, {100 * share['high']:.0f}]"
+    return f"{100 * share['value']:.0f}% [{100 * share['low']:.0f}, {100 * share['high']:.0f}]"
 
 
 main = program(PackZoo)

@@ -38,6 +38,7 @@ from tessera.models.build import build_denoiser, conditioner_for
 from tessera.models.model import Model
 from tessera.models.model_folder import denoiser_config, load_model
 from tessera.provenance import provenance
+from tessera.stats import counted
 from tessera.studies.clevr.entries import IMAGES, StudyEntry
 from tessera.studies.clevr.image_grids import save_image_grid
 from tessera.studies.clevr.workers import shared_gpu
@@ -137,8 +138,8 @@ def score_of(samples: ScoredSamples, scores: Mapping[str, Any], max_train_object
     """One evaluation in brief: K50, K_max, mean recall beyond the training range, and counts for every K."""
     rows = scores["rows"]
     n = rows[0]["n"]
-    columns = {name: [row[name]["count"] for row in rows] for name in COUNTS}
-    recall = [row["found"]["mean"] / row["k"] if row["k"] else 1.0 for row in rows]
+    columns = {name: [counted(row[name]) for row in rows] for name in COUNTS}
+    recall = [row["found"]["value"] / row["k"] if row["k"] else 1.0 for row in rows]
     beyond = [share for row, share in zip(rows, recall) if row["k"] > max_train_objects]
     shown = quality(samples.scores)
     return {
@@ -147,13 +148,13 @@ def score_of(samples: ScoredSamples, scores: Mapping[str, Any], max_train_object
             rule: [record["value"], record["low"], record["high"]] for rule, record in scores["k_max"].items()
         },
         "recall_beyond": float(np.mean(beyond)) if beyond else None,
-        "well_formed": shown["well_formed"]["share"],
-        "ood": shown["ood"]["share"],
+        "well_formed": shown["well_formed"]["value"],
+        "ood": shown["ood"]["value"],
         "n": n,
         "k": [row["k"] for row in rows],
         **columns,
         "recall": recall,
-        "extra": [row["extra"]["mean"] for row in rows],
+        "extra": [row["extra"]["value"] for row in rows],
         "seconds": sum(samples.seconds.values()),
     }
 

@@ -22,6 +22,7 @@ from tessera.config import settings_for
 from tessera.console import say
 from tessera.errors import UserError
 from tessera.files import atomic, read_json
+from tessera.records import current_words
 from tessera.rows import Rows, or_not_run
 from tessera.studies.swingby.tables import swingby_rows
 
@@ -41,11 +42,11 @@ class Results:
 
     def one(self, name: str) -> Record | None:
         path = self.folder / f"{name}.json"
-        return read_json(path) if path.is_file() else None
+        return current_words(read_json(path)) if path.is_file() else None
 
     def several(self, pattern: str) -> list[Record]:
         """All records whose file matches; a file may hold a list of them."""
-        found = [read_json(path) for path in sorted(self.folder.glob(f"{pattern}.json"))]
+        found = [current_words(read_json(path)) for path in sorted(self.folder.glob(f"{pattern}.json"))]
         return [record for each in found for record in (each if isinstance(each, list) else [each])]
 
 
@@ -132,8 +133,8 @@ def training_speed(results: Results) -> Rows:
                 ", ".join([record["precision"], *execution(record)]),
                 f"{record['weights']:,}",
                 str(record["settings"]["training"]["batch"]),
-                f"{record['images_per_second']['mean']:,.0f}",
-                f"{record['images_per_second_without_rendering']['mean']:,.0f}",
+                f"{record['images_per_second']['value']:,.0f}",
+                f"{record['images_per_second_without_rendering']['value']:,.0f}",
                 f"{record['gpu_hours_for_total']:.2g}",
                 in_gib(record["peak_memory_bytes"]),
             )
@@ -168,7 +169,7 @@ def denoise_speed(results: Results) -> Rows:
     rows: Rows = [("network", "machine", "weights", "ms per call", "against global")]
     for record in results.several("bench-denoise*"):
         for kind, found in record["networks"].items():
-            took = f"{1e3 * found['seconds']['mean']:.0f} ({record['batch']} images)"
+            took = f"{1e3 * found['seconds']['value']:.0f} ({record['batch']} images)"
             rows.append(
                 (NETWORKS[kind], where(record), f"{found['weights']:,}", took, f"{found['ratio']:.2f} x")
             )
@@ -220,7 +221,7 @@ def exact_count(row: Record | None) -> str:
     if row is None:
         return ""
     share = row["exact_count"]
-    return f"{100 * share['share']:.1f}% [{100 * share['low']:.1f}, {100 * share['high']:.1f}]"
+    return f"{100 * share['value']:.1f}% [{100 * share['low']:.1f}, {100 * share['high']:.1f}]"
 
 
 def detector_speed(results: Results) -> Rows:
@@ -265,7 +266,7 @@ def accuracy_in_words(record: Record | None) -> tuple[str, str]:
     measured = record["all"]
     return (
         f"PSNR {with_interval(measured['psnr'], '.1f')} dB, SSIM {with_interval(measured['ssim'], '.3f')}, "
-        f"mask IoU {measured['mask_iou']['mean']:.3f}",
+        f"mask IoU {measured['mask_iou']['value']:.3f}",
         f"{record['images']} images",
     )
 
@@ -292,7 +293,7 @@ def where(record: Record | None) -> str:
 
 def with_interval(measured: Record, form: str) -> str:
     """`43.3 [42.5, 44.1]`."""
-    mean, low, high = (format(measured[name], form) for name in ("mean", "low", "high"))
+    mean, low, high = (format(measured[name], form) for name in ("value", "low", "high"))
     return f"{mean} [{low}, {high}]"
 
 

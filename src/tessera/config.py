@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tessera.errors import UserError
+from tessera.records import SETTING_KEYS, SETTING_VALUES
 
 Ki, Mi = 2**10, 2**20
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": Ki, "mi": Mi, "gi": 2**30}
@@ -307,28 +308,15 @@ def settings_for(
     return checked(settings)
 
 
-OLD_KEYS = {  # names of groups and settings in files of earlier versions, and what they are called today
-    "tell": "conditioner",
-    "hears": "cond_radius",
-    "micro": "micro_batch",
-    "rampup": "lr_warmup",
-    "decay": "lr_decay_start",
-    "stockpile": "render_batch",
-    "taps": "resample_filter",
-    "compile": "strategy",
-}
-OLD_VALUES = {"strategy": {"off": "eager", "on": "compiled", "tuned": "compiled"}}
-
-
 def current_names(config: Mapping[str, Any]) -> dict[str, Any]:
     """A config.json, or a group of it, of any version under the names and values of this one."""
     found = {}
     for key, value in config.items():
-        name = OLD_KEYS.get(key, key)
+        name = SETTING_KEYS.get(key, key)
         if isinstance(value, Mapping):
             found[name] = current_names(value)
         else:
-            found[name] = OLD_VALUES[name].get(value, value) if name in OLD_VALUES else value
+            found[name] = SETTING_VALUES[name].get(value, value) if name in SETTING_VALUES else value
     return found
 
 

@@ -4,7 +4,7 @@ Bootstraps take the generator they draw from, so that a number and its interval 
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,9 +62,14 @@ def wilson(count: Any, n: int) -> tuple[Any, Any]:
     return (float(low), float(high)) if low.ndim == 0 else (low, high)
 
 
-def share(count: int, n: int) -> Interval:
+def share_interval(count: int, n: int) -> Interval:
     """A share with its Wilson interval; empty where nothing was counted."""
     return Interval(count / n, *wilson(count, n), int(n)) if n else Interval(None, None, None, 0)
+
+
+def counted(share: Mapping[str, Any]) -> int:
+    """How often it was counted, of a share that was stored as an interval."""
+    return round(share["value"] * share["n"]) if share["n"] else 0
 
 
 # --- resampling ---------------------------------------------------------------------------------------------
@@ -110,7 +115,7 @@ def resampled_means(values: Array, rng: np.random.Generator, resamples: int = RE
     return drawn @ kinds / len(values)
 
 
-def mean(values: Any, rng: np.random.Generator, resamples: int = RESAMPLES) -> Interval:
+def mean_interval(values: Any, rng: np.random.Generator, resamples: int = RESAMPLES) -> Interval:
     """A mean with its bootstrap interval; empty where there are no values."""
     values = np.asarray(values, dtype=float)
     if not len(values):
@@ -211,18 +216,3 @@ def binomial_curves(seed: int, shares: Array, n: int | Array, resamples: int = R
     """Shares (R, ...) as as many new samples might have shown them."""
     shares = np.asarray(shares, dtype=float)
     return generator(seed).binomial(n, shares, size=(resamples, *shares.shape)) / n
-
-
-# --- as stored ----------------------------------------------------------------------------------------------
-
-
-def share_record(count: int, n: int) -> dict[str, Any]:
-    """A share with its Wilson interval, or nulls where nothing was counted."""
-    value, low, high, _ = share(count, n)
-    return {"share": value, "low": low, "high": high, "count": int(count), "n": int(n)}
-
-
-def mean_record(values: Any, rng: np.random.Generator, resamples: int = RESAMPLES) -> dict[str, float | None]:
-    """A mean with its bootstrap interval."""
-    value, low, high, _ = mean(values, rng, resamples)
-    return {"mean": value, "low": low, "high": high}

@@ -95,7 +95,7 @@ def test_conditional_locality_of_known_tables(own, other, value):
     found = conditional_locality(influences(own, other), [10.0, 1.0, 0.1])
     assert found["value"] == pytest.approx(value)
     assert found["low"] == pytest.approx(value) and found["high"] == pytest.approx(value)
-    assert found["null"]["mean"] == pytest.approx(0.25, abs=0.02)  # row shares sum to one
+    assert found["null"]["value"] == pytest.approx(0.25, abs=0.02)  # row shares sum to one
     assert (found["null"]["p_value"] < 0.01) == (value > 0.25)
 
 
@@ -122,7 +122,7 @@ def test_locations_where_nothing_moves_are_left_out():
     table = influences(1.0, 0.0)
     table[0, :, 1] = 0
     found = conditional_locality(table, [10.0, 1.0, 0.1])
-    assert found["value"] == 1.0 and np.isfinite(found["null"]["mean"])
+    assert found["value"] == 1.0 and np.isfinite(found["null"]["value"])
 
 
 def test_the_interval_covers_the_truth_about_nineteen_times_in_twenty():

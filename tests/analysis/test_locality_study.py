@@ -110,11 +110,11 @@ def test_images_of_one_scene_are_no_evidence_about_other_scenes():
     few, many = (
         study.level_records(of_scenes(1, 3, 5, 9, images=n), seed=0)[0]["side90_each"] for n in (1, 50)
     )
-    assert many == few and many["mean"] == 4.5 and many["high"] - many["low"] > 4
+    assert many == few and many["value"] == 4.5 and many["high"] - many["low"] > 4
     one = of_scenes(3, images=50)
     one[0].sides_each[:25] += 6
     alone = study.level_records(one, seed=0)[0]["side90_each"]
-    assert alone["mean"] == 6 and 0.5 < alone["high"] - alone["low"] < 4
+    assert alone["value"] == 6 and 0.5 < alone["high"] - alone["low"] < 4
 
 
 def test_conditions_without_a_location_and_models_without_conditions_are_studied_in_pixels():

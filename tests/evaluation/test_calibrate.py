@@ -30,6 +30,7 @@ from tessera.render.image_io import save_png
 from tessera.render.render import render
 from tessera.scenes import LOCATIONS, Scenes, scenes_at, write_scenes
 from tessera.scenes.visibility import all_visible
+from tessera.stats import counted
 
 
 def quiet(*_):
@@ -96,7 +97,7 @@ def test_a_detector_that_tells_the_truth_is_perfect_on_real_renders(tmp_path):
     exact = real_folder(tmp_path)
     found = calibrate_clevr(StandIn(exact), ClevrTruth(tmp_path), device="cpu")
     whole = found["pooled"]["all"]
-    assert whole["images"] == 5 and whole["exact_count"]["share"] == 1 and whole["color"]["share"] == 1
+    assert whole["images"] == 5 and whole["exact_count"]["value"] == 1 and whole["color"]["value"] == 1
     assert whole["center_error_cells"]["q99"] == pytest.approx(0, abs=1e-4)
 
 
@@ -125,8 +126,8 @@ def test_a_detector_that_tells_the_truth_has_no_error():
         "color",
         "material",
     )
-    assert all(row[name]["share"] == 1 for name in shares)
-    assert row["count_bias"]["mean"] == 0 and row["outcomes"] == [[6]] and row["ood"]["share"] == 0
+    assert all(row[name]["value"] == 1 for name in shares)
+    assert row["count_bias"]["value"] == 0 and row["outcomes"] == [[6]] and row["ood"]["value"] == 0
     assert row["false_fills"][0] == 0
 
 
@@ -135,12 +136,10 @@ def test_missed_objects_show_as_recall_and_bias():
     found = forgetful(truth, 0.2, np.random.default_rng(0))
     row = summary(tallies_of(found, truth))
     left = sum(map(len, found))
-    assert row["location_recall"] == pytest.approx(
-        row["location_recall"] | {"share": left / 300, "count": left}
-    )
-    assert row["location_precision"]["share"] == 1
-    assert row["count_bias"]["mean"] == pytest.approx(left / 60 - 5)
-    assert row["count_error"]["mean"] == pytest.approx(5 - left / 60)
+    assert row["location_recall"]["value"] == pytest.approx(left / 300) and row["location_recall"]["n"] == 300
+    assert row["location_precision"]["value"] == 1
+    assert row["count_bias"]["value"] == pytest.approx(left / 60 - 5)
+    assert row["count_error"]["value"] == pytest.approx(5 - left / 60)
     table = np.array(row["outcomes"])
     assert table.sum() == 60 and table.shape[1] == 1
     assert (np.arange(len(table)) * table[:, 0]).sum() == 300 - left
@@ -150,18 +149,18 @@ def test_imagined_objects_show_as_precision_and_false_objects():
     truth = drawn(2)
     ghost = Detection(0.02, 0.02, "red", "cube", "large", "metal", 0.9, 0.9)
     row = summary(tallies_of([[*objects, ghost] for objects in truth], truth))
-    assert row["location_precision"]["share"] == pytest.approx(2 / 3) and row["location_recall"]["share"] == 1
-    assert row["false_objects"]["mean"] == 1 and row["outcomes"] == [[0, 6]]
-    assert row["clean"]["share"] == 0 and row["all_found"]["share"] == 1
+    assert row["location_precision"]["value"] == pytest.approx(2 / 3) and row["location_recall"]["value"] == 1
+    assert row["false_objects"]["value"] == 1 and row["outcomes"] == [[0, 6]]
+    assert row["clean"]["value"] == 0 and row["all_found"]["value"] == 1
 
 
 def test_moved_centers_show_as_errors_in_cells():
     truth = drawn(1, count=20)
     row = summary(tallies_of(shaken(truth, 0.4 * CELL, np.random.default_rng(0)), truth))
     assert row["center_error_cells"]["q99"] == pytest.approx(0.4, abs=1e-6)
-    assert row["center_error_cells"]["within_half"]["share"] == 1
+    assert row["center_error_cells"]["within_half"]["value"] == 1
     off = summary(tallies_of([[moved(t, 1.5 * CELL, 0)] for (t,) in truth], truth))
-    assert off["location_recall"]["share"] == 0  # too far to match, yet the error is measured, not cut off
+    assert off["location_recall"]["value"] == 0  # too far to match, yet the error is measured, not cut off
     assert off["center_error_cells"]["median"] == pytest.approx(1.5, abs=1e-6)
 
 
@@ -169,14 +168,14 @@ def test_moved_centers_show_as_errors_in_cells():
 def test_centers_within_half_a_cell_are_told_from_those_beyond(reach, share):
     truth = drawn(1)
     row = summary(tallies_of(shaken(truth, reach * CELL, np.random.default_rng(0)), truth))
-    assert row["center_error_cells"]["within_half"]["share"] == share
+    assert row["center_error_cells"]["within_half"]["value"] == share
 
 
 def test_wrong_attributes_are_counted_one_by_one():
     truth = [[Detection(0.5, 0.5, "red", "cube", "large", "metal", 1, 1)]]
     found = [[Detection(0.5, 0.5, "red", "sphere", "large", "rubber", 1, 1)]]
     row = summary(tallies_of(found, truth))
-    shares = [row[name]["share"] for name in ("color", "shape", "size", "material")]
+    shares = [row[name]["value"] for name in ("color", "shape", "size", "material")]
     assert shares == [1, 0, 1, 0]
 
 
@@ -205,17 +204,17 @@ def test_an_empty_location_that_looks_filled_is_counted():
 
 def test_ood_images_are_counted():
     truth = drawn(1)
-    assert summary(tallies_of(truth, truth, ood_score=1.5))["ood"]["share"] == 1
+    assert summary(tallies_of(truth, truth, ood_score=1.5))["ood"]["value"] == 1
     record = nothing_record(np.array([0, 2, 1, 0, 1]), np.array([True, True, False, False, False]))
-    assert record["false_objects"]["mean"] == 0.8 and record["any_object"]["share"] == 0.6
-    assert record["ood"]["count"] == 2 and record["objects_without_warning"]["count"] == 2
+    assert record["false_objects"]["value"] == 0.8 and record["any_object"]["value"] == 0.6
+    assert counted(record["ood"]) == 2 and counted(record["objects_without_warning"]) == 2
 
 
 def test_rows_are_by_the_true_number_of_objects_and_pools_take_them_together():
     truth = drawn(0, 2) + drawn(2, 3) + drawn(5, 4)
     found = by_number(tallies_of(truth, truth))
     assert {k: row["images"] for k, row in found["rows"].items()} == {"0": 2, "2": 3, "5": 4}
-    assert found["rows"]["0"]["location_recall"]["share"] is None
+    assert found["rows"]["0"]["location_recall"]["value"] is None
     assert {name: row["images"] for name, row in found["pooled"].items()} == {
         "1-3": 3,
         "1-6": 7,
@@ -285,7 +284,7 @@ def test_a_calibration_written_is_the_error_read_back(tmp_path):
     assert calibration_rows(record, 128)[:2] == ("64", "official")
     error = detector_error(calibration_rows(record, 64)[2])
     chance = error.missed_and_false(3)
-    recall = found["rows"]["3"]["location_recall"]["share"]
+    recall = found["rows"]["3"]["location_recall"]["value"]
     assert (chance.sum(1) * np.arange(len(chance))).sum() == pytest.approx(3 * (1 - recall))
 
 

@@ -81,7 +81,7 @@ def test_samples_are_evaluated_for_every_k_and_k_max_follows(tmp_path, evaluated
     assert (
         code == 0 and record["images"] == 8 and record["max_train_objects"] == 2 and record["label"] == "all"
     )
-    shares = [row["exact"]["share"] for row in record["rows"]]
+    shares = [row["exact"]["value"] for row in record["rows"]]
     assert shares == [1, 1, 1, 0.5]
     assert record["k_max"]["paper"]["value"] == 3  # beyond the training range one of two full is enough
     assert record["k_max"]["strict"]["value"] == 0  # two images prove nothing
@@ -139,7 +139,7 @@ def test_colors_are_evaluated_by_color(tmp_path, evaluated_by, capsys):
     evaluated_by([right, right[:1]])
     folder = sampled(tmp_path, (2,), colors=["blue", "brown", "cyan"])
     _, record, _ = run(capsys, "evaluate", folder, "--json")
-    assert record["rows"][0]["exact"]["share"] == 0.5
+    assert record["rows"][0]["exact"]["value"] == 0.5
     assert record["rows"][0]["prompts"] == ["blue", "brown"] and record["rows"][0]["filled_at"] == [2, 1]
 
 
@@ -150,14 +150,14 @@ def test_half_drawn_objects_lower_the_quality_and_may_be_refused(tmp_path, evalu
     _, lenient, _ = run(capsys, "evaluate", folder, "--json")
     evaluated_by([spoilt])
     _, stern, _ = run(capsys, "evaluate", folder, "--json", "--require-well-formed")
-    assert lenient["rows"][0]["well_formed"]["share"] == stern["rows"][0]["well_formed"]["share"] == 0.5
-    assert lenient["rows"][0]["exact"]["share"] == 1 and stern["rows"][0]["exact"]["share"] == 0
+    assert lenient["rows"][0]["well_formed"]["value"] == stern["rows"][0]["well_formed"]["value"] == 0.5
+    assert lenient["rows"][0]["exact"]["value"] == 1 and stern["rows"][0]["exact"]["value"] == 0
 
 
 def test_ood_images_are_noted(tmp_path, evaluated_by, capsys):
     evaluated_by([all_of(1)] * 2, ood_score=3.0)
     _, record, _ = run(capsys, "evaluate", sampled(tmp_path, (1,)), "--json")
-    assert record["rows"][0]["ood"]["share"] == 1
+    assert record["rows"][0]["ood"]["value"] == 1
     assert any("unlike those the detector was trained on" in note for note in record["notes"])
 
 
@@ -180,8 +180,8 @@ def test_the_detectors_own_error_is_corrected_for_and_shown(tmp_path, evaluated_
     )  # the detector sees four in five, as it would of all
     _, record, _ = run(capsys, "evaluate", folder, "--json", "--calibration", tmp_path / "c.json")
     row = record["rows"][0]
-    assert row["exact"]["share"] == 0.8 and row["exact"]["corrected"]["share"] > 0.93
-    assert row["detector"]["exact_count"]["share"] == pytest.approx(0.8, abs=0.05)
+    assert row["exact"]["value"] == 0.8 and row["exact"]["corrected"]["value"] > 0.93
+    assert row["detector"]["exact_count"]["value"] == pytest.approx(0.8, abs=0.05)
     assert record["k_max"]["paper"]["value"] == 0 and record["k_max"]["paper"]["corrected"]["value"] == 1
     assert record["k_max"]["paper"]["detector_range"] == [0, 1]
     assert record["detector"] == {"size": "32", "arrangement": "study"}
@@ -279,7 +279,7 @@ def test_a_bare_folder_may_be_told_what_was_asked_and_its_odd_files_are_named(tm
     (tmp_path / "notes.txt").write_text("hello")
     evaluated_by([[obj((0.5, 0.5))]] * 3)
     _, record, _ = run(capsys, "evaluate", tmp_path, "--locations", "0.5,0.52", "--json")
-    assert record["images"] == 3 and record["rows"][0]["exact"]["share"] == 1
+    assert record["images"] == 3 and record["rows"][0]["exact"]["value"] == 1
     assert {path.rpartition("/")[2] for path in record["skipped"]} == {"large.png", "notes.txt"}
 
 
@@ -363,10 +363,10 @@ def test_a_blind_detector_is_calibrated_as_blind(tmp_path, monkeypatch, capsys):
     assert code == 0 and set(record["sizes"]) == {"16", "24x16"}
     for name in ("official", "study"):
         rows = record["sizes"]["16"][name]["rows"]
-        assert [rows[k]["exact_count"]["share"] for k in "012"] == [1, 0, 0]
-        assert rows["2"]["location_recall"]["share"] == 0 and rows["2"]["outcomes"] == [[0], [0], [3]]
-    assert record["sizes"]["16"]["nothing"]["pure noise"]["any_object"]["share"] == 0
-    assert record["sizes"]["16"]["nothing"]["pure noise"]["ood"]["share"] == 1
+        assert [rows[k]["exact_count"]["value"] for k in "012"] == [1, 0, 0]
+        assert rows["2"]["location_recall"]["value"] == 0 and rows["2"]["outcomes"] == [[0], [0], [3]]
+    assert record["sizes"]["16"]["nothing"]["pure noise"]["any_object"]["value"] == 0
+    assert record["sizes"]["16"]["nothing"]["pure noise"]["ood"]["value"] == 1
     assert json.loads((tmp_path / "c.json").read_text()) == record
 
 

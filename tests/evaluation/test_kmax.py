@@ -128,17 +128,17 @@ def test_asking_for_nothing_has_a_row_but_no_part_in_k_max():
     record = generalization_record([nothing, images(1, (8, 1, 0))], 1)
     row = record["rows"][0]
     assert record["k_max"]["paper"]["value"] == 1
-    assert row["objects"]["mean"] == pytest.approx(5 / 8) and row["objects"]["typical"] == [0, 2]
-    assert row["exact"]["share"] == 0.5 and row["succeeds"] == {"paper": None, "strict": None}
+    assert row["objects"]["value"] == pytest.approx(5 / 8) and row["objects"]["typical"] == [0, 2]
+    assert row["exact"]["value"] == 0.5 and row["succeeds"] == {"paper": None, "strict": None}
 
 
 def test_shares_are_counted_as_by_hand_and_the_record_is_plain_json():
     counts = Counts(3, [3, 3, 2, 0], [0, 2, 0, 1], [3, 5, 2, 1], [0, 1, 1, 1])
     row = generalization_record([counts], 3, "one")["rows"][0]
-    shares = {name: row[name]["share"] for name in ("all_found", "exact", "allowed_extras", "two_missing")}
+    shares = {name: row[name]["value"] for name in ("all_found", "exact", "allowed_extras", "two_missing")}
     assert shares == {"all_found": 0.5, "exact": 0.25, "allowed_extras": 0.5, "two_missing": 0.75}
-    assert row["found"]["mean"] == 2.0 and row["extra"]["mean"] == 0.75
-    assert row["well_formed"]["share"] == pytest.approx(8 / 11)
+    assert row["found"]["value"] == 2.0 and row["extra"]["value"] == 0.75
+    assert row["well_formed"]["value"] == pytest.approx(8 / 11)
     assert (row["exact"]["low"], row["exact"]["high"]) == wilson(1, 4)
     json.dumps(row, allow_nan=False)
 
@@ -182,7 +182,7 @@ def test_a_perfect_detector_corrects_nothing():
     counts = [images(1, (50, 1, 0), (14, 0, 1)), images(2, (64, 2, 0))]
     record = generalization_record(counts, 2, error=PERFECT)
     for row in record["rows"]:
-        assert row["exact"]["corrected"]["share"] == pytest.approx(row["exact"]["share"])
+        assert row["exact"]["corrected"]["value"] == pytest.approx(row["exact"]["value"])
     assert record["k_max"]["strict"]["corrected"]["value"] == record["k_max"]["strict"]["value"]
     assert record["k_max"]["strict"]["detector_range"] == [2, 2]
 
@@ -231,9 +231,9 @@ def test_true_shares_are_recovered_from_a_detector_that_misses_one_object_in_twe
     truth = [(8, 0)] * 2400 + [(7, 0)] * 800 + [(8, 1)] * 800
     counts = evaluated(k, truth, recall, np.random.default_rng(0))
     row = generalization_record([counts], 8, error=independent_error(recall))["rows"][0]
-    assert row["exact"]["share"] < 0.45  # as counted: 0.6 * 0.95^8 and a little more
-    assert row["exact"]["corrected"]["share"] == pytest.approx(2400 / n, abs=0.04)
-    assert row["all_found"]["corrected"]["share"] == pytest.approx(3200 / n, abs=0.04)
+    assert row["exact"]["value"] < 0.45  # as counted: 0.6 * 0.95^8 and a little more
+    assert row["exact"]["corrected"]["value"] == pytest.approx(2400 / n, abs=0.04)
+    assert row["all_found"]["corrected"]["value"] == pytest.approx(3200 / n, abs=0.04)
     corrected = row["exact"]["corrected"]
     assert corrected["low"] < 0.6 < corrected["high"]
 
@@ -277,7 +277,7 @@ def test_two_objects_beyond_a_training_on_one_may_both_be_left_out():
 def test_the_interval_of_proper_objects_lies_around_their_share():
     counts = Counts(4, [4] * 16, [0] * 16, [4] * 16, [1] + [0] * 15)
     well_formed = generalization_record([counts], 4, resamples=10)["rows"][0]["well_formed"]
-    assert well_formed["share"] == 63 / 64 and 0.9 < well_formed["low"] <= 63 / 64 <= well_formed["high"] <= 1
+    assert well_formed["value"] == 63 / 64 and 0.9 < well_formed["low"] <= 63 / 64 <= well_formed["high"] <= 1
 
 
 # --- K50 ----------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ KEYS: dict[str, str] = {
     "dials": "config",
     "exam": "evaluation",
     "false_things": "false_objects",
+    "examined": "cost",
     "findings": "detections",
     "hears": "cond_radius",
     "improper": "malformed",
@@ -60,6 +61,11 @@ KEYS: dict[str, str] = {
 KEYS_BESIDE: dict[str, dict[str, str]] = {
     "all_filled": {"clean": "exact", "within": "allowed_extras", "near": "two_missing"},
     "places": {"told": "conditioned_on"},
+    "low": {"share": "value", "mean": "value", "count": ""},
+    "share": {"things": "n", "objects": "n"},
+    "median": {"share": "share"},
+    "networks": {"mean": "mean"},
+    "scenes": {"kind": "closed_form"},
     "beside_untrained": {"places": "hooks"},
     "clears": {"places": "hooks"},
     "images": {"pictures": "samples"},
@@ -95,15 +101,38 @@ def with_coordinates(content: Json) -> Json:
     return content
 
 
-RESHAPE: dict[str, Callable[[Json], Json]] = dict.fromkeys(
-    ("detector-samples", "detector-renders", "detector-colors"), with_coordinates
-)
+def with_ends(content: Json) -> Json:
+    """Intervals have a low and a high end, not a list of two."""
+    if isinstance(content, list):
+        return [with_ends(part) for part in content]
+    if not isinstance(content, dict):
+        return content
+    content = {key: with_ends(part) for key, part in content.items()}
+    if "ci95" in content:
+        content["low"], content["high"] = content.pop("ci95")
+    return content
+
+
+RESHAPE: dict[str, Callable[[Json], Json]] = {
+    "dynamics-sweep": with_ends,
+    **dict.fromkeys(("detector-samples", "detector-renders", "detector-colors"), with_coordinates),
+}
 """Golden file -> function of its content, where more than names has changed, such as the shape of an interval."""
 
-ADDED: set[str] = {"counts", "detections", "k50", "mean_recall", "ood_score", "prompts"}
+ADDED: set[str] = {
+    "counts",
+    "detections",
+    "format",
+    "k50",
+    "kind",
+    "n",
+    "mean_recall",
+    "ood_score",
+    "prompts",
+}
 """New keys that may be there although the golden file has none like them."""
 
-GONE: set[str] = set()
+GONE: set[str] = {"format"}
 """Old keys that need not be there any more (and are not compared)."""
 
 IGNORED: set[str] = {

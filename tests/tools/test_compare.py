@@ -125,8 +125,8 @@ def test_kinds_are_reported_apart():
         Likeness("c", None, 35.0, 0.95),
     ]
     record = report(rows)
-    assert record["all"]["psnr"]["mean"] == pytest.approx(35)
-    assert record["kinds"]["jitter"]["psnr"]["mean"] == 30 and record["kinds"]["nojitter"]["psnr"]["n"] == 1
+    assert record["all"]["psnr"]["value"] == pytest.approx(35)
+    assert record["kinds"]["jitter"]["psnr"]["value"] == 30 and record["kinds"]["nojitter"]["psnr"]["n"] == 1
     assert "mask_iou" not in record["all"]
 
 

@@ -44,7 +44,7 @@ def test_what_was_not_run_is_said_so():
 
 def test_the_closed_form_denoiser_is_told_by_size():
     k_max = {rule: {"value": 1, "low": 0, "high": 1} for rule in ("paper", "strict")}
-    evaluated = {"rows": [{"k": 1, "all_found": {"count": 3, "n": 4}}], "k_max": k_max}
+    evaluated = {"rows": [{"k": 1, "all_found": {"value": 0.75, "n": 4}}], "k_max": k_max}
     records = [{"size": size, "steps": 8, "most": 9, "evaluated": evaluated} for size in (64, 32)]
     rows = ideal(Results(ideals=records))
     unprompted = {"size": 16, "steps": 8, "most": 9}  # --each 0

@@ -49,7 +49,7 @@ def test_a_file_may_hold_several_records(root):
 
 def test_a_changed_network_is_not_passed_off_as_its_preset(tmp_path):
     settings = settings_for("exp1", "small", {"denoiser": {"width": 64, "coords": False}}).plain()
-    speed = {"images_per_second": {"mean": 9.0}, "images_per_second_without_rendering": {"mean": 10.0}}
+    speed = {"images_per_second": {"value": 9.0}, "images_per_second_without_rendering": {"value": 10.0}}
     how = {"precision": "bfloat16", "compiled": True, "gpu_hours_for_total": 0.123}
     record = {"settings": settings, "weights": 5, **how, **speed, "peak_memory_bytes": None}
     (tmp_path / "bench-train-x.json").write_text(json.dumps({**record, "provenance": {"device": "gpu"}}))
@@ -115,7 +115,7 @@ def test_the_verb_rewrites_what_is_between_markers_and_nothing_else(root):
 
 
 def test_detector_rows_show_every_arrangement(tmp_path):
-    share = {"share": 0.995, "low": 0.99, "high": 0.999}
+    share = {"value": 0.995, "low": 0.99, "high": 0.999}
     sets = {"official": {"rows": {"1": {"exact_count": share}, "2": {"exact_count": share}}}, "nothing": {}}
     (tmp_path / "detector-calibration.json").write_text(json.dumps({"sizes": {"64": sets}}))
     rows = TABLES["detector-error"](Results(tmp_path))

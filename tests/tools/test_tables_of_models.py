@@ -26,7 +26,7 @@ def table(tmp_path):
 
 
 def test_a_course_of_training_is_told_with_what_was_lost(table):
-    shares = [{"share": share} for share in (0.1, 0.69, 0.02)]
+    shares = [{"value": share} for share in (0.1, 0.69, 0.02)]
     cell = {"cell": "exp1-M3", "seed": 0, "k_max": [7, 9, 7], "all_found": shares}
     lost = {"rise": 0.67, "rise_by_chance": 0.19, "p": 0.0005}
     rows = table("learning", **{f"learning_k{k}": {"k": k, "cells": [cell | lost]} for k in (4, 8)})
@@ -37,9 +37,9 @@ def test_a_course_of_training_is_told_with_what_was_lost(table):
 def test_locality_stands_beside_its_null(table):
     found = {
         "value": 0.934, "low": 0.91, "high": 0.96,
-        "null": {"mean": 0.25, "low": 0.2, "high": 0.3}, "band": {"sigma_min": 1.2, "sigma_max": 40.0},
+        "null": {"value": 0.25, "low": 0.2, "high": 0.3}, "band": {"sigma_min": 1.2, "sigma_max": 40.0},
     }  # fmt: skip
-    levels = [{"side90_each": {"mean": side}} for side in (9.0, 9.0, 7.0, 5.0, 3.0, 3.0)]
+    levels = [{"side90_each": {"value": side}} for side in (9.0, 9.0, 7.0, 5.0, 3.0, 3.0)]
     study = {"k": 4, "source": "truth", "conditional_locality": found, "levels": levels}
     record = {"model": "exp1", "size": 64, "studies": [study]}
     rows = table("locality-zoo", locality_exp1=record)
@@ -56,7 +56,7 @@ def test_features_stand_beside_untrained_networks(table):
 
 
 def test_likeness_gives_r_and_r_squared_of_every_model(table):
-    measured = {name: {"mean": 0.9, "low": 0.8, "high": 1.0} for name in ("pearson_r", "r_squared")}
+    measured = {name: {"value": 0.9, "low": 0.8, "high": 1.0} for name in ("pearson_r", "r_squared")}
     level = {"sigma": 0.5, **measured, "beyond_mean": measured}
     records = {
         f"theory_likeness_{model}": {"model": model, "likeness": [level]} for model in ("exp1", "exp2L")
@@ -69,7 +69,7 @@ def test_likeness_gives_r_and_r_squared_of_every_model(table):
 def study_row(cell, shares, **more):
     """A row of study.json whose shares at K = 1, 2, ... are pairs: all filled, all but two."""
     by_k = {
-        str(k): {"all_found": {"share": a}, "two_missing": {"share": b}} for k, (a, b) in enumerate(shares, 1)
+        str(k): {"all_found": {"value": a}, "two_missing": {"value": b}} for k, (a, b) in enumerate(shares, 1)
     }
     max_train_objects = CELLS[cell].max_train_objects
     found = {"value": 1, "low": 0, "high": 2}

@@ -78,7 +78,7 @@ def measure_training(
         torch.cuda.reset_peak_memory_stats(device)
     excluded = rates(lambda: trainer.step(fixed), steps, rounds, batch, device)
     included = rates(lambda: trainer.step(next(batches)), steps, rounds, batch, device)
-    seconds_per_total = settings.training.total / included["mean"]
+    seconds_per_total = settings.training.total / included["value"]
     return {
         "settings": settings.plain(),
         "weights": sum(p.numel() for p in trainer.denoiser.parameters()),
@@ -86,7 +86,7 @@ def measure_training(
         "strategy": trainer.strategy,
         "images_per_second": included,
         "images_per_second_without_rendering": excluded,
-        "utilization": utilization(trainer, excluded["mean"]),
+        "utilization": utilization(trainer, excluded["value"]),
         "peak_memory_bytes": taken_memory(device),
         "startup_seconds": round(startup, 2),
         "gpu_hours_for_total": round(seconds_per_total / 3600, 3),
@@ -160,8 +160,7 @@ def rates(
 
 def interval(values: list[float]) -> dict[str, Any]:
     """Mean and 95% interval (Student's t)."""
-    found = student(values)
-    return {"mean": found.value, "interval": None if found.low is None else [found.low, found.high]}
+    return student(values).to_dict()
 
 
 def utilization(trainer: Trainer, images_per_second: float) -> dict[str, Any]:
@@ -203,10 +202,8 @@ def training_table(record: dict[str, Any]) -> Table:
 
 
 def spread(rate: dict[str, Any]) -> str:
-    low_high = rate["interval"]
-    return f"{rate['mean']:,.1f}" + (
-        "" if low_high is None else f" ({low_high[0]:,.1f} to {low_high[1]:,.1f})"
-    )
+    ends = "" if rate["low"] is None else f" ({rate['low']:,.1f} to {rate['high']:,.1f})"
+    return f"{rate['value']:,.1f}{ends}"
 
 
 # -- one denoise call --------------------------------------------------------------------------------------
@@ -247,9 +244,9 @@ def measure_denoising(
     """The record that `bench.py denoise --json` prints; ratios are to the global network."""
     found = {kind: time_one(settings, device, batch, repeats) for kind, settings in rows.items()}
     settings = rows["edm2"]
-    base = found["edm2"]["seconds"]["mean"]
+    base = found["edm2"]["seconds"]["value"]
     for entry in found.values():
-        entry["ratio"] = entry["seconds"]["mean"] / base
+        entry["ratio"] = entry["seconds"]["value"] / base
     return {
         "preset": settings.preset,
         "size": settings.data.size,
@@ -292,6 +289,6 @@ def timed(work: Callable[[], Tensor], repeats: int, device: torch.device) -> lis
 def denoise_table(record: dict[str, Any]) -> Table:
     table = Table("network", "weights", "ms per call", "against global", title="one denoise call")
     for kind, entry in record["networks"].items():
-        row = (f"{entry['weights']:,}", f"{1e3 * entry['seconds']['mean']:.2f}", f"{entry['ratio']:.2f} x")
+        row = (f"{entry['weights']:,}", f"{1e3 * entry['seconds']['value']:.2f}", f"{entry['ratio']:.2f} x")
         table.add_row(kind, *row)
     return table

@@ -24,7 +24,7 @@ def words(found: Mapping[str, Any] | None) -> Sequence[str]:
     null, band = found["null"], found["band"]
     return (
         f"{found['value']:.2f} [{found['low']:.2f}, {found['high']:.2f}]",
-        f"{null['mean']:.2f} [{null['low']:.2f}, {null['high']:.2f}]",
+        f"{null['value']:.2f} [{null['low']:.2f}, {null['high']:.2f}]",
         f"{band['sigma_min']:.2g} to {band['sigma_max']:.2g}",
     )
 
@@ -42,7 +42,7 @@ def by_noise(results: Any) -> Rows:
         )
     for record in results.several("locality-*"):
         for study in record["studies"]:
-            low, high = thirds([level["side90_each"]["mean"] for level in study["levels"]])
+            low, high = thirds([level["side90_each"]["value"] for level in study["levels"]])
             name = f"{record['model']}, {record['size']}x{record['size']}, {study['source']}"
             rows.append((name, *sides(low, high), f"{high / low:.1f}"))
     return or_not_run(rows)

@@ -57,7 +57,7 @@ def cell_row(cell: StudyEntry, row: Record | None) -> Sequence[str]:
     if row is None:
         return (cell.name, cell.paper.text, *[NOT_RUN] * 2, "", "", "", "")
     open_range = row["k_max"]["paper"].get("detector_range")
-    well_formed, seconds = row["well_formed"]["share"], row["training_seconds"]
+    well_formed, seconds = row["well_formed"]["value"], row["training_seconds"]
     return (
         cell.name,
         cell.paper.text,
@@ -165,7 +165,7 @@ def found_words(row: Mapping[str, Any]) -> list[str]:
 
 def percent_or_not_run(share: Mapping[str, Any] | None) -> str:
     """`80%`; a K that was not prompted has no share."""
-    return f"{share['share']:.0%}" if share else NOT_RUN
+    return f"{share['value']:.0%}" if share else NOT_RUN
 
 
 def pairs_within(locations: Sequence[Location], radius: int, cells: int = 16) -> int:
@@ -254,7 +254,7 @@ def learning(results: Any) -> Rows:
 
 
 def learning_row(cell: Mapping[str, Any], k: int) -> Sequence[str]:
-    shares = " ".join(f"{share['share']:.0%}" for share in cell["all_found"])
+    shares = " ".join(f"{share['value']:.0%}" for share in cell["all_found"])
     numbers = (f"{cell[name]:.2f}" for name in ("rise", "rise_by_chance"))
     course = " ".join(map(str, cell["k_max"]))
     p = "< 0.001" if cell["p"] < 0.001 else f"{cell['p']:.3f}"
@@ -274,10 +274,10 @@ def speed_rows(record: Record) -> Rows:
     rows: Rows = []
     for name, one in record["models"].items():
         spans = one["seconds_per_image"]
-        first = next(iter(spans.values()))["mean"]
+        first = next(iter(spans.values()))["value"]
         for precision, span in spans.items():
-            ratio = f"{span['mean'] / first:.2f} x"
-            rows.append((name, f"{one['weights']:,}", precision, f"{span['mean']:.2f}", ratio))
+            ratio = f"{span['value'] / first:.2f} x"
+            rows.append((name, f"{one['weights']:,}", precision, f"{span['value']:.2f}", ratio))
     return rows
 
 

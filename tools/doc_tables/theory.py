@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tessera.rows import NOT_RUN, Rows
+from tessera.stats import counted
 
 Record = dict[str, Any]
 
@@ -50,7 +51,7 @@ def ideal(results: Any) -> Rows:
 
 def ideal_row(record: Mapping[str, Any], ks: Sequence[int]) -> Sequence[str]:
     rows = {row["k"]: row["all_found"] for row in record["evaluated"]["rows"]}
-    shares = [f"{rows[k]['count']}/{rows[k]['n']}" if k in rows else NOT_RUN for k in ks]
+    shares = [f"{counted(rows[k])}/{rows[k]['n']}" if k in rows else NOT_RUN for k in ks]
     k_max = record["evaluated"]["k_max"]
     bounds = [f"{one['value']} ({one['low']} to {one['high']})" for one in (k_max["paper"], k_max["strict"])]
     return str(record["size"]), str(record["steps"]), str(record["most"]), *shares, *bounds
@@ -74,7 +75,7 @@ LIKENESS = {"whole": "r, R^2", "beyond_mean": "beyond the mean"}
 def likeness_words(found: Mapping[str, Any], part: str) -> str:
     measured = found if part == "whole" else found[part]
     return ", ".join(
-        f"{measured[name]['mean']:.2f} [{measured[name]['low']:.2f}, {measured[name]['high']:.2f}]"
+        f"{measured[name]['value']:.2f} [{measured[name]['low']:.2f}, {measured[name]['high']:.2f}]"
         for name in ("pearson_r", "r_squared")
     )
 

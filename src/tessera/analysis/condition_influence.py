@@ -190,7 +190,7 @@ def mean_defined(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
 
 def summary(values: np.ndarray) -> dict[str, float]:
     low, high = quantile_range(values)
-    return {"mean": float(values.mean()), "low": low, "high": high}
+    return {"value": float(values.mean()), "low": low, "high": high}
 
 
 def band_record(sigmas: Sequence[float], band: slice, share: float) -> dict[str, Any]:

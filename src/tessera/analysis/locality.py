@@ -366,8 +366,7 @@ def scene_of_each(found: Sequence[LocalityResult]) -> list[int]:
 
 def mean_over(values: np.ndarray, draws: np.ndarray) -> dict[str, float | None]:
     """The mean of values (B,), with the interval of its redrawings (R, B)."""
-    found = mean_of_draws(values, draws)
-    return {"mean": found.value, "low": found.low, "high": found.high}
+    return mean_of_draws(values, draws).to_dict()
 
 
 def level_records(found: Sequence[LocalityResult], seed: int) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ from tessera.models.precondition import like_image
 from tessera.rng import generator
 from tessera.sampling.schedule import seeded_noise
 from tessera.sampling.trajectory import Trajectory
-from tessera.stats import mean_record
+from tessera.stats import mean_interval
 
 Fill = Literal["noise", "other"]
 Exchanged = Literal["pixels", "conditions", "both"]
@@ -56,10 +56,9 @@ class Residuals:
 
     def at_level(self, squares: np.ndarray, level: int, rng: np.random.Generator) -> dict[str, Any]:
         ceiling = float(self.ceiling[:, level].mean())
-        mean = mean_record(squares, rng)
-        rooted = {key: float(np.sqrt(value or 0)) for key, value in mean.items()}
-        relative = rooted["mean"] / math.sqrt(ceiling) if ceiling > 0 else None
-        return {"rms": rooted["mean"], "low": rooted["low"], "high": rooted["high"], "relative": relative}
+        rms, low, high = (math.sqrt(value or 0) for value in mean_interval(squares, rng)[:3])
+        relative = rms / math.sqrt(ceiling) if ceiling > 0 else None
+        return {"rms": rms, "low": low, "high": high, "relative": relative}
 
 
 @torch.no_grad()

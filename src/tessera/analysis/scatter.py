@@ -9,6 +9,7 @@ import numpy as np
 
 from tessera.errors import UserError
 from tessera.files import read_json
+from tessera.records import current_words
 from tessera.rng import generator
 from tessera.stats import Array, correlate, pearson, spearman
 
@@ -73,7 +74,7 @@ def point_from(result: dict[str, Any], evaluated: dict[str, Any], rule: str = "p
 
 def read_points(path: Path) -> list[Point]:
     """Points of a JSON file: a list, or an object with the list under `points`, or under `rows` as `scatter` has it."""
-    content = read_json(path)
+    content = current_words(read_json(path))
     rows = content
     if isinstance(content, dict):  # a record of `scatter` counts its points and lists them as rows
         rows = content.get("rows" if isinstance(content.get("points"), int) else "points")

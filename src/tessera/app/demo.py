@@ -33,7 +33,7 @@ from tessera.sampling.prompts import Prompt, study_prompts
 from tessera.sampling.sample_folder import sample_prompts, save_samples
 from tessera.scenes.sampling import Scenes
 from tessera.scenes.vocabulary import COLORS, LOCATIONS
-from tessera.stats import share_record
+from tessera.stats import share_interval
 from tessera.training.run_folder import RunFolder, RunOutcome, train_run
 from tessera.training.trainer import Trainer
 
@@ -217,7 +217,7 @@ def row_for(k: int, scores: Sequence[ImageScore]) -> dict[str, Any]:
     return {
         "k": k,
         "images": count,
-        "as_prompted": share_record(sum(score.ok for score in scores), count),
+        "as_prompted": share_interval(sum(score.ok for score in scores), count).to_dict(),
         "found": sum(score.num_found for score in scores) / count,
         "extra": sum(score.extra for score in scores) / count,
         "objects": sum(score.objects for score in scores) / count,
@@ -260,7 +260,7 @@ def summary_table(summary: dict[str, Any]) -> Table:
                 name,
                 str(row["k"]),
                 str(row["images"]),
-                f"{share['share']:.0%}",
+                f"{share['value']:.0%}",
                 f"{share['low']:.0%} to {share['high']:.0%}",
                 f"{row['found']:.2f}",
                 f"{row['extra']:.2f}",

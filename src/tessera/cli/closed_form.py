@@ -23,6 +23,7 @@ from tessera.models.loading import open_model, set_precision
 from tessera.models.model_folder import Model
 from tessera.plots.image_grid import sample_grid
 from tessera.provenance import provenance
+from tessera.records import ClosedFormRecord, new_record
 from tessera.render.image_io import save_png, to_float, to_uint8
 from tessera.sampling.prompts import Prompt, parse_ks, study_prompts
 from tessera.sampling.sample import sample
@@ -109,7 +110,7 @@ class TheoryIdeal:
                     ideal, model, test.images, test.cond, seed=self.seed, floor=floor
                 )
         record["provenance"] = provenance(device)
-        publish(record, self.json, None, *tables(record))
+        publish(new_record(ClosedFormRecord, record), self.json, None, *tables(record))
 
     def check(self) -> None:
         """Everything wrong with the numbers is told before any work is done."""
@@ -189,7 +190,6 @@ class TheoryIdeal:
     def settings(self) -> dict[str, Any]:
         """What the numbers depend on."""
         names = (
-            "kind",
             "scenes",
             "objects",
             "radius",
@@ -200,7 +200,8 @@ class TheoryIdeal:
             "steps",
             "sigma_min",
         )
-        return {"model": self.model, **{name: getattr(self, name) for name in names}, "seed": self.seed}
+        settings = {name: getattr(self, name) for name in names}
+        return {"model": self.model, "closed_form": self.kind, **settings, "seed": self.seed}
 
 
 def counted(detector: Detector, images: Tensor, prompts: list[Prompt]) -> list[Counts]:
@@ -224,7 +225,11 @@ def tables(record: dict[str, Any]) -> Iterator[Table | str]:
             share = row["all_found"]
             interval = f"{share['low']:.2f} to {share['high']:.2f}"
             rows.add_row(
-                str(row["k"]), str(row["n"]), f"{share['share']:.2f}", interval, f"{row['extra']['mean']:.2f}"
+                str(row["k"]),
+                str(row["n"]),
+                f"{share['value']:.2f}",
+                interval,
+                f"{row['extra']['value']:.2f}",
             )
         yield rows
         limits = {rule: found["value"] for rule, found in record["evaluated"]["k_max"].items()}
@@ -233,7 +238,7 @@ def tables(record: dict[str, Any]) -> Iterator[Table | str]:
         rows = Table("sigma", "Pearson r", "R^2", "Pearson r, beyond the mean", "R^2, beyond the mean")
         for row in record["likeness"]:
             both = [
-                part[name]["mean"]
+                part[name]["value"]
                 for part in (row, row["beyond_mean"])
                 for name in ("pearson_r", "r_squared")
             ]

@@ -16,6 +16,7 @@ from tessera import console
 from tessera.errors import UserError
 from tessera.files import atomic, make_folder, write_json
 from tessera.provenance import provenance
+from tessera.records import DynamicsRecord, SweepRecord, new_record
 from tessera.studies.swingby import analysis, deep, one_layer, symmetric
 from tessera.studies.swingby import integrate as march
 from tessera.studies.swingby import sweep as sweeps
@@ -89,7 +90,7 @@ class DynamicsRun:
         record = {**self.describe(task, seen), "cautions": cautions}
         if self.out:
             self.save(task, seen, record)
-        console.publish(record, self.json, None, run_table(record))
+        console.publish(new_record(DynamicsRecord, record), self.json, None, run_table(record))
 
     def check(self) -> None:
         analysis.check_threshold(self.threshold)
@@ -295,7 +296,7 @@ class DynamicsSweep:
         record = {"phase": self.phase, "depth": self.by_depth, "width": self.by_width}[self.study]()
         record |= {"seconds": round(time.perf_counter() - began, 2), "provenance": provenance()}
         file = self.out and self.out / f"{self.study}.json"
-        console.publish(record, self.json, file, sweep_table(record))
+        console.publish(new_record(SweepRecord, record), self.json, file, sweep_table(record))
         if self.out:
             console.say(f"Wrote {self.out}")
 
@@ -496,14 +497,14 @@ def sweep_table(record: dict[str, Any]) -> Table:
         swing = record["swing_by"]
         table = Table("what", "value", title=f"{record['x']['name']} by {record['y']['name']}")
         table.add_row("runs", str(record["runs"]))
-        table.add_row("swing by", f"{swing['share']:.3f} [{swing['ci95'][0]:.3f}, {swing['ci95'][1]:.3f}]")
+        table.add_row("swing by", f"{swing['value']:.3f} [{swing['low']:.3f}, {swing['high']:.3f}]")
         table.add_row("largest mean height", f"{np.max(record['height']['mean']):.3f}")
         table.add_row("seconds", str(record["seconds"]))
         return table
-    columns = [name for name in record["rows"][0] if name not in ("share", "ci95", "n")]
+    columns = [name for name in record["rows"][0] if name not in ("value", "low", "high", "n")]
     table = Table(*columns, "share", "95% interval", "seeds", title=record["counted"])
     for row in record["rows"]:
-        low, high = row["ci95"]
+        low, high = row["low"], row["high"]
         cells = [str(row[name]) for name in columns]
-        table.add_row(*cells, f"{row['share']:.3f}", f"[{low:.3f}, {high:.3f}]", str(row["n"]))
+        table.add_row(*cells, f"{row['value']:.3f}", f"[{low:.3f}, {high:.3f}]", str(row["n"]))
     return table

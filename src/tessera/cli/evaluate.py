@@ -41,6 +41,7 @@ from tessera.evaluation.tables import conclusions, generalization_table, notes, 
 from tessera.evaluation.truth import ClevrTruth
 from tessera.files import atomic, make_folder, rounded, write_json
 from tessera.provenance import provenance
+from tessera.records import CalibrationRecord, EvaluationRecord, new_record
 from tessera.render.image_io import parse_size, save_png, to_float, width_height
 from tessera.sampling.prompts import Prompt, parse_colors, parse_ks, parse_locations
 from tessera.stats import RESAMPLES
@@ -123,7 +124,7 @@ class Evaluate:
             seed=self.seed,
             resamples=self.resamples,
         )
-        return {
+        content = {
             "folder": str(self.path),
             "about": images.about,
             "images": len(scored.scores),
@@ -133,6 +134,7 @@ class Evaluate:
             "notes": notes(summary, scored.width),
             "provenance": provenance(device),
         }
+        return new_record(EvaluationRecord, content)
 
     def write(self, record: dict[str, Any], scored: ScoredFolder) -> None:
         if self.out:
@@ -281,7 +283,9 @@ class Calibrate:
         if not record["sizes"] and not record["clevr"]:
             raise UserError("There is nothing to calibrate on: give --per-k or --clevr.")
         record |= {"seconds": time.perf_counter() - began, "provenance": provenance(device)}
-        console.publish(rounded(record), self.json, self.out, *calibration_tables(record))
+        console.publish(
+            new_record(CalibrationRecord, rounded(record)), self.json, self.out, *calibration_tables(record)
+        )
 
     def rendered(self, detector: ObjectDetector, device) -> dict[str, Any]:
         ks, sizes = parse_ks(self.k), [parse_size(words) for words in self.size]
@@ -330,16 +334,16 @@ def error_table(title: str, found: dict[str, Any]) -> Table:
         *heads, title=f"{title}: shares in %, 99% of center errors within so many cells", **NARROWEST
     )
     for name, row in [*found["rows"].items(), *found["pooled"].items()]:
-        shares = [row[key]["share"] for key in ("location_recall", "location_precision")]
+        shares = [row[key]["value"] for key in ("location_recall", "location_precision")]
         counted, q99 = row["exact_count"], row["center_error_cells"]["q99"]
         table.add_row(
             name,
             str(row["images"]),
-            f"{percent(counted['share'])} ({percent(counted['low'])}-{percent(counted['high'])})",
-            f"{row['count_bias']['mean']:+.3f}",
+            f"{percent(counted['value'])} ({percent(counted['low'])}-{percent(counted['high'])})",
+            f"{row['count_bias']['value']:+.3f}",
             *map(percent, shares),
             "" if q99 is None else f"{q99:.2f}",
-            *(percent(row[name]["share"]) for name in looks),
+            *(percent(row[name]["value"]) for name in looks),
         )
     return table
 
@@ -349,5 +353,5 @@ def nothing_table(size: str, kinds: dict[str, Any]) -> Table:
     table = Table(*heads, title=f"images without objects, {size} pixels: per image, and in %", **NARROWEST)
     for name, row in kinds.items():
         shares = [shown_share(row[key]) for key in ("any_object", "ood", "objects_without_warning")]
-        table.add_row(name, str(row["images"]), f"{row['false_objects']['mean']:.4f}", *shares)
+        table.add_row(name, str(row["images"]), f"{row['false_objects']['value']:.4f}", *shares)
     return table

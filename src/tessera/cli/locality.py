@@ -35,6 +35,7 @@ from tessera.models.loading import open_model, set_precision
 from tessera.models.model_folder import Model
 from tessera.plots.figures import save_figure
 from tessera.provenance import provenance
+from tessera.records import LocalityRecord, ScatterRecord, new_record
 from tessera.sampling.prompts import parse_ks, parse_locations
 
 SOURCES: tuple[Source, ...] = ("generated", "truth")
@@ -103,7 +104,12 @@ class Locality:
             for plan in plans:
                 studies.append(self.study(model, plan, out, device, advance))
         record = {**self.head(model), **studies[0], "studies": studies, "provenance": provenance(device)}
-        publish(rounded(record), self.json, out / "locality.json" if out else None, study_table(studies))
+        publish(
+            new_record(LocalityRecord, rounded(record)),
+            self.json,
+            out / "locality.json" if out else None,
+            study_table(studies),
+        )
         if out:
             say(f"Figures and locality.json are in {out}.")
 
@@ -233,7 +239,7 @@ def locality_words(found: dict[str, Any] | None) -> tuple[str, str, str]:
     null, band = found["null"], found["band"]
     return (
         f"{found['value']:.3f} ({found['low']:.3f} to {found['high']:.3f})",
-        f"{null['mean']:.3f} ({null['low']:.3f} to {null['high']:.3f})",
+        f"{null['value']:.3f} ({null['low']:.3f} to {null['high']:.3f})",
         f"{band['sigma_min']:.3g} to {band['sigma_max']:.3g}",
     )
 
@@ -265,7 +271,12 @@ class LocalityScatter:
         if out:
             save_figure(figure_scatter(points, record), out / "scatter.png")
             say(f"scatter.png and scatter.json are in {out}.")
-        publish(record, self.json, out and out / "scatter.json", *coefficient_lines(record))
+        publish(
+            new_record(ScatterRecord, record),
+            self.json,
+            out and out / "scatter.json",
+            *coefficient_lines(record),
+        )
 
 
 def gathered(files: tuple[Path, ...], rule: str) -> list[Point]:

@@ -1,7 +1,7 @@
 """The verbs `reproduce` and `reproduce status`."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -154,7 +154,7 @@ class Reproduce:
         return [row for row in rows_of(read_records(paths), self.preset) if row["cell"] in asked]
 
 
-def announce(job: StudyRun, record: dict[str, Any]) -> None:
+def announce(job: StudyRun, record: Mapping[str, Any]) -> None:
     say(outcome_words(job, record))
 
 
@@ -242,14 +242,14 @@ class Status:
         publish(record, self.json, None, status_table(rows), words)
 
 
-def progress_of(row: dict[str, Any], paths: StudyPaths) -> int | None:
+def progress_of(row: Mapping[str, Any], paths: StudyPaths) -> int | None:
     """Images seen so far by a cell without a record."""
     if row["run"]:
         return None
     return images_seen(paths.runs / job_name(row["cell"], row["preset"], 0)) or None
 
 
-def status_table(rows: Sequence[dict[str, Any]]) -> Table:
+def status_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     whole = [Column(head, no_wrap=True) for head in ("ours,\npaper rule", "ours,\nstrict rule")]
     at_zero = ("K = 0,\npaper", "K = 0,\nours")
     table = Table(Column("cell", no_wrap=True), "paper", *whole, *at_zero, "images", **NARROW)
@@ -258,7 +258,7 @@ def status_table(rows: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def status_cells(row: dict[str, Any]) -> list[str]:
+def status_cells(row: Mapping[str, Any]) -> list[str]:
     paper = row["paper"]
     known, at_zero = [row["cell"], paper["text"]], paper["at_zero"] or ""
     if not row["run"]:

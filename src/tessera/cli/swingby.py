@@ -13,6 +13,7 @@ from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.files import make_folder, save_plot
 from tessera.provenance import provenance
+from tessera.records import SwingbyRecord, new_record
 from tessera.studies.swingby.figures import swingby_figure
 from tessera.studies.swingby.swingby import SwingbyConfig, finished, jobs, summarize, train_all
 from tessera.studies.swingby.tables import swingby_rows
@@ -67,7 +68,9 @@ class ReproduceSwingby:
         figure = self.out.with_suffix(".png")
         make_folder(self.out.parent)
         save_plot(swingby_figure(rows), figure)
-        console.publish(record, self.json, self.out, console.table_of(swingby_rows(rows)))
+        console.publish(
+            new_record(SwingbyRecord, record), self.json, self.out, console.table_of(swingby_rows(rows))
+        )
         console.say(f"{figure} is drawn.")
 
     def plan(self) -> SwingbyConfig:

@@ -8,6 +8,7 @@ from rich.table import Table
 from tessera.console import progress, publish
 from tessera.errors import UserError
 from tessera.provenance import provenance
+from tessera.records import TheoryRecord, new_record
 from tessera.studies.theory.check import CheckResult, Trial
 from tessera.studies.theory.checks import CHECKS, run_checks
 
@@ -42,7 +43,13 @@ class TheoryCheck:
             "conditions": self.conditions,
             "provenance": provenance(torch.device("cpu")),
         }
-        publish(record, self.json, None, table(found), *(f"Not as expected: {name}." for name in surprises))
+        publish(
+            new_record(TheoryRecord, record),
+            self.json,
+            None,
+            table(found),
+            *(f"Not as expected: {name}." for name in surprises),
+        )
         return 1 if surprises else 0
 
 

@@ -18,6 +18,7 @@ from tessera.evaluation.empty_images import KINDS, nothing_to_find
 from tessera.evaluation.matching import CELL, ImageScore, Location, match, match_colors
 from tessera.evaluation.truth import ClevrTruth, truths
 from tessera.files import read_json
+from tessera.records import current_words
 from tessera.render.image_io import load_png, resize, to_float
 from tessera.render.render import render
 from tessera.rng import generator
@@ -27,7 +28,7 @@ from tessera.scenes.placement import LocationWarning, scenes_at
 from tessera.scenes.sampling import Scenes, Spacing, keep
 from tessera.scenes.visibility import all_visible
 from tessera.scenes.vocabulary import LOCATIONS
-from tessera.stats import mean_record, share_record
+from tessera.stats import mean_interval, share_interval
 
 Arrangement = Literal["official", "relaxed", "study"]
 HELD_OUT = 10**6  # a stream of scenes that no training uses
@@ -129,17 +130,17 @@ def summary(tallies: Sequence[Tally], seed: int = 0) -> dict[str, Any]:
     return {
         "images": len(tallies),
         "objects": int(objects.sum()),
-        "exact_count": share_record(int((seen == objects).sum()), len(tallies)),
-        "count_bias": mean_record(seen - objects, rng),
-        "count_error": mean_record(np.abs(seen - objects), rng),
-        "all_found": share_record(int((missed == 0).sum()), len(tallies)),
-        "clean": share_record(int(((missed == 0) & (false == 0)).sum()), len(tallies)),
-        "location_recall": share_record(found, int(objects.sum())),
-        "location_precision": share_record(found, int(seen.sum())),
-        "false_objects": mean_record(false, rng),
+        "exact_count": share_interval(int((seen == objects).sum()), len(tallies)).to_dict(),
+        "count_bias": mean_interval(seen - objects, rng).to_dict(),
+        "count_error": mean_interval(np.abs(seen - objects), rng).to_dict(),
+        "all_found": share_interval(int((missed == 0).sum()), len(tallies)).to_dict(),
+        "clean": share_interval(int(((missed == 0) & (false == 0)).sum()), len(tallies)).to_dict(),
+        "location_recall": share_interval(found, int(objects.sum())).to_dict(),
+        "location_precision": share_interval(found, int(seen.sum())).to_dict(),
+        "false_objects": mean_interval(false, rng).to_dict(),
         "center_error_cells": error_quantiles([error for t in tallies for error in t.errors]),
-        **{name: share_record(int(right[i]), found) for i, name in enumerate(ATTRIBUTES)},
-        "ood": share_record(sum(t.ood for t in tallies), len(tallies)),
+        **{name: share_interval(int(right[i]), found).to_dict() for i, name in enumerate(ATTRIBUTES)},
+        "ood": share_interval(sum(t.ood for t in tallies), len(tallies)).to_dict(),
         "outcomes": outcome_table(missed, false),
         "color_outcomes": outcome_table(*np.array([(t.color_missed, t.color_false) for t in tallies]).T),
         "false_fills": [sum(t.filled for t in tallies), sum(t.empty for t in tallies)],
@@ -148,9 +149,9 @@ def summary(tallies: Sequence[Tally], seed: int = 0) -> dict[str, Any]:
 
 def error_quantiles(errors: Sequence[float]) -> dict[str, Any]:
     if not errors:
-        return {"median": None, "q95": None, "q99": None, "within_half": share_record(0, 0)}
+        return {"median": None, "q95": None, "q99": None, "within_half": share_interval(0, 0).to_dict()}
     median, q95, q99 = (float(q) for q in np.quantile(errors, [0.5, 0.95, 0.99]))
-    close = share_record(sum(error <= 0.5 for error in errors), len(errors))
+    close = share_interval(sum(error <= 0.5 for error in errors), len(errors)).to_dict()
     return {"median": median, "q95": q95, "q99": q99, "within_half": close}
 
 
@@ -217,10 +218,10 @@ def nothing_record(objects: np.ndarray, ood: np.ndarray) -> dict[str, Any]:
     n = len(objects)
     return {
         "images": n,
-        "false_objects": mean_record(objects, generator(0)),
-        "any_object": share_record(int((objects > 0).sum()), n),
-        "ood": share_record(int(ood.sum()), n),
-        "objects_without_warning": share_record(int(((objects > 0) & ~ood).sum()), n),
+        "false_objects": mean_interval(objects, generator(0)).to_dict(),
+        "any_object": share_interval(int((objects > 0).sum()), n).to_dict(),
+        "ood": share_interval(int(ood.sum()), n).to_dict(),
+        "objects_without_warning": share_interval(int(((objects > 0) & ~ood).sum()), n).to_dict(),
     }
 
 
@@ -325,7 +326,7 @@ def load_calibration(path: Path | None = None) -> dict[str, Any] | None:
     """The calibration shipped with the detector, or another; None where there is none yet."""
     if path is None and not SHIPPED.is_file():
         return None
-    record = read_json(path or SHIPPED)
+    record = current_words(read_json(path or SHIPPED))
     if not isinstance(record, dict) or not isinstance(record.get("sizes"), dict) or not record["sizes"]:
         raise UserError(f"{path or SHIPPED} is not what `tessera detector calibrate --out` writes.")
     return record

@@ -15,6 +15,7 @@ from tessera.errors import UserError
 from tessera.evaluation.matching import checked_location, wanted_colors
 from tessera.evaluation.truth import ClevrTruth
 from tessera.files import read_json, resolve_inside
+from tessera.records import current_words, file_names, old_file
 from tessera.render.image_io import load_png, open_image, to_float
 from tessera.sampling.prompts import Prompt
 from tessera.scenes.vocabulary import LOCATIONS
@@ -86,14 +87,14 @@ def images_in(path: Path, prompt: Sequence[Any] | None = None, prompts: Path | N
     elif prompt is not None:
         wanted = checked_prompt(prompt)
         found = ImageSet(folder, [Prompt(wanted, file=file) for file in image_files(folder)])
-    elif (folder / SAMPLES).is_file():
+    elif old_file(folder, SAMPLES).is_file():
         found = from_sampling(folder)
     elif (folder / "scenes.json").is_file():
         found = from_scenes(folder)
     else:
         found = from_names(folder)
     if found.settings is None and (path / "config.json").is_file():
-        found = replace(found, settings=read_json(path / "config.json"))
+        found = replace(found, settings=current_words(read_json(path / "config.json")))
     return found
 
 
@@ -128,9 +129,9 @@ def from_prompt_file(folder: Path, file: Path) -> ImageSet:
 
 def samples_of(path: Path) -> Path:
     """The folder itself, or the folder of samples in a run."""
-    if (path / "samples.json").is_file() or not (path / "samples").is_dir():
+    if old_file(path, SAMPLES).is_file() or not (path / "samples").is_dir():
         return path
-    inside = sorted({file.parent for file in (path / "samples").rglob("samples.json")})
+    inside = sorted({file.parent for name in file_names(SAMPLES) for file in (path / "samples").rglob(name)})
     if len(inside) > 1:
         names = ", ".join(str(folder) for folder in inside)
         raise UserError(f"{path} has several folders of samples; name one of {names}.")
@@ -144,8 +145,8 @@ def samples_of(path: Path) -> Path:
 
 def from_sampling(folder: Path) -> ImageSet:
     """What `tessera sample` wrote."""
-    file = folder / "samples.json"
-    record = read_json(file)
+    file = old_file(folder, SAMPLES)
+    record = current_words(read_json(file))
     try:
         prompts = [
             Prompt(
@@ -210,7 +211,7 @@ def image_files(folder: Path) -> list[Path]:
 def prompt_of(file: Path) -> Prompt | None:
     """The prompt of an image by the samples.json beside it, or one folder up."""
     for folder in (file.parent, file.parent.parent):
-        if (folder / SAMPLES).is_file():
+        if old_file(folder, SAMPLES).is_file():
             prompts = from_sampling(folder).prompts
             return next((one for one in prompts if one.file and one.file.resolve() == file.resolve()), None)
     return None

@@ -20,12 +20,12 @@ from tessera.stats import (
     RESAMPLES,
     Interval,
     binomial_curves,
-    mean_record,
+    mean_interval,
     quantile_range,
     ratio_of_sums,
     resample_rows,
     resampled_means,
-    share_record,
+    share_interval,
     whole_range,
     wilson,
 )
@@ -357,9 +357,9 @@ def row_record(
             name: share_with_correction(name, share, counts, training, corrected)
             for name, share in named(shares)
         },
-        "found": mean_record(counts.filled, rng),
-        "extra": {**mean_record(counts.extra, rng), **spread(counts.extra)},
-        "objects": {**mean_record(counts.objects, rng), **spread(counts.objects)},
+        "found": mean_interval(counts.filled, rng).to_dict(),
+        "extra": {**mean_interval(counts.extra, rng).to_dict(), **spread(counts.extra)},
+        "objects": {**mean_interval(counts.objects, rng).to_dict(), **spread(counts.objects)},
         "well_formed": well_formed_record(counts, rng),
         "succeeds": succeeds,
     }
@@ -372,7 +372,7 @@ def named(shares: Shares) -> Iterable[tuple[str, Any]]:
 def share_with_correction(
     name: str, share: float, counts: Counts, training: TrainingRange, corrected: Corrected | None
 ) -> dict[str, Any]:
-    record = share_record(round(share * counts.n), counts.n)
+    record = share_interval(round(share * counts.n), counts.n).to_dict()
     if corrected:
         best, both = (
             getattr(shares_of(tables[counts.k], training), name)
@@ -380,7 +380,7 @@ def share_with_correction(
         )
         low, high = quantile_range(both)
         record["corrected"] = {
-            "share": float(best),
+            "value": float(best),
             "low": min(low, float(best)),
             "high": max(high, float(best)),
         }
@@ -395,5 +395,4 @@ def spread(values: np.ndarray) -> dict[str, Any]:
 
 def well_formed_record(counts: Counts, rng: np.random.Generator) -> dict[str, Any]:
     """Image quality: the share of objects that are proper ones; the bootstrap draws whole images."""
-    found = ratio_of_sums(counts.malformed, counts.objects, rng).complement()
-    return {"share": found.value, "low": found.low, "high": found.high, "objects": found.n}
+    return ratio_of_sums(counts.malformed, counts.objects, rng).complement().to_dict()

@@ -28,7 +28,7 @@ from tessera.sampling.prompts import Prompt, study_prompts
 from tessera.sampling.sample import home
 from tessera.sampling.sample_folder import sample_prompts
 from tessera.scenes.vocabulary import LOCATIONS
-from tessera.stats import RESAMPLES, share_record
+from tessera.stats import RESAMPLES, share_interval
 
 # In one batch: 1024 images of 64 x 64 on CUDA.
 PIXELS_AT_ONCE = {"cuda": 1 << 22, "mps": 1 << 19, "cpu": 1 << 18}
@@ -185,7 +185,7 @@ def summarize(
     record = generalization_record(list(counts.values()), *training, error, seed, resamples)
     for row in record["rows"]:
         numbers = groups[row["k"]]
-        row["ood"] = share_record(sum(scores[n].ood_score > 1 for n in numbers), len(numbers))
+        row["ood"] = share_interval(sum(scores[n].ood_score > 1 for n in numbers), len(numbers)).to_dict()
         row["counts"] = counts[row["k"]].table().tolist()  # images by (filled, extra)
         row["detector"] = evaluation_row(trust, row["k"])
         row.update(_by_location([prompts[n] for n in numbers], [scores[n] for n in numbers]))
@@ -210,8 +210,8 @@ def quality(scores: Sequence[ImageScore]) -> dict[str, Any]:
     objects = sum(score.objects for score in scores)
     malformed = sum(score.malformed for score in scores)
     return {
-        "well_formed": share_record(objects - malformed, objects),
-        "ood": share_record(sum(score.ood_score > 1 for score in scores), len(scores)),
+        "well_formed": share_interval(objects - malformed, objects).to_dict(),
+        "ood": share_interval(sum(score.ood_score > 1 for score in scores), len(scores)).to_dict(),
     }
 
 

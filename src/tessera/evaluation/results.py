@@ -11,7 +11,7 @@ from rich.table import Table
 from tessera.evaluation.matching import ImageScore
 from tessera.evaluation.tables import generalization_table
 from tessera.plots.figures import INTERVAL, LEARNED, QUIET, styled
-from tessera.stats import Interval, share
+from tessera.stats import Interval, share_interval
 
 RULES = ("paper", "strict")
 
@@ -25,12 +25,14 @@ class Evaluation:
     @property
     def all_found(self) -> Interval:
         """The share of images that show everything asked for."""
-        return share(sum(score.missing == 0 for score in self.images), len(self.images))
+        return share_interval(sum(score.missing == 0 for score in self.images), len(self.images))
 
     @property
     def exact(self) -> Interval:
         """The share of images that show everything asked for and nothing else."""
-        return share(sum(score.missing == 0 and not score.extra for score in self.images), len(self.images))
+        return share_interval(
+            sum(score.missing == 0 and not score.extra for score in self.images), len(self.images)
+        )
 
     def to_dict(self) -> dict[str, Any]:
         shares = {"all_found": self.all_found.to_dict(), "exact": self.exact.to_dict()}
@@ -60,7 +62,10 @@ class LengthGeneralization:
             strict,
             Interval(**record["k50"]),
             Interval(**record["mean_recall"]),
-            {row["k"]: share(row["all_found"]["count"], row["n"]) for row in record["rows"]},
+            {
+                row["k"]: Interval(**{name: row["all_found"][name] for name in Interval._fields})
+                for row in record["rows"]
+            },
             record["max_train_objects"],
             record,
         )

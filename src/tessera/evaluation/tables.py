@@ -7,13 +7,13 @@ from rich.table import Table
 
 from tessera.console import NARROW
 from tessera.evaluation.kmax import ENOUGH
-from tessera.stats import Interval
+from tessera.stats import Interval, counted
 
 
 def notes(record: dict[str, Any], width: int) -> list[str]:
     """What a reader of the numbers should know."""
     few = [row["k"] for row in record["rows"] if row["n"] < ENOUGH]
-    ood = sum(row["ood"]["count"] for row in record["rows"])
+    ood = sum(counted(row["ood"]) for row in record["rows"])
     trust = record["detector"]
     sentences = {
         f"Fewer than {ENOUGH} images for K = {', '.join(map(str, few))}: too few for K_max to be sure.": few,
@@ -55,20 +55,20 @@ def generalization_table(record: dict[str, Any]) -> Table:
             str(row["k"]),
             str(row["n"]),
             *shares,
-            f"{row['found']['mean']:.2f}",
-            f"{row['extra']['mean']:.2f} ({range_words(row['extra']['typical'])})",
-            percent(row["well_formed"]["share"]),
+            f"{row['found']['value']:.2f}",
+            f"{row['extra']['value']:.2f} ({range_words(row['extra']['typical'])})",
+            percent(row["well_formed"]["value"]),
             *({True: "yes", False: "no", None: ""}[row["succeeds"][rule]] for rule in rules),
-            percent(row["detector"]["exact_count"]["share"]) if row["detector"] else "",
+            percent(row["detector"]["exact_count"]["value"]) if row["detector"] else "",
         )
     return table
 
 
 def shown_share(record: dict[str, Any]) -> str:
     """`88 (77-95)`, in percent."""
-    if record["share"] is None:
+    if record["value"] is None:
         return ""
-    return f"{100 * record['share']:.0f} ({100 * record['low']:.0f}-{100 * record['high']:.0f})"
+    return f"{100 * record['value']:.0f} ({100 * record['low']:.0f}-{100 * record['high']:.0f})"
 
 
 def percent(share: float | None) -> str:

@@ -14,6 +14,7 @@ from tessera.files import atomic, make_folder, read_json, sha256, write_json
 from tessera.models.build import denoiser_config, denoiser_from
 from tessera.models.checkpoint_io import read_checkpoint, to_half, write_checkpoint
 from tessera.models.model import Model
+from tessera.records import current_words
 from tessera.version import __version__
 
 FORMAT = 1
@@ -105,7 +106,7 @@ def _conditioner_words(conditioner: Mapping[str, Any]) -> str:
 def load_model(name: str | Path, device=None) -> Model:
     """The model in a folder, of a shipped name, or behind a hub id such as `someone/model@revision`."""
     folder = find_model(name)
-    record = read_json(folder / CONFIG)
+    record = current_words(read_json(folder / CONFIG))
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise UserError(f"{folder / CONFIG} is no model config of a kind this version reads.")
     try:

@@ -7,7 +7,7 @@ from tessera.studies.swingby.figures import INK
 
 
 def share(value):
-    return {"share": value, "low": max(0, value - 0.1), "high": min(1, value + 0.1)}
+    return {"value": value, "low": max(0, value - 0.1), "high": min(1, value + 0.1)}
 
 
 def evaluated(name="one", paper=9):

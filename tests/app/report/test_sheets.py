@@ -33,10 +33,10 @@ def test_ragged_rows_are_refused():
 
 
 def test_numbers_come_with_their_intervals_and_nothing_stands_for_what_is_unknown():
-    share = {"share": 0.875, "low": 0.77, "high": 0.95}
+    share = {"value": 0.875, "low": 0.77, "high": 0.95}
     assert percent(share) == "88 [77, 95]"
-    assert percent(None) == percent({"share": None}) == mean(None) == ""
-    assert mean({"mean": 1.5, "low": 1.25, "high": 1.75}) == "1.50 [1.25, 1.75]"
+    assert percent(None) == percent({"value": None}) == mean(None) == ""
+    assert mean({"value": 1.5, "low": 1.25, "high": 1.75}) == "1.50 [1.25, 1.75]"
     assert interval({"value": 0.5, "low": 0.4, "high": 0.6}) == "0.50 [0.40, 0.60]"
     assert interval(None) == "not measured"
 

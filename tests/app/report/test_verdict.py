@@ -8,7 +8,7 @@ from tessera.app.report.verdict import look_of, reach_of, verdict
 
 
 def row(k, ok=True, n=64, ood=0):
-    counted = {"share": ood / n, "count": ood, "n": n}
+    counted = {"value": ood / n, "count": ood, "n": n}
     return {"k": k, "n": n, "succeeds": {"paper": ok, "strict": ok}, "ood": counted}
 
 

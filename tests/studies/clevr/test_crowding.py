@@ -80,8 +80,8 @@ def test_locations_are_counted_one_by_one_and_two_by_two(crowded, tmp_path):
     rows = record["study"]["rows"]
     assert [row["k"] for row in rows] == [1, 2, 3, 4]
     assert rows[3]["filled_at"] == [2, 2, 0, 2] and rows[3]["rendered"]["filled_at"] == [2, 2, 2, 2]
-    assert [row["all_found"]["share"] for row in rows] == [1, 1, 0, 0]
-    assert {row["rendered"]["all_found"]["share"] for row in rows} == {1}
+    assert [row["all_found"]["value"] for row in rows] == [1, 1, 0, 0]
+    assert {row["rendered"]["all_found"]["value"] for row in rows} == {1}
     together = {tuple(pair["pair"]): (pair["both"], pair["rendered"]) for pair in record["pairs"]}
     assert list(together) == list(combinations(range(4), 2))
     assert all(found == ((0 if 2 in pair else 3), 3) for pair, found in together.items())

@@ -6,7 +6,7 @@ import pytest
 
 from tessera.cli.main import dispatch
 from tessera.errors import UserError
-from tessera.stats import share_record
+from tessera.stats import share_interval
 from tessera.studies.clevr.learning import (
     ReproduceLearning,
     drawn,
@@ -17,7 +17,7 @@ from tessera.studies.clevr.learning import (
 
 
 def moment(images, share, n=64, k=4):
-    row = {"k": k, "all_found": share_record(round(share * n), n)}
+    row = {"k": k, "all_found": share_interval(round(share * n), n).to_dict()}
     return {"images_seen": images, "k_max": {"paper": {"value": 2}}, "rows": [row]}
 
 
@@ -28,9 +28,9 @@ def record(*shares):
 
 
 def test_a_share_that_falls_far_was_lost_and_one_that_wavers_was_not():
-    lost = loss_of_what_was_learned([share_record(n, 64) for n in (10, 60, 20, 60)])
+    lost = loss_of_what_was_learned([share_interval(n, 64).to_dict() for n in (10, 60, 20, 60)])
     assert lost["rise"] == pytest.approx(40 / 64) and lost["p"] < 0.001
-    wavering = loss_of_what_was_learned([share_record(n, 64) for n in (10, 40, 38, 55)])
+    wavering = loss_of_what_was_learned([share_interval(n, 64).to_dict() for n in (10, 40, 38, 55)])
     assert (
         wavering["rise"] == pytest.approx(2 / 64)
         and wavering["p"] > 0.2

@@ -32,11 +32,11 @@ def test_a_cell_leaves_a_whole_record_a_strip_and_a_figure(reproduce, results):
     assert record["settings"]["data"]["objects"] == [1, 1] and record["evaluation"]["ks"] == [0, 1, 2, 3]
     assert record["training"]["images_seen"] == 16 and record["training"]["seconds"] > 0
     assert {"commit", "device", "date"} <= record["provenance"].keys()
-    assert record["paper"]["k_max"] == 1 and record["quality"]["well_formed"]["share"] == 1
+    assert record["paper"]["k_max"] == 1 and record["quality"]["well_formed"]["value"] == 1
     k_max = record["result"]["k_max"]["paper"]
     assert (k_max["value"], k_max["tested_to"]) == (2, 3) and k_max["low"] <= 2 <= k_max["high"]
     row = record["result"]["rows"][2]
-    assert row["counts"][2][0] == 2 and row["all_found"]["count"] == row["all_found"]["n"] == 2
+    assert row["counts"][2][0] == 2 and row["all_found"]["value"] == 1 and row["all_found"]["n"] == 2
     assert row["filled_at"] == [2, 2] and record["result"]["rows"][3]["filled_at"] == [0, 0, 0]
     assert row["all_found"]["low"] < 1 and "detector" not in row  # the calibration has it
     assert record["result"]["detector"]["arrangement"] == "study"
@@ -226,7 +226,7 @@ def test_seeds_make_one_row_whose_interval_covers_them(reproduce, results, detec
     assert row["seeds"] == [0, 1] and row["k_max"]["paper"]["values"] == [2, 1]
     assert row["k_max"]["paper"]["value"] == 1
     assert (row["k_max"]["paper"]["low"], row["k_max"]["paper"]["high"]) == (1, 2)
-    assert row["shares"]["2"]["all_found"] == pytest.approx({**row["shares"]["2"]["all_found"], "share": 0.5})
+    assert row["shares"]["2"]["all_found"] == pytest.approx({**row["shares"]["2"]["all_found"], "value": 0.5})
 
 
 def test_evaluations_that_leave_out_one_object_have_no_k_max_and_spoil_nothing(
@@ -263,7 +263,7 @@ def test_a_dry_run_counts_images_and_tells_minutes_only_where_a_speed_is_known(r
     assert plan["minutes"] is None and plan["unknown"] == 4
     settings = CELLS["exp1-M1"].settings("tiny").plain()
     del settings["denoiser"]["cond_radius"]  # a record from before there was such a setting
-    bench = {"settings": settings, "images_per_second": {"mean": 100.0}}
+    bench = {"settings": settings, "images_per_second": {"value": 100.0}}
     results.mkdir()
     (results / "bench-train-tiny.json").write_text(json.dumps(bench))
     words = ["--total", "6000", "--dry-run", "--json"]

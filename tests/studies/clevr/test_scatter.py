@@ -29,7 +29,7 @@ def test_every_examined_moment_becomes_a_point(reproduce, call, tmp_path, capsys
 
 
 def test_each_reading_has_its_own_measure_of_length():
-    rows = [{"k": k, "found": {"mean": 0.5 * k if 3 < k <= 10 else 0.0}} for k in range(1, 13)]
+    rows = [{"k": k, "found": {"value": 0.5 * k if 3 < k <= 10 else 0.0}} for k in range(1, 13)]
     k_max = {rule: {"value": value, "at_least": False} for rule, value in (("paper", 1), ("strict", 7))}
     found = {"value": 0.9, "low": 0.8, "high": 1.0}
     moment = {"images_seen": 8, "k_max": k_max, "rows": rows, "locality": found}

@@ -137,9 +137,9 @@ def test_axes_can_be_chosen(capsys):
 
 def test_studies_of_width_and_depth(capsys):
     found = record("dynamics sweep width --widths 2,64 --seeds 40", capsys)
-    assert found["rows"][0]["share"] > 0.2 and found["rows"][1]["share"] == 0
+    assert found["rows"][0]["value"] > 0.2 and found["rows"][1]["value"] == 0
     found = record("dynamics sweep depth --depths 1,3 --dims 2 --seeds 20", capsys)
-    assert [row["depth"] for row in found["rows"]] == [1, 3] and found["rows"][1]["share"] > 0.2
+    assert [row["depth"] for row in found["rows"]] == [1, 3] and found["rows"][1]["value"] > 0.2
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_correlation_forgives_scale_and_r_squared_does_not():
 
 def test_a_denoiser_is_like_itself():
     rows = likeness(to_half, to_half, torch.randn(4, 3, 4, 4), torch.zeros(4, 1), sigmas=(0.5, 2.0))
-    assert [row["pearson_r"]["mean"] for row in rows] == pytest.approx([1, 1])
+    assert [row["pearson_r"]["value"] for row in rows] == pytest.approx([1, 1])
     assert [row["r_squared"]["low"] for row in rows] == pytest.approx([1, 1])
 
 
@@ -207,4 +207,4 @@ def test_a_closed_form_is_compared_with_a_network(network, capsys):
     code, out = run([*words.split(), "--device", "cpu", "--json"], capsys)
     rows = json.loads(out)["likeness"]
     assert code == 0 and [row["sigma"] for row in rows] == list(SIGMAS)
-    assert all(-1 <= row["pearson_r"]["mean"] <= 1 and row["r_squared"]["mean"] <= 1 for row in rows)
+    assert all(-1 <= row["pearson_r"]["value"] <= 1 and row["r_squared"]["value"] <= 1 for row in rows)

@@ -17,6 +17,21 @@ from tessera.models.build import conditioner_for
 from tessera.models.loading import check_models, open_model
 from tessera.models.model_folder import Model, is_model_folder
 from tessera.models.run_snapshots import is_run
+from tessera.records import (
+    ClosedFormRecord,
+    DynamicsRecord,
+    EvaluationRecord,
+    LocalityRecord,
+    PointsRecord,
+    ScatterRecord,
+    StudyRunRecord,
+    SweepRecord,
+    SwingbyRecord,
+    TheoryRecord,
+    as_record,
+    read_record,
+)
+from tessera.records import Record as ResultRecord
 from tessera.studies.clevr.entries import CELLS, HEADLINES, Paper, StudyEntry
 from tessera.studies.clevr.image_grids import IMAGE_GRID, ShownImages, load_image_grid
 from tessera.training.run_folder import RunFolder
@@ -31,7 +46,9 @@ class ReportColumn:
     name: str
     about: str = ""
     settings: Record | None = None
-    facts: Record = field(default_factory=dict)  # weights, images seen, running average, size of images
+    facts: dict[str, Any] = field(
+        default_factory=dict
+    )  # weights, images seen, running average, size of images
     paper: Paper = field(default_factory=Paper)
     scores: Record | None = None  # K_max and a row for every K
     scores_from: Record = field(default_factory=dict)  # provenance, and where the counts were found
@@ -127,9 +144,7 @@ def measured(source: str, measurer: ColumnEvaluator, keep: Path, record: Path | 
 
 def scores_in(path: Path) -> tuple[Record, Record]:
     """The counts of a record of the study, and where they come from."""
-    record = read_json(path)
-    if kind_of(record) != "study":
-        raise UserError(f"{path} is named like a run but is no record of the study.")
+    record = dict(read_record(path, StudyRunRecord))
     return record["result"], {"found": f"in {path.name}", **record}
 
 
@@ -211,7 +226,7 @@ def best_scores(model: Model, run: RunFolder | None = None) -> tuple[Record, Rec
     if card:
         return card, {"found": "on the model's card", "provenance": card["provenance"]}
     path = run.results / "detector.json" if run else None
-    record = read_json(path) if path and path.is_file() else None
+    record = dict(read_record(path, EvaluationRecord)) if path and path.is_file() else None
     if record and (record.get("about") or {}).get("images_seen") == model.config.get("images_seen"):
         return record, {"found": "by `tessera evaluate`", "provenance": record["provenance"]}
     return None
@@ -253,44 +268,31 @@ def only_first_seeds(paths: Iterable[Path]) -> list[Path]:
 
 def add_record(found: ReportData, path: Path, strict: bool = True) -> None:
     """A record goes where it belongs; one of no known kind is an error, or in a folder of many passed over."""
-    record = read_json(path)
-    kind = kind_of(record)
-    if kind in ("theory", "ideal", "dynamics", "circles"):
-        getattr(found, kind).append(record)
-    elif kind == "points":
-        found.points += read_points(path)
-    elif kind == "study":
-        found.subjects.append(from_study(record, path))
-    elif kind in ("detector", "locality"):
-        pair_up(found, record, kind, path)
-    elif strict:
-        raise UserError(f"{path} is no record that a report can show.")
+    record = as_record(read_json(path))
+    match record:
+        case ScatterRecord() | PointsRecord():
+            found.points += read_points(path)
+        case StudyRunRecord():
+            found.subjects.append(from_study(dict(record), path))
+        case EvaluationRecord() | LocalityRecord():
+            pair_up(found, dict(record), path)
+        case None:
+            if strict:
+                raise UserError(f"{path} is no record that a report can show.")
+        case _ if type(record) in LISTS:
+            getattr(found, LISTS[type(record)]).append(dict(record))
+        case _ if strict:
+            raise UserError(f"{path} is a record of kind `{record.kind}`, which a report does not show.")
 
 
-SIGNS: dict[str, tuple[str, ...]] = {
-    "study": ("cell", "evaluation", "result", "shown"),
-    "locality": ("conditional_locality", "studies"),
-    "detector": ("k_max", "rows", "folder"),
-    "theory": ("checks", "as_expected"),
-    "ideal": ("evaluated", "kind", "scenes"),
-    "points": ("spearman", "rows"),
+LISTS: dict[type[ResultRecord], str] = {
+    TheoryRecord: "theory",
+    ClosedFormRecord: "ideal",
+    SweepRecord: "dynamics",
+    DynamicsRecord: "dynamics",
+    SwingbyRecord: "circles",
 }
-
-
-def kind_of(record: Any) -> str | None:
-    """Which kind of record this is, by the entries it must have."""
-    if isinstance(record, list):
-        return "points" if record and isinstance(record[0], dict) and "k_max" in record[0] else None
-    if not isinstance(record, dict):
-        return None
-    for kind, names in SIGNS.items():
-        if all(name in record for name in names):
-            return kind
-    if record.get("study") in ("phase", "depth", "width") or {"e_min", "t_max"} <= record.keys():
-        return "dynamics"
-    if {"plan", "gaps"} <= record.keys():
-        return "circles"
-    return "points" if isinstance(record.get("points"), list) else None
+"""Kinds of records about no single model -> the list of `ReportData` that holds them."""
 
 
 def from_study(record: Record, path: Path) -> ReportColumn:
@@ -319,14 +321,14 @@ def from_study(record: Record, path: Path) -> ReportColumn:
     return subject
 
 
-def pair_up(found: ReportData, record: Record, kind: str, path: Path) -> None:
+def pair_up(found: ReportData, record: Record, path: Path) -> None:
     """Records of `detector` and `locality` about one model make one subject."""
     name = name_in(record, path)
     subject = next((one for one in found.subjects if one.name == name), None)
     if subject is None:
         subject = ReportColumn(name)
         found.subjects.append(subject)
-    if kind == "detector":
+    if "k_max" in record:
         take_scores(subject, record, {"found": f"in {path.name}", **record})
     else:
         study = record["studies"][0]

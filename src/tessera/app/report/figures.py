@@ -3,7 +3,7 @@
 import html
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
@@ -28,7 +28,7 @@ NAMES = {INK: "ink", QUIET: "quiet", GRID: "grid", PAPER: "paper"}
 NAMES |= {color: f"series-{number}" for number, color in enumerate(SERIES)}
 NAMES |= {color: f"series-{number % len(SERIES)}" for number, color in enumerate(CONDITIONS)}
 
-Rows = Sequence[dict[str, Any]]
+Rows = Sequence[Mapping[str, Any]]
 
 
 def series(number: int) -> str:
@@ -100,7 +100,7 @@ def shares(ax: Axes, subject: ReportColumn, number: int, of: int) -> None:
     shift = 0.12 * (number - (of - 1) / 2)
     k = np.array([row["k"] for row in rows]) + shift
     share, low, high = (
-        np.array([row["all_found"][name] for row in rows]) for name in ("share", "low", "high")
+        np.array([row["all_found"][name] for row in rows]) for name in ("value", "low", "high")
     )
     color = series(number)
     ax.vlines(k, low, high, color=color, lw=1.4, alpha=0.55)
@@ -186,7 +186,7 @@ def locality_curves(subjects: Sequence[ReportColumn]) -> Figure:
     return figure
 
 
-def conditions_curve(ax: Axes, found: dict[str, Any], number: int, below: int) -> None:
+def conditions_curve(ax: Axes, found: Mapping[str, Any], number: int, below: int) -> None:
     known = [level for level in found["by_level"] if level["locality"] is not None]
     sigma, value, low, high = (
         [level[name] for level in known] for name in ("sigma", "locality", "low", "high")
@@ -211,13 +211,13 @@ def sides_curve(ax: Axes, subject: ReportColumn, number: int) -> None:
     levels, size = (subject.locality or {})["levels"], subject.size or 1
     sigma = [level["sigma"] for level in levels]
     mean, low, high = (
-        [level["side90_each"][name] / size for level in levels] for name in ("mean", "low", "high")
+        [level["side90_each"][name] / size for level in levels] for name in ("value", "low", "high")
     )
     ax.fill_between(sigma, low, high, color=series(number), alpha=0.14, lw=0)
     ax.plot(sigma, mean, color=series(number), marker="o", ms=3, lw=1.6, label=subject.name)
 
 
-def scatter(points: Sequence[Point], record: dict[str, Any]) -> Figure:
+def scatter(points: Sequence[Point], record: Mapping[str, Any]) -> Figure:
     """Length generalization against locality, drawn as `tessera locality scatter` draws it."""
     return scatter_of_points(points, record)
 
@@ -248,7 +248,7 @@ def circles(rows: Rows) -> Figure:
 
 
 @drawn
-def phase(record: dict[str, Any]) -> Figure:
+def phase(record: Mapping[str, Any]) -> Figure:
     """How often a run rises before it falls, over two settings."""
     figure = Figure(figsize=(4.1, 3.1))
     ax = figure.subplots()
@@ -269,7 +269,7 @@ def phase(record: dict[str, Any]) -> Figure:
 
 
 @drawn
-def shares_by(record: dict[str, Any]) -> Figure:
+def shares_by(record: Mapping[str, Any]) -> Figure:
     """How often default starts rise, by depth or by width."""
     what = record["study"]
     figure = Figure(figsize=(4.1, 3.1))
@@ -278,10 +278,10 @@ def shares_by(record: dict[str, Any]) -> Figure:
     for number, dim in enumerate(groups):
         rows = [row for row in record["rows"] if row.get("dim") == dim]
         across = [row[what] for row in rows]
-        low, high = ([row["ci95"][end] for row in rows] for end in (0, 1))
+        low, high = ([row[end] for row in rows] for end in ("low", "high"))
         ax.vlines(across, low, high, color=series(number), lw=1.4, alpha=0.55)
         label = f"{dim} dimensions" if dim else None
-        ax.plot(across, [row["share"] for row in rows], color=series(number), marker="o", ms=4.5, label=label)
+        ax.plot(across, [row["value"] for row in rows], color=series(number), marker="o", ms=4.5, label=label)
     if max(row[what] for row in record["rows"]) > 16:
         ax.set_xscale("log", base=2)
     else:

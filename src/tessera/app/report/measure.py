@@ -1,6 +1,6 @@
 """What a report needs of a model, measured once and kept beside it: an evaluation with images, locality with heat-maps."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,13 @@ from tessera.evaluation.detection import ObjectDetector
 from tessera.evaluation.detector import load_detector
 from tessera.evaluation.kmax import TrainingRange
 from tessera.evaluation.pipeline import EvaluationConfig, Evaluator, label_of, quality
-from tessera.files import make_folder, read_json, write_json
+from tessera.files import make_folder
 from tessera.models.checkpoint_io import digest, read_checkpoint, write_checkpoint
 from tessera.models.loading import set_precision
 from tessera.models.model_folder import Model
 from tessera.provenance import provenance
+from tessera.records import Record as ResultRecord
+from tessera.records import ReportEvaluationRecord, ReportLocalityRecord, covers, read_record, write_record
 from tessera.sampling.prompts import study_prompts
 from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
 from tessera.studies.clevr.image_grids import (
@@ -40,7 +42,7 @@ from tessera.studies.clevr.image_grids import (
     save_image_grid,
     shown_record,
 )
-from tessera.studies.clevr.reproduce import spent_on
+from tessera.studies.clevr.reproduce import cost_of
 from tessera.version import __version__
 
 EVALUATION_FILE, IMAGES = "report-evaluation.json", f"report-evaluation{IMAGE_GRID}"
@@ -147,9 +149,9 @@ class ColumnEvaluator:
         """The record of an evaluation at least as good that was set before, if its images are there too."""
         if not (keep / IMAGES).is_file():
             return None
-        return self.kept(
-            keep / EVALUATION_FILE, model, lambda known: at_least_as_good(known["evaluation"], wanted)
-        )
+        record = self.kept(keep / EVALUATION_FILE, model, ReportEvaluationRecord)
+        same = record and covers(record["evaluation"], wanted.plain(), at_least=("each", "steps"))
+        return record if same else None
 
     def examined(self, model: Model, evaluation: EvaluationConfig, keep: Path) -> Record:
         set_precision(model, "auto", self.device)
@@ -160,18 +162,17 @@ class ColumnEvaluator:
             "result": self.evaluator.summarize(model, samples),
             "quality": quality(samples.scores),
             "shown": shown_record(samples, TrainingRange(model.max_train_objects, label_of(model))),
-            "examined": spent_on(samples),
+            "cost": cost_of(samples),
             "provenance": provenance(self.device),
         }
         save_image_grid(make_folder(keep) / IMAGES, samples)  # first: the record vouches for it
-        write_json(keep / EVALUATION_FILE, record)
-        return record
+        return write_record(keep / EVALUATION_FILE, ReportEvaluationRecord, record)
 
-    def kept(self, path: Path, model: Model, good_enough) -> Record | None:
-        """A record of these very weights, measured by this version and at least as thoroughly."""
-        known = read_json(path) if path.is_file() else {}
-        same = known.get("model") == identity(model) and known["provenance"]["tessera"] == __version__
-        return known if same and good_enough(known) else None
+    def kept(self, path: Path, model: Model, kind: type[ResultRecord]) -> Record | None:
+        """A record of these very weights, measured by this version."""
+        known = read_record(path, kind) if path.is_file() else None
+        same = known and known["model"] == identity(model) and known["provenance"]["tessera"] == __version__
+        return dict(known) if known and same else None
 
     # -- locality ------------------------------------------------------------------------------------------
 
@@ -191,7 +192,9 @@ class ColumnEvaluator:
         wanted = {
             name: value for name, value in brief(plan).items() if name != "source" or self.config.source
         }
-        return self.kept(keep / LOCALITY, model, lambda known: covers(known["plan"], wanted))
+        record = self.kept(keep / LOCALITY, model, ReportLocalityRecord)
+        same = record and covers(record["plan"], wanted, at_least=("images", "scenes", "levels", "steps"))
+        return record if same else None
 
     def result(self, model: Model, plan: LocalityConfig, keep: Path) -> tuple[Record, LocalityResult]:
         set_precision(model, "float32", self.device)  # gradients deserve it
@@ -206,8 +209,7 @@ class ColumnEvaluator:
             "provenance": provenance(self.device),
         }
         save_locality(make_folder(keep) / MAPS, found[0])
-        write_json(keep / LOCALITY, record)
-        return record, found[0]
+        return write_record(keep / LOCALITY, ReportLocalityRecord, record), found[0]
 
 
 def locality_record(found: Sequence[LocalityResult], seed: int) -> Record:
@@ -220,22 +222,6 @@ def locality_record(found: Sequence[LocalityResult], seed: int) -> Record:
             for result in found
         ]
         return {**study_record(pixels_alone, seed), "note": str(error)}
-
-
-def at_least_as_good(known: Mapping[str, Any], wanted: EvaluationConfig) -> bool:
-    """Whether an evaluation already set asked for all that is wanted, as often and as carefully."""
-    return (
-        set(wanted.ks) <= set(known["ks"])
-        and known["each"] >= wanted.each
-        and known["steps"] >= wanted.steps
-        and known["seed"] == wanted.seed
-    )
-
-
-def covers(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether a study already made looked at the same, and at as much of it."""
-    same = all(known[name] == wanted[name] for name in ("k", "seed", "source") if name in wanted)
-    return same and all(known[name] >= wanted[name] for name in ("images", "scenes", "levels", "steps"))
 
 
 def brief(plan: LocalityConfig) -> Record:

@@ -1,7 +1,7 @@
 """One self-contained page: text, tables, charts, images, style and script in a single file, and no network."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,7 +157,7 @@ def loss_chart(subjects: Sequence[ReportColumn]) -> str | None:
     return figures.svg(figures.loss_curves(subjects), "loss", "Training loss over images seen")
 
 
-def dynamics_charts(records: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+def dynamics_charts(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """A chart with its caption for every sweep."""
     made = []
     for number, record in enumerate(record for record in records if "study" in record):
@@ -166,20 +166,20 @@ def dynamics_charts(records: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     return made
 
 
-def circles_chart(record: dict[str, Any], number: int) -> str:
+def circles_chart(record: Mapping[str, Any], number: int) -> str:
     alt = "Paths through concept space, and the error at the composition over training"
     return figures.svg(figures.circles(record["gaps"]), f"circles{number}", alt)
 
 
-def caption(record: dict[str, Any]) -> str:
+def caption(record: Mapping[str, Any]) -> str:
     if record["study"] == "phase":
         share = record["swing_by"]
-        return f"Swing-by over {record['runs']:,} runs: {100 * share['share']:.0f}% rise before they fall."
+        return f"Swing-by over {record['runs']:,} runs: {100 * share['value']:.0f}% rise before they fall."
     return f"Starts that rise, by {record['study']}; counted: {record['counted']}."
 
 
-def dynamics_runs(records: Sequence[dict[str, Any]]) -> HtmlTable | None:
-    runs = [record for record in records if "study" not in record]
+def dynamics_runs(records: Sequence[Mapping[str, Any]]) -> HtmlTable | None:
+    runs = [dict(record) for record in records if "study" not in record]
     return contents.dynamics_sheet(runs) if runs else None
 
 

@@ -11,7 +11,7 @@ from tessera.app.report.tables_html import HtmlTable, interval, mean, percent, w
 from tessera.app.report.verdict import Conclusion, Reach, look_of, reach_of, verdict
 from tessera.errors import UserError
 from tessera.evaluation.calibrate import calibration_rows, load_calibration
-from tessera.files import read_json
+from tessera.records import StudyRecord, read_record
 from tessera.scenes.vocabulary import LOCATIONS
 from tessera.studies.clevr.tables import k_max_words, span_words, training_table
 
@@ -82,7 +82,7 @@ def strip(subject: ReportColumn, reach: Reach | None) -> list[Tessera]:
 
 def tessera(subject: ReportColumn, reach: Reach, k: int, row: Record | None) -> Tessera:
     state = "unprompted" if row is None else "yes" if row["succeeds"][reach.rule] else "no"
-    share = f": {100 * row['all_found']['share']:.0f}% of {row['n']} images fill all locations" if row else ""
+    share = f": {100 * row['all_found']['value']:.0f}% of {row['n']} images fill all locations" if row else ""
     outcome_words = {"yes": "succeeds", "no": "fails", "unprompted": "not asked for"}[state]
     seen = subject.max_train_objects is not None and k <= subject.max_train_objects
     return Tessera(k, state, seen, subject.paper.k_max == k, f"K = {k} {outcome_words}{share}")
@@ -241,7 +241,7 @@ def locality_row(subject: ReportColumn) -> Sequence[str]:
         LOOKS[look_of(record)],
         str(found["k"]),
         interval(found),
-        f"{null['mean']:.2f} [{null['low']:.2f}, {null['high']:.2f}]",
+        f"{null['value']:.2f} [{null['low']:.2f}, {null['high']:.2f}]",
         f"{null['p_value']:.2g}",
         f"{band['sigma_min']:.2g}–{band['sigma_max']:.2g}",
         "" if side is None else f"{side:.1f}",
@@ -302,7 +302,7 @@ def ideal_sheet(records: Sequence[Record]) -> HtmlTable:
         k_max = record["evaluated"]["k_max"]
         words = [k_max_words(k_max[rule]) if rule in k_max else "" for rule in ("paper", "strict")]
         rows.append(
-            (record["kind"], str(record["size"]), f"{record['scenes']:,}", *words, str(record["each"]))
+            (record["closed_form"], str(record["size"]), f"{record['scenes']:,}", *words, str(record["each"]))
         )
     return HtmlTable("Denoisers that no one trained", head, rows)
 
@@ -369,7 +369,7 @@ def detector_table(size: int, arrangement: str) -> HtmlTable | None:
     cells = [
         (
             k, str(row["images"]), percent(row["exact_count"]), percent(row["clean"]),
-            percent(row["location_recall"]), f"{row['false_objects']['mean']:.3f}",
+            percent(row["location_recall"]), f"{row['false_objects']['value']:.3f}",
         )
         for k, row in rows.items()
     ]  # fmt: skip
@@ -483,6 +483,6 @@ def study_sheets(found: ReportData) -> list[HtmlTable]:
     sheets = []
     for folder in found.studies:
         for name, title in STUDY_TITLES.items():
-            head, *rows = training_table(name, read_json(folder / "study.json"))
+            head, *rows = training_table(name, dict(read_record(folder / "study.json", StudyRecord)))
             sheets.append(HtmlTable(title, head, rows))
     return sheets

@@ -20,6 +20,7 @@ from tessera.models.model import Model
 from tessera.models.model_folder import load_model, shipped
 from tessera.models.patchwise import Patchwise
 from tessera.provenance import provenance
+from tessera.stats import counted
 from tessera.studies.clevr.tables import k_max_words
 
 MODELS = ("exp1", "exp2", "exp2L")
@@ -145,4 +146,4 @@ def showcase_table(summary: dict[str, Any]) -> Table:
 
 
 def filled(row: dict[str, Any] | None) -> str:
-    return "" if row is None else f"{row['all_found']['count']} of {row['n']}"
+    return "" if row is None else f"{counted(row['all_found'])} of {row['n']}"

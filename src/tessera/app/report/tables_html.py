@@ -68,16 +68,16 @@ def escaped(text: str) -> str:
 
 def percent(share: dict | None) -> str:
     """`88 [77, 95]`, in percent, with the interval where there is one."""
-    if share is None or share["share"] is None:
+    if share is None or share["value"] is None:
         return ""
-    return f"{100 * share['share']:.0f} [{100 * share['low']:.0f}, {100 * share['high']:.0f}]"
+    return f"{100 * share['value']:.0f} [{100 * share['low']:.0f}, {100 * share['high']:.0f}]"
 
 
 def mean(found: dict | None, form: str = ".2f") -> str:
     """`2.94 [2.88, 2.98]`."""
-    if found is None or found["mean"] is None:
+    if found is None or found["value"] is None:
         return ""
-    return f"{found['mean']:{form}} [{found['low']:{form}}, {found['high']:{form}}]"
+    return f"{found['value']:{form}} [{found['low']:{form}}, {found['high']:{form}}]"
 
 
 def interval(found: dict | None, form: str = ".2f") -> str:

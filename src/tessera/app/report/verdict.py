@@ -217,4 +217,4 @@ def ood_share(scores: Record | None) -> float:
     """Share of all images that the detector does not recognize, where that was counted."""
     counted = [row["ood"] for row in (scores or {"rows": ()})["rows"] if "ood" in row]
     total = sum(each["n"] for each in counted)
-    return sum(each["count"] for each in counted) / total if total else 0.0
+    return sum(each["value"] * each["n"] for each in counted if each["n"]) / total if total else 0.0

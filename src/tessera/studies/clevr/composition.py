@@ -17,6 +17,7 @@ from tessera.files import check_writable, make_folder
 from tessera.models.loading import check_models, open_model, set_precision
 from tessera.models.model_folder import Model
 from tessera.provenance import provenance
+from tessera.records import CompositionRecord, new_record
 from tessera.render.image_io import check_format, save_image
 from tessera.rows import turned
 from tessera.sampling.compose import COMPOSE_METHODS, compose_by_name
@@ -81,7 +82,12 @@ class ReproduceComposition:
             "precision": precision_on(device, self.precision),
         }
         record = {**settings, "rows": rows, "provenance": provenance(device)}
-        console.publish(record, self.json, self.out, console.table_of(turned(composition_rows(rows))))
+        console.publish(
+            new_record(CompositionRecord, record),
+            self.json,
+            self.out,
+            console.table_of(turned(composition_rows(rows))),
+        )
         if self.figure:
             make_folder(self.figure.parent)
             save_image(self.figure, drawn(panels, evaluation.ks, min(SHOWN, self.each)))

@@ -32,11 +32,12 @@ from tessera.files import make_folder, save_plot
 from tessera.models.loading import open_model
 from tessera.models.model_folder import Model
 from tessera.provenance import provenance
+from tessera.records import CrowdingRecord, new_record
 from tessera.render.render import render
 from tessera.sampling.prompts import Prompt, check_number, own_prompts, parse_ks
 from tessera.scenes.placement import reachable
 from tessera.scenes.vocabulary import LOCATIONS, SIZES
-from tessera.stats import share_record
+from tessera.stats import counted, share_interval
 from tessera.studies.clevr.tables import crowding_pair_rows, crowding_rows
 
 ACROSS = round(1 / CELL)  # cells along one side of the grid
@@ -89,7 +90,9 @@ class ReproduceCrowding:
         figure = figures / f"crowding-{name}.png"
         save_plot(drawn(made), figure)
         tables = (console.table_of(rows) for rows in (crowding_rows([made]), crowding_pair_rows([made])))
-        console.publish(made, self.json, self.results / f"crowding-{name}.json", *tables)
+        console.publish(
+            new_record(CrowdingRecord, made), self.json, self.results / f"crowding-{name}.json", *tables
+        )
         console.say(f"{figure} is drawn.")
 
     def questions(self, model: Model) -> "list[Question]":
@@ -213,14 +216,14 @@ def pair_record(reply: Reply) -> dict[str, Any]:
     return {
         "pair": [LOCATIONS.index(location) for location in reply.question.locations],
         "cells": round(max(abs(x - u), abs(y - v)) / CELL),
-        "both": all_found(reply.drawn)["count"],
-        "rendered": all_found(reply.rendered)["count"],
+        "both": counted(all_found(reply.drawn)),
+        "rendered": counted(all_found(reply.rendered)),
         "n": len(reply.drawn),
     }
 
 
 def all_found(scores: Sequence[ImageScore]) -> dict[str, Any]:
-    return share_record(sum(score.missing == 0 for score in scores), len(scores))
+    return share_interval(sum(score.missing == 0 for score in scores), len(scores)).to_dict()
 
 
 # --- figure -------------------------------------------------------------------------------------------------
@@ -260,8 +263,8 @@ def draw_locations(ax: Axes, rows: Sequence[dict[str, Any]]) -> None:
 
 def draw_shares(ax: Axes, rows: Sequence[dict[str, Any]], label: str, shade: str) -> None:
     ks, shares = [row["k"] for row in rows], [row["all_found"] for row in rows]
-    ax.plot(ks, [share["share"] for share in shares], "o-", color=shade, ms=3, label=label)
+    ax.plot(ks, [share["value"] for share in shares], "o-", color=shade, ms=3, label=label)
     low, high = ([share[end] for share in shares] for end in ("low", "high"))
     ax.fill_between(ks, low, high, color=shade, alpha=0.12, lw=0)
-    seen = [row["rendered"]["all_found"]["share"] for row in rows]
+    seen = [row["rendered"]["all_found"]["value"] for row in rows]
     ax.plot(ks, seen, ":", color=shade, lw=1, label=f"{label}, rendered")

@@ -13,6 +13,7 @@ from tessera.config import EXPERIMENTS, look_up
 from tessera.evaluation.explain import BAD, GOOD, INK, ODD, PAPER
 from tessera.files import make_folder, read_json
 from tessera.plots.image_grid import as_image, mark_locations
+from tessera.records import current_words
 from tessera.render.image_io import COMPACT, save_compact
 from tessera.scenes.vocabulary import COLOR_NAMES, COLORS, LOCATIONS
 from tessera.studies.clevr.entries import CELLS, StudyEntry
@@ -68,7 +69,7 @@ def panel_for(cell: StudyEntry, paths: StudyPaths, preset: str, seed: int) -> Pa
     path, strip = paths.records / f"{job}.json", paths.image_grids / f"{job}{IMAGE_GRID}"
     ours, rows = "not run", {}
     if path.is_file() and strip.is_file():
-        record = read_json(path)
+        record = current_words(read_json(path))
         known: tuple = COLOR_NAMES if cell.experiment == "color" else LOCATIONS
         rows = load_image_grid(strip, record, {int(k): known[: int(k)] for k in record["shown"]})
         ours = f"K_max {record['result']['k_max']['paper']['value']}"

@@ -1,5 +1,6 @@
 """The first few images of every K of a run as one small file, a row for each K, without gaps."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,7 +61,7 @@ def shown_record(samples: ScoredSamples, training: TrainingRange) -> dict[str, l
 
 
 def load_image_grid(
-    path: Path, record: dict[str, Any], wanted: dict[int, tuple]
+    path: Path, record: Mapping[str, Any], wanted: dict[int, tuple]
 ) -> dict[int, list[ShownImages]]:
     """The kept images of a record, by K."""
     strip = load_png(path)

@@ -21,7 +21,8 @@ from tessera.errors import UserError
 from tessera.files import make_folder, save_plot
 from tessera.plots.figures import distinct_colors
 from tessera.provenance import provenance
-from tessera.stats import binomial_curves, p_value
+from tessera.records import LearningRecord, new_record
+from tessera.stats import binomial_curves, counted, p_value
 from tessera.studies.clevr.records import Record, moments_of, read_records
 from tessera.studies.clevr.runs import StudyPaths
 from tessera.studies.swingby import analysis
@@ -59,7 +60,12 @@ class ReproduceLearning:
         }
         figure = make_folder(self.results / "figures") / f"learning-k{self.k}-{self.preset}.png"
         save_plot(drawn(rows, self.k), figure)
-        console.publish(made, self.json, self.results / f"learning-k{self.k}.json", table(rows))
+        console.publish(
+            new_record(LearningRecord, made),
+            self.json,
+            self.results / f"learning-k{self.k}.json",
+            table(rows),
+        )
         console.say(f"{figure} is drawn.")
 
 
@@ -88,7 +94,7 @@ def learning(record: Record, k: int) -> dict[str, Any]:
 
 def loss_of_what_was_learned(shares: Sequence[Mapping[str, Any]], seed: int = 0) -> dict[str, Any]:
     """How far the error rises after a minimum, and how often the scatter of so few images would do as much."""
-    count, total = (np.array([share[name] for share in shares]) for name in ("count", "n"))
+    count, total = np.array([(counted(share), share["n"]) for share in shares]).T
     errors = 1 - count / total
     drawn = 1 - binomial_curves(seed, count / total, total, RESAMPLES)  # (R, T)
     by_chance = analysis.rise_by_chance(errors, drawn)
@@ -107,7 +113,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
             row["cell"],
             str(row["seed"]),
             " ".join(map(str, row["k_max"])),
-            " ".join(f"{share['share']:.2f}" for share in row["all_found"]),
+            " ".join(f"{share['value']:.2f}" for share in row["all_found"]),
             f"{row['rise']:.3f}",
             f"{row['rise_by_chance']:.3f}",
             f"{row['p']:.3f}",
@@ -124,7 +130,7 @@ def drawn(rows: Sequence[Mapping[str, Any]], k: int) -> Figure:
         shares = row["all_found"]
         name = training_name(row["cell"], row["seed"])
         left.plot(images, row["k_max"], "o-", color=shade, ms=3)
-        right.plot(images, [share["share"] for share in shares], "o-", color=shade, ms=3, label=name)
+        right.plot(images, [share["value"] for share in shares], "o-", color=shade, ms=3, label=name)
         band = ([share[end] for share in shares] for end in ("low", "high"))
         right.fill_between(images, *band, color=shade, alpha=0.12, lw=0)
     left.set(xlabel="images seen (Mi)", ylabel="K_max, paper rule", ylim=(0, None))

@@ -2,42 +2,29 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tessera.errors import UserError
 from tessera.evaluation.kmax import Shares, TrainingRange, evaluations_of, k_max, paper_rule, shares_of
-from tessera.files import make_folder, read_json, rounded, write_json
-from tessera.stats import share_record
+from tessera.files import make_folder, rounded
+from tessera.records import StudyRecord, StudyRunRecord, read_record, write_record
+from tessera.stats import counted, share_interval
 from tessera.studies.clevr.entries import CELLS, IMAGES, StudyEntry
-from tessera.studies.clevr.runs import FORMAT, StudyPaths, job_name
+from tessera.studies.clevr.runs import StudyPaths, job_name
 
 RULES = ("paper", "strict")
 PAPER_IMAGES = 8  # of each K, counted by hand
 SHARES = ("all_found", "exact", "allowed_extras", "two_missing")
-NEEDED = (
-    "format", "cell", "preset", "seed", "settings", "evaluation", "training", "result", "quality", "snapshots", "provenance",
-)  # fmt: skip
-
-Record = dict[str, Any]
+Record = Mapping[str, Any]
 
 
-def read_records(paths: StudyPaths) -> list[Record]:
+def read_records(paths: StudyPaths) -> list[StudyRunRecord]:
     """All records of finished jobs, by name."""
-    return [checked(read_json(path), path) for path in sorted(paths.records.glob("*.json"))]
+    return [read_record(path, StudyRunRecord) for path in sorted(paths.records.glob("*.json"))]
 
 
-def checked(record: Any, path: Path) -> Record:
-    if not isinstance(record, dict) or any(name not in record for name in NEEDED):
-        raise UserError(f"{path} is no record of the study; move it away and run the cell again.")
-    if record["format"] != FORMAT:
-        raise UserError(f"{path} was written by another version; move it away and run the cell again.")
-    return record
-
-
-def rows_of(records: Sequence[Record], preset: str) -> list[Record]:
+def rows_of(records: Sequence[Record], preset: str) -> list[dict[str, Any]]:
     """One row for every cell of the table, run or not, in the table's order."""
     return [row_of(cell, [r for r in records if belongs(r, cell, preset)], preset) for cell in CELLS.values()]
 
@@ -46,9 +33,9 @@ def belongs(record: Record, cell: StudyEntry, preset: str) -> bool:
     return record["cell"] == cell.name and record["preset"] == preset
 
 
-def row_of(cell: StudyEntry, records: Sequence[Record], preset: str) -> Record:
+def row_of(cell: StudyEntry, records: Sequence[Record], preset: str) -> dict[str, Any]:
     """A cell beside the paper; without records nothing is claimed of it."""
-    row: Record = {
+    row: dict[str, Any] = {
         "cell": cell.name,
         "experiment": cell.experiment,
         "max_train_objects": cell.max_train_objects,
@@ -78,7 +65,7 @@ def row_of(cell: StudyEntry, records: Sequence[Record], preset: str) -> Record:
     }
 
 
-def over_seeds(found: Sequence[Mapping[str, Any]]) -> Record:
+def over_seeds(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The middle K_max of several trainings; its interval covers those of all of them.
 
     Evaluations that left out K = 1 have no K_max to tell.
@@ -87,7 +74,7 @@ def over_seeds(found: Sequence[Mapping[str, Any]]) -> Record:
     if not told:
         return {**found[0], "values": []}
     found, values = told, [one["value"] for one in told]
-    record: Record = {
+    record: dict[str, Any] = {
         "value": statistics.median_low(values),
         "low": min(one["low"] for one in found),
         "high": max(one["high"] for one in found),
@@ -114,7 +101,7 @@ def spread_at(records: Sequence[Record], what: str, asked: bool) -> list[int] | 
     return [min(low for low, _ in chosen), max(high for _, high in chosen)] if chosen else None
 
 
-def without_churn(cell: StudyEntry, evaluations: Sequence[Record]) -> Record:
+def without_churn(cell: StudyEntry, evaluations: Sequence[Record]) -> dict[str, Any]:
     """The evaluations of the same models without fresh noise, where there were any."""
     if not evaluations:
         return {}
@@ -152,12 +139,12 @@ def k_max_filled(shares: Mapping[str, Mapping[str, Record]], max_train_objects: 
     training = TrainingRange(max_train_objects)
     verdicts = {}
     for k, row in shares.items():
-        filled, near = row["all_found"]["share"], row["two_missing"]["share"]
+        filled, near = row["all_found"]["value"], row["two_missing"]["value"]
         verdicts[int(k)] = paper_rule(int(k), Shares(filled, filled, filled, near), 0, training)
     return k_max(verdicts)
 
 
-def paper_sized(records: Sequence[Record]) -> Record:
+def paper_sized(records: Sequence[Record]) -> dict[str, Any]:
     """K_max in evaluations of eight images for each K, as many as the paper's: the first eight, any eight; and any 64."""
     result = records[0]["result"]
     training = TrainingRange(result["max_train_objects"], result["label"])
@@ -171,7 +158,7 @@ def paper_sized(records: Sequence[Record]) -> Record:
     }
 
 
-def drawn_again(images: int, counts: Mapping[int, np.ndarray], training: TrainingRange) -> Record:
+def drawn_again(images: int, counts: Mapping[int, np.ndarray], training: TrainingRange) -> dict[str, Any]:
     """Where K_max lies in evaluations of so many of the counted images."""
     evaluations = evaluations_of(images, counts, training)
     low, middle, high = np.quantile(evaluations, [0.05, 0.5, 0.95], method="inverted_cdf").tolist()
@@ -205,22 +192,19 @@ def added(tables: Sequence[np.ndarray]) -> np.ndarray:
     return np.sum([np.pad(table, ((0, 0), (0, widest - table.shape[1]))) for table in tables], axis=0)
 
 
-def pooled(shares: Sequence[Mapping[str, Any]]) -> Record:
-    return share_record(sum(share["count"] for share in shares), sum(share["n"] for share in shares))
+def pooled(shares: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return share_interval(sum(map(counted, shares)), sum(share["n"] for share in shares)).to_dict()
 
 
-def write_study(paths: StudyPaths) -> Record:
+def write_study(paths: StudyPaths) -> dict[str, Any]:
     """results/study.json: every cell at every size that has a record."""
     records = read_records(paths)
     presets = sorted({record["preset"] for record in records})
     content = {
-        "format": FORMAT,
         "presets": {preset: rows_of(records, preset) for preset in presets},
         "records": [
             f"study/{job_name(record['cell'], record['preset'], record['seed'])}.json" for record in records
         ],
         "commits": sorted({record["provenance"]["commit"] or "unknown" for record in records}),
     }
-    make_folder(paths.results)
-    write_json(paths.results / "study.json", rounded(content))
-    return content
+    return write_record(make_folder(paths.results) / "study.json", StudyRecord, rounded(content))

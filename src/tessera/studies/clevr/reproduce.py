@@ -25,10 +25,11 @@ from tessera.models.build import build_denoiser
 from tessera.models.model import Model
 from tessera.models.run_snapshots import load_run, stored_averages
 from tessera.provenance import provenance
+from tessera.records import StudyRunRecord, write_record
 from tessera.studies.clevr.entries import IMAGES
 from tessera.studies.clevr.image_grids import IMAGE_GRID, save_image_grid, shown_record
 from tessera.studies.clevr.records import write_study
-from tessera.studies.clevr.runs import FORMAT, StudyPaths, StudyRun, evenly
+from tessera.studies.clevr.runs import StudyPaths, StudyRun, evenly
 from tessera.training.distributed import ALONE
 from tessera.training.progress_bar import ProgressBar
 from tessera.training.run_folder import RunFolder, RunOutcome, train_run
@@ -205,7 +206,7 @@ class Study:
         return {
             "images_seen": images_seen,
             "locality": locality_of(model, self.device),
-            "examined": spent_on(samples),
+            "cost": cost_of(samples),
         }
 
     def record(
@@ -218,7 +219,6 @@ class Study:
     ) -> dict[str, Any]:
         settings = job.settings
         return {
-            "format": FORMAT,
             "cell": job.cell.name,
             "experiment": job.cell.experiment,
             "max_train_objects": job.cell.max_train_objects,
@@ -237,15 +237,17 @@ class Study:
             ),
             "snapshots_asked": job.snapshots,
             "snapshots": moments,
-            "examined": spent_on(samples),
+            "cost": cost_of(samples),
             "provenance": provenance(self.device),
         }
 
     def write(self, job: StudyRun, record: dict[str, Any], samples: ScoredSamples) -> None:
-        """The strip first: a record vouches for everything that belongs to it."""
+        """The images first: where there is a record, everything that belongs to it is there."""
         save_image_grid(make_folder(self.paths.image_grids) / f"{job.name}{IMAGE_GRID}", samples)
         # Settings stay exact: by them the record is recognized.
-        write_json(job.record_path(self.paths), {**rounded(record), "settings": record["settings"]})
+        write_record(
+            job.record_path(self.paths), StudyRunRecord, {**rounded(record), "settings": record["settings"]}
+        )
         write_study(self.paths)
         if self.on_record:
             self.on_record(job, record)
@@ -301,8 +303,11 @@ def moment_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def rows_kept(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """All but the detector's own error, which is that of its calibration in every record."""
-    return [{name: value for name, value in row.items() if name != "detector"} for row in result["rows"]]
+    """All but the detector's own error and the study's prompts, which are the same in every record."""
+    return [
+        {name: value for name, value in row.items() if name not in ("detector", "prompts")}
+        for row in result["rows"]
+    ]
 
 
 def same_make(settings: Settings) -> Settings:
@@ -322,7 +327,7 @@ def locality_of(model: Model, device: torch.device) -> dict[str, Any] | None:
         return None
 
 
-def spent_on(samples: ScoredSamples) -> dict[str, Any]:
+def cost_of(samples: ScoredSamples) -> dict[str, Any]:
     return {
         "images": len(samples.prompts),
         "sampling_seconds": round(samples.seconds["sampling"], 2),

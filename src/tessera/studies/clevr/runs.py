@@ -7,13 +7,12 @@ from typing import Any
 
 from tessera.config import Settings, first_difference, settings_from
 from tessera.files import read_json
+from tessera.records import StudyRunRecord, covers, current_words, read_record
 from tessera.studies.clevr.entries import StudyEntry
 from tessera.training.run_folder import RunFolder
 
-FORMAT = 1
 BENCHES = "bench-train*.json"
 # Settings that leave what is computed as it is, so that a record made with others of them still counts.
-NO_CHURN = {"s_churn": 0.0}  # of evaluations recorded before they could have any
 HARMLESS = {
     f"training.{name}" for name in ("snapshot", "checkpoint", "strategy", "render_batch", "micro_batch")
 }
@@ -63,28 +62,19 @@ class StudyRun:
     def record_path(self, paths: StudyPaths) -> Path:
         return paths.records / f"{self.name}.json"
 
-    def record(self, paths: StudyPaths) -> dict[str, Any] | None:
+    def record(self, paths: StudyPaths) -> StudyRunRecord | None:
         """The record of this very job, if it is finished."""
         path = self.record_path(paths)
-        found = read_json(path) if path.is_file() else None
+        found = read_record(path, StudyRunRecord) if path.is_file() else None
         return found if found is not None and self.is_answered_by(found) else None
 
     def is_answered_by(self, record: Mapping[str, Any]) -> bool:
         """Whether a record has the same training, all that the evaluation asks for, and as many moments."""
-        if record.get("format") != FORMAT or not covers(
-            {**NO_CHURN, **record["evaluation"]}, self.evaluation
-        ):
+        if not covers(record["evaluation"], self.evaluation, at_least=("each",)):
             return False
         if first_difference(settings_from(record["settings"]), self.settings, HARMLESS):
             return False
         return record["snapshots_asked"] >= self.snapshots
-
-
-def covers(known: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
-    """Whether an evaluation asked for all these Ks, in as many images, made in the same way."""
-    asked = {**NO_CHURN, **asked}
-    alike = all(known[name] == asked[name] for name in asked.keys() - {"ks", "each"})
-    return alike and set(asked["ks"]) <= set(known["ks"]) and asked["each"] <= known["each"]
 
 
 def job_name(cell: str, preset: str, seed: int) -> str:
@@ -105,13 +95,11 @@ class Speeds:
     """Speeds seen before: `bench train` records, and cells already trained and examined."""
 
     def __init__(self, paths: StudyPaths):
-        benches = [read_json(path) for path in sorted(paths.results.glob(BENCHES))]
-        studied = [read_json(path) for path in sorted(paths.records.glob("*.json"))]
-        self.training = [(cost_in(r), r["images_per_second"]["mean"]) for r in in_lists(benches)]
+        benches = [current_words(read_json(path)) for path in sorted(paths.results.glob(BENCHES))]
+        studied = [read_record(path, StudyRunRecord) for path in sorted(paths.records.glob("*.json"))]
+        self.training = [(cost_in(r), r["images_per_second"]["value"]) for r in in_lists(benches)]
         self.training += [(cost_in(r), r["training"]["images_per_second"]) for r in studied]
-        self.evaluations = [
-            (cost_in(r), r["examined"]["images"] / seconds_in(r["examined"])) for r in studied
-        ]
+        self.evaluations = [(cost_in(r), r["cost"]["images"] / seconds_in(r["cost"])) for r in studied]
 
     def images_per_second(self, settings: Settings) -> float | None:
         """Of the latest record of the same network at the same size of image and batch."""
@@ -122,11 +110,8 @@ class Speeds:
         return latest(self.evaluations, settings)
 
 
-def seconds_in(examined: Mapping[str, Any]) -> float:
-    return max(
-        1e-9,
-        examined["sampling_seconds"] + examined.get("detecting_seconds", examined.get("judging_seconds")),
-    )
+def seconds_in(cost: Mapping[str, Any]) -> float:
+    return max(1e-9, cost["sampling_seconds"] + cost["detecting_seconds"])
 
 
 def in_lists(records: Iterable[Any]) -> list[Any]:

@@ -1,6 +1,6 @@
 """Do models compose as far as they look locally? Conditional locality beside K_max, over moments of many trainings."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from tessera.console import publish, say
 from tessera.errors import UserError
 from tessera.files import make_folder, save_plot
 from tessera.provenance import provenance
+from tessera.records import ScatterRecord, new_record
 from tessera.studies.clevr.records import Record, moments_of, read_records
 from tessera.studies.clevr.runs import StudyPaths
 
@@ -62,14 +63,19 @@ class ReproduceScatter:
         figure = make_folder(paths.figures) / f"scatter-{self.preset}.png"
         save_plot(figure_scatter(points, made), figure, dpi=120)
         say(f"{figure} is drawn.")
-        publish(made, self.json, self.results / "scatter.json", *coefficient_lines(made))
+        publish(
+            new_record(ScatterRecord, made),
+            self.json,
+            self.results / "scatter.json",
+            *coefficient_lines(made),
+        )
 
 
-Reading = Callable[[Record, dict[str, Any]], dict[str, Any] | None]
+Reading = Callable[[Record, Mapping[str, Any]], dict[str, Any] | None]
 
 
 def by_rule(rule: str) -> Reading:
-    def read(record: Record, moment: dict[str, Any]) -> dict[str, Any] | None:
+    def read(record: Record, moment: Mapping[str, Any]) -> dict[str, Any] | None:
         reached = moment["k_max"][rule]
         if reached["value"] is None:  # K = 1 was not asked for
             return None
@@ -82,10 +88,10 @@ def by_rule(rule: str) -> Reading:
     return read
 
 
-def share_filled(record: Record, moment: dict[str, Any]) -> dict[str, Any] | None:
+def share_filled(record: Record, moment: Mapping[str, Any]) -> dict[str, Any] | None:
     """The share of asked locations that are filled, over all K beyond the training range: no threshold in it."""
     beyond = range(record["max_train_objects"] + 1, MAX_CONDITIONS + 1)
-    filled = {row["k"]: row["found"]["mean"] / row["k"] for row in moment["rows"] if row["k"] in beyond}
+    filled = {row["k"]: row["found"]["value"] / row["k"] for row in moment["rows"] if row["k"] in beyond}
     return (
         {"k_max": sum(filled.values()) / len(beyond), "max_train_objects": 0}
         if len(filled) == len(beyond)

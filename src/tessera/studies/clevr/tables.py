@@ -80,7 +80,7 @@ def composition_rows(rows: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def composition_row(line: Mapping[str, Any], ks: Sequence[int]) -> Sequence[str]:
-    shares = {row["k"]: f"{row['all_found']['share']:.0%}" for row in line["rows"]}
+    shares = {row["k"]: f"{row['all_found']['value']:.0%}" for row in line["rows"]}
     rules = (k_max_words(line["k_max"][rule]) for rule in ("paper", "strict"))
     return line["model"], line["way"], *rules, *(shares.get(k, "") for k in ks), f"{line['passes']:.1f}"
 
@@ -115,7 +115,7 @@ def crowding_rows(records: Sequence[Mapping[str, Any]]) -> Rows:
 
 def crowd_words(row: Mapping[str, Any]) -> tuple[str, str, str]:
     gap = row["nearest_cells"]
-    shares = (row["all_found"]["share"], row["rendered"]["all_found"]["share"])
+    shares = (row["all_found"]["value"], row["rendered"]["all_found"]["value"])
     drawn, seen = (f"{share:.0%}" for share in shares)
     return drawn, seen, "" if gap is None else f"{gap:.1f}"
 
@@ -134,7 +134,7 @@ def crowding_pair_rows(records: Sequence[Mapping[str, Any]]) -> Rows:
     return rows
 
 
-def outcome_words(job: StudyRun, record: dict[str, Any]) -> str:
+def outcome_words(job: StudyRun, record: Mapping[str, Any]) -> str:
     k_max = record["result"]["k_max"]
     ours = ", ".join(f"{k_max_words(found)} by the {rule} rule" for rule, found in k_max.items())
     return f"{job.name}: K_max {ours}; the paper has {job.cell.paper.text or 'nothing'}."

@@ -5,8 +5,8 @@ from typing import Literal
 
 import numpy as np
 
+from tessera import stats
 from tessera.errors import UserError
-from tessera.stats import wilson
 from tessera.studies.swingby import deep, symmetric
 from tessera.studies.swingby.analysis import THRESHOLD, check_threshold, rise
 from tessera.studies.swingby.data import Array, Sim, second_moment
@@ -137,10 +137,10 @@ def width_study(width: int, seeds: range, energy: float = 0.0025) -> np.ndarray:
     return runs.rise > 1e-4 * runs.first
 
 
-def share_interval(hits: np.ndarray) -> dict[str, float | int | list[float]]:
+def share_interval(hits: np.ndarray) -> dict[str, float | int | None]:
     """A share with its 95% Wilson interval."""
     count, n = int(np.sum(hits)), len(hits)
-    return {"share": count / n, "ci95": list(wilson(count, n)), "n": n}
+    return stats.share_interval(count, n).to_dict()
 
 
 def mean_half_width(values: Array) -> Array:

@@ -27,7 +27,7 @@ from tessera.models.contract import Denoiser
 from tessera.models.precondition import like_image, per_image
 from tessera.rng import generator
 from tessera.sampling.trajectory import Trajectory
-from tessera.stats import RESAMPLES, mean_record, resample_counts, spread_around
+from tessera.stats import RESAMPLES, mean_interval, resample_counts, spread_around
 from tessera.studies.text_to_image.pipeline import Sdxl
 from tessera.studies.text_to_image.words import PromptWords, Way, Word
 
@@ -76,7 +76,7 @@ class PixelInfluence:
                 "row": probe.row,
                 "col": probe.col,
                 "side90": int(self.sides[level, p]),
-                "side90_each": mean_record(self.sides_each[:, level, p].numpy(), rng),
+                "side90_each": mean_interval(self.sides_each[:, level, p].numpy(), rng).to_dict(),
                 "energy": float(self.energy[level, p]),
                 "share_at_probe": float(
                     self.maps[level, p, probe.row, probe.col].square()

@@ -10,7 +10,7 @@ from tessera.devices import in_double
 from tessera.models.contract import Denoiser
 from tessera.rng import generator
 from tessera.sampling.schedule import seeded_noise
-from tessera.stats import mean_record
+from tessera.stats import mean_interval
 
 SIGMAS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0)
 
@@ -59,6 +59,6 @@ def likeness(
 def compared(ours: Tensor, theirs: Tensor, seed: int) -> dict[str, Any]:
     rng = generator(seed)
     return {
-        "pearson_r": mean_record(pearson_r(ours, theirs).cpu().numpy(), rng),
-        "r_squared": mean_record(r_squared(ours, theirs).cpu().numpy(), rng),
+        "pearson_r": mean_interval(pearson_r(ours, theirs).cpu().numpy(), rng).to_dict(),
+        "r_squared": mean_interval(r_squared(ours, theirs).cpu().numpy(), rng).to_dict(),
     }
