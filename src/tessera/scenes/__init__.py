@@ -4,6 +4,7 @@ Public names are imported on first use, so that `tessera.scenes.vocabulary` cost
 """
 
 import importlib
+import itertools
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,4 +40,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [name for names in WHERE.values() for name in names]
+    return list(itertools.chain.from_iterable(WHERE.values()))

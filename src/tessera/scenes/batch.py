@@ -60,7 +60,9 @@ class SceneBatch:
         slots = max((len(scene) for scene in scenes), default=0)
 
         def per_object(value, blank, dtype):
-            rows = [[value(t) for t in s.objects] + [blank] * (slots - len(s)) for s in scenes]
+            rows = []
+            for scene in scenes:
+                rows.append([*map(value, scene.objects), *[blank] * (slots - len(scene))])
             empty = (len(scenes), slots, *((2,) if isinstance(blank, tuple) else ()))
             return torch.tensor(rows, dtype=dtype, device=device).reshape(empty)
 

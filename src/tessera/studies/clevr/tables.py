@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tessera.rows import NOT_RUN, Rows
-from tessera.studies.clevr.entries import CELLS, StudyEntry
+from tessera.studies.clevr.entries import CELLS
 from tessera.studies.clevr.runs import StudyRun
 
 PUBLISHED = "small"  # the preset whose entries the documents show
@@ -58,23 +58,26 @@ def ours(row: Record | None, rule: str = "paper") -> str:
 def training_table(name: str, record: Record | None) -> Rows:
     """A row for each M, with the paper's K_max and ours for each experiment; `record` is results/study.json."""
     known, experiments = study_rows(record), TRAINING_TABLES[name]
-    heads = [word for _, title in experiments for word in (f"{title}, paper", "ours")]
-    rows: Rows = [("training scenes", *heads)]
+    heads = ["training scenes"]
+    for _, title in experiments:
+        heads += [f"{title}, paper", "ours"]
+    rows: Rows = [heads]
     for max_train_objects in range(1, 7):
-        entries = [CELLS.get(f"{experiment}-M{max_train_objects}") for experiment, _ in experiments]
-        if any(entries):
-            words = [word for entry in entries for word in pair(entry, known)]
-            rows.append((f"1-{max_train_objects} objects" if max_train_objects > 1 else "1 object", *words))
+        row = [f"1-{max_train_objects} objects" if max_train_objects > 1 else "1 object"]
+        for experiment, _ in experiments:
+            entry = CELLS.get(f"{experiment}-M{max_train_objects}")
+            row += [entry.paper.text, ours(known.get(entry.name))] if entry else ["", ""]
+        if any(row[1:]):
+            rows.append(row)
     return rows
-
-
-def pair(cell: StudyEntry | None, known: Mapping[str, Record]) -> tuple[str, str]:
-    return ("", "") if cell is None else (cell.paper.text, ours(known.get(cell.name)))
 
 
 def composition_rows(rows: Sequence[Mapping[str, Any]]) -> Rows:
     """One row for each model and composition."""
-    ks = sorted({row["k"] for line in rows for row in line["rows"]})
+    found: set[int] = set()
+    for line in rows:
+        found |= {row["k"] for row in line["rows"]}
+    ks = sorted(found)
     head = ("model", "composition", "K_max, paper rule", "strict", *(f"K = {k}" for k in ks), "passes")
     return [head, *(composition_row(line, ks) for line in rows)]
 
@@ -84,8 +87,6 @@ def composition_row(line: Mapping[str, Any], ks: Sequence[int]) -> Sequence[str]
     rules = (k_max_words(line["k_max"][rule]) for rule in ("paper", "strict"))
     return line["model"], line["way"], *rules, *(shares.get(k, "") for k in ks), f"{line['passes']:.1f}"
 
-
-ARRANGED = ("study", "apart")
 
 CROWDING_HEAD = (
     "model",
@@ -103,13 +104,12 @@ def crowding_rows(records: Sequence[Mapping[str, Any]]) -> Rows:
     """All K locations found: the study's, and as many far apart, beside rendered scenes that have them all."""
     rows: Rows = [CROWDING_HEAD]
     for record in records:
-        for pair in zip(*(record[kind]["rows"] for kind in ARRANGED)):
-            rows.append(
-                (record["model"], str(pair[0]["k"]), *(word for row in pair for word in crowd_words(row)))
-            )
-        for rule in record["study"]["k_max"]:
-            found = (k_max_words(record[kind]["k_max"][rule]) for kind in ARRANGED)
-            rows.append((record["model"], f"K_max, {rule} rule", *(w for k in found for w in (k, "", ""))))
+        study, apart = record["study"], record["apart"]
+        for here, there in zip(study["rows"], apart["rows"]):
+            rows.append((record["model"], str(here["k"]), *crowd_words(here), *crowd_words(there)))
+        for rule in study["k_max"]:
+            near, far = (k_max_words(arranged["k_max"][rule]) for arranged in (study, apart))
+            rows.append((record["model"], f"K_max, {rule} rule", near, "", "", far, "", ""))
     return rows
 
 
@@ -127,7 +127,8 @@ def crowding_pair_rows(records: Sequence[Mapping[str, Any]]) -> Rows:
         for cells in sorted({pair["cells"] for pair in record["pairs"]}):
             group = [pair for pair in record["pairs"] if pair["cells"] == cells]
             images = sum(pair["n"] for pair in group)
-            drawn, seen = (sum(pair[what] for pair in group) / images for what in ("both", "rendered"))
+            drawn = sum(pair["both"] for pair in group) / images
+            seen = sum(pair["rendered"] for pair in group) / images
             worst = min(pair["both"] / pair["n"] for pair in group)
             shares = (f"{share:.0%}" for share in (drawn, worst, seen))
             rows.append((record["model"], str(cells), str(len(group)), *shares))

@@ -35,7 +35,8 @@ class ZooList:
 
     def run(self) -> None:
         models = [described(name) for name in shipped()]
-        absent = [name for name in ZOO if name not in {model["name"] for model in models}]
+        present = {model["name"] for model in models}
+        absent = [name for name in ZOO if name not in present]
         tables = [zoo_table(models)] if models else []
         state = (
             f"Not shipped with this version: {', '.join(absent)}." if absent else "All models are shipped."
