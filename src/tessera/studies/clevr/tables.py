@@ -61,14 +61,14 @@ def training_table(name: str, record: Record | None) -> Rows:
     heads = ["training scenes"]
     for _, title in experiments:
         heads += [f"{title}, paper", "ours"]
-    rows: Rows = [heads]
+    rows: Rows = [tuple(heads)]
     for max_train_objects in range(1, 7):
         row = [f"1-{max_train_objects} objects" if max_train_objects > 1 else "1 object"]
         for experiment, _ in experiments:
             entry = CELLS.get(f"{experiment}-M{max_train_objects}")
             row += [entry.paper.text, ours(known.get(entry.name))] if entry else ["", ""]
         if any(row[1:]):
-            rows.append(row)
+            rows.append(tuple(row))
     return rows
 
 
