@@ -12,6 +12,7 @@ from doc_tables import locality as tables
 from tessera.analysis import locality as study
 from tessera.analysis.locality import (
     LocalityConfig,
+    LocalityResult,
     conditional_locality_alone,
     default_probes,
     generated,
@@ -19,7 +20,6 @@ from tessera.analysis.locality import (
     noised,
     picked,
     prompts_for_k,
-    study_record,
     truth,
 )
 from tessera.analysis.locality_figures import figure_scatter
@@ -84,8 +84,8 @@ def test_truth_shows_objects_at_the_asked_locations():
 def test_a_local_painter_is_local_in_pixels_and_conditions(source, k):
     plan = LocalityConfig(k=k, images=2, levels=4, steps=8, source=source, scenes=2)
     found = measure_locality(local_painter(), CONDITIONER, 16, plan)
-    record = study_record(found)
-    assert len(found) == 2 and record["conditional_locality"]["value"] == 1.0
+    record = found.to_dict()
+    assert len(found.scenes) == 2 and record["conditional_locality"]["value"] == 1.0
     assert (
         conditional_locality_alone(local_painter(), CONDITIONER, 16, plan) == record["conditional_locality"]
     )
@@ -93,37 +93,38 @@ def test_a_local_painter_is_local_in_pixels_and_conditions(source, k):
     assert all(row["side90"] == 1 for row in record["levels"])
     for row in record["levels"]:  # three channels, each 1 / (1 + sigma^2)
         assert row["energy"] == pytest.approx((3 / (1 + row["sigma"] ** 2)) ** 2, rel=1e-4)
-    assert [probe.name for probe in found[0].probes] == [*(f"loc {n}" for n in range(k)), "center"]
-    assert found[0].condition_influence_maps.shape == (4, k, 16, 16)
+    assert [probe.name for probe in found.probes] == [*(f"loc {n}" for n in range(k)), "center"]
+    assert found.scenes[0].condition_influence_maps.shape == (4, k, 16, 16)
 
 
 def test_images_of_one_scene_are_no_evidence_about_other_scenes():
     """Sides that differ between scenes alone: as wide an interval for many images of each as for one."""
     (seen,) = measure_locality(
         local_painter(), CONDITIONER, 16, LocalityConfig(k=2, images=1, levels=2, steps=4)
-    )
+    ).scenes
+
+    def level_records(scenes):
+        return LocalityResult(scenes, seed=0)._levels()
 
     def of_scenes(*sides, images):
         each = [torch.full((images, *seen.sides_each.shape[1:]), float(side)) for side in sides]
         return [replace(seen, sides_each=one, energy_each=one) for one in each]
 
-    few, many = (
-        study.level_records(of_scenes(1, 3, 5, 9, images=n), seed=0)[0]["side90_each"] for n in (1, 50)
-    )
+    few, many = (level_records(of_scenes(1, 3, 5, 9, images=n))[0]["side90_each"] for n in (1, 50))
     assert many == few and many["value"] == 4.5 and many["high"] - many["low"] > 4
     one = of_scenes(3, images=50)
     one[0].sides_each[:25] += 6
-    alone = study.level_records(one, seed=0)[0]["side90_each"]
+    alone = level_records(one)[0]["side90_each"]
     assert alone["value"] == 6 and 0.5 < alone["high"] - alone["low"] < 4
 
 
 def test_conditions_without_a_location_and_models_without_conditions_are_studied_in_pixels():
     paint = lambda x, sigma, cond=None: x * 0.5 + 0 * x.sum()  # noqa: E731
     colors = measure_locality(paint, ColorCounts(), 16, LocalityConfig(k=3, images=2, levels=3, steps=6))
-    assert study_record(colors)["conditional_locality"] is None
-    assert colors[0].condition_influence.shape == (2, 3, 1, 3)
+    assert colors.to_dict()["conditional_locality"] is None and colors.conditional_locality.value is None
+    assert colors.scenes[0].condition_influence.shape == (2, 3, 1, 3)
     nothing = measure_locality(paint, Unconditional(), 16, LocalityConfig(k=0, images=2, levels=3, steps=6))
-    assert nothing[0].condition_influence.shape[-1] == 0 and nothing[0].influence.shape == (3, 1, 16, 16)
+    assert nothing.condition_influence.shape[-1] == 0 and nothing.pixel_influence.shape == (3, 1, 16, 16)
 
 
 def test_random_scenes_that_do_not_show_everything_are_replaced_by_the_next(monkeypatch):

@@ -3,10 +3,12 @@
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from rich.table import Table
 from torch import Tensor
 
 from tessera.analysis.condition_influence import (
@@ -33,17 +35,20 @@ from tessera.sampling.trajectory import Trajectory, sample_trajectory
 from tessera.scenes.placement import LocationWarning, scenes_at
 from tessera.scenes.sampling import Scenes
 from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
-from tessera.stats import RESAMPLES, group_counts, mean_of_draws
+from tessera.stats import Interval, group_counts, mean_of_draws
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Source = Literal["generated", "truth"]
 OFFICIAL_MOST = 9  # more objects than this rarely fit by the official distances
 SHARE = 0.9
-TURNS = 16  # times as many random scenes are drawn as are wanted, at most
+TURNS = 16  # times as many random scenes are drawn as are needed, at most
 SCENE_SEED = 7_000_000  # scenes of a locality study are others than those of training streams
 
 
 class Probe(NamedTuple):
-    """A pixel to look at, and what figures call it."""
+    """An output pixel whose influences are measured, and its name in figures."""
 
     name: str
     at: Pixel
@@ -55,7 +60,7 @@ class Probe(NamedTuple):
 def picked(steps: int, levels: int) -> list[int]:
     """`levels` of a sampler's steps, evenly spread, the first and the last among them."""
     if not 1 <= levels <= steps:
-        raise UserError(f"Of {steps} sampling steps one can look at 1 to {steps}, not {levels}.")
+        raise UserError(f"A sampler of {steps} steps has 1 to {steps} noise levels, not {levels}.")
     return sorted({round(step) for step in np.linspace(0, steps - 1, levels)})
 
 
@@ -86,24 +91,26 @@ def noised(
     return Trajectory(sigmas, images + sigmas.to(images).view(-1, 1, 1, 1, 1) * noise)
 
 
-# -- what is asked for -----------------------------------------------------------------------------------------
+# -- prompts --------------------------------------------------------------------------------------------------
 
 
 def prompts_for_k(conditioner: Conditioner, k: int, scenes: int = 1, seed: int = 0) -> list[tuple[Any, ...]]:
-    """What to ask for in each scene: first the study's K locations (or colors), then random ones."""
+    """The prompt of each scene: first the study's K locations (or colors), then random ones."""
     by_color = isinstance(conditioner, ColorCounts)
     known: tuple[Any, ...] = COLOR_NAMES if by_color else LOCATIONS
     check_number(conditioner, k, len(known))
     if k < 1:
-        raise UserError("K = 0 asks for nothing, so there is no condition whose influence could be measured.")
+        raise UserError(
+            "K = 0 prompts no object, so there is no condition whose influence could be measured."
+        )
     if scenes < 1:
-        raise UserError(f"At least one scene must be looked at, not {scenes}.")
+        raise UserError(f"At least one scene is needed, not {scenes}.")
     others = random_colors if by_color else random_locations
     return [known[:k], *others(k, scenes - 1, seed)]
 
 
 def random_locations(k: int, scenes: int, seed: int) -> list[tuple[Any, ...]]:
-    """Where objects of random scenes stand; scenes with an object outside the image are passed over."""
+    """Locations of the objects of random scenes, of those that show all their objects."""
     rules = Scenes(objects=k, spacing="official" if k <= OFFICIAL_MOST else "relaxed", jitter=False)
     found: list[tuple[Any, ...]] = []
     drawn = 0
@@ -124,24 +131,22 @@ def random_colors(k: int, scenes: int, seed: int) -> list[tuple[Any, ...]]:
     return [tuple(rng.permutation(COLOR_NAMES)[:k].tolist()) for _ in range(scenes)]
 
 
-def truth(wanted: Sequence[Any], size: int, count: int, seed: int, device=None) -> Tensor:
-    """Rendered images (count, 3, size, size) of scenes that show what is wanted."""
-    colors = [want for want in wanted if isinstance(want, str)]
-    locations = LOCATIONS[: len(wanted)] if colors else wanted
-    rules = Scenes(objects=len(wanted))
+def truth(prompt: Sequence[Any], size: int, count: int, seed: int, device=None) -> Tensor:
+    """Rendered images (count, 3, size, size) of scenes that show the prompt."""
+    colors = [part for part in prompt if isinstance(part, str)]
+    locations = LOCATIONS[: len(prompt)] if colors else prompt
+    rules = Scenes(objects=len(prompt))
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", LocationWarning
-        )  # the study's locations are crowded, as they should be
+        warnings.simplefilter("ignore", LocationWarning)  # the study's locations are crowded on purpose
         scenes = scenes_at(
             locations, color=colors or None, rules=rules, count=count, seed=SCENE_SEED + seed, device=device
         )
     return render(scenes, size=size)["rgb"]
 
 
-def default_probes(wanted: Sequence[Any], height: int, width: int) -> list[Probe]:
-    """The asked locations, and the image's center (Figure 10)."""
-    locations = [want for want in wanted if not isinstance(want, str)]
+def default_probes(prompt: Sequence[Any], height: int, width: int) -> list[Probe]:
+    """The prompted locations, and the image's center (Figure 10)."""
+    locations = [part for part in prompt if not isinstance(part, str)]
     named = [Probe(f"loc {n}", pixel_of(location, height, width)) for n, location in enumerate(locations)]
     return [*named, Probe("center", pixel_of((0.5, 0.5), height, width))]
 
@@ -151,27 +156,159 @@ def probes_at(locations: Sequence[Sequence[float]], height: int, width: int) -> 
     return [Probe(f"({x:g}, {y:g})", pixel_of((x, y), height, width)) for x, y in locations]
 
 
-# -- measuring -------------------------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class LocalityResult:
+class SceneLocality:
     """What was measured for one prompt, on the CPU; B images, S levels, P probes, K conditions."""
 
-    wanted: tuple[Any, ...]
+    prompt: tuple[Any, ...]
     probes: list[Probe]
     sigmas: list[float]
-    clean: Tensor  # (S, C, H, W), the first image as the denoiser sees it
+    clean: Tensor  # (S, C, H, W), the first image as the denoiser estimates it
     influence: Tensor  # (S, P, H, W), Eq. 9
     sides: Tensor  # (S, P), of the smallest square with 90% of its energy
     energy: Tensor  # (S, P)
     sides_each: Tensor  # (B, S, P), the same of every image
     energy_each: Tensor  # (B, S, P)
-    condition_influence: Tensor  # (B, S, P, K), Eq. 10 at the probes; K = 0 where nothing was asked
+    condition_influence: Tensor  # (B, S, P, K), Eq. 10 at the probes; K = 0 without conditions
     condition_influence_maps: Tensor  # (S, K, H, W), Eq. 10 everywhere, mean over images
     own_condition_influence: (
         Tensor  # (B, S, K, K), I_k(location j) at [b, s, j, k]; empty for conditions without a location
     )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Curves as Figure 10 draws them."""
+        condition_influence = self.condition_influence.mean(0)  # (S, P, K)
+        return {
+            "wanted": [part if isinstance(part, str) else list(part) for part in self.prompt],
+            "probes": [
+                {
+                    "name": probe.name,
+                    "row": probe.at.row,
+                    "col": probe.at.col,
+                    "side90": self.sides[:, p].tolist(),
+                    "energy": self.energy[:, p].tolist(),
+                    "conditions": condition_influence[
+                        :, p
+                    ].T.tolist(),  # a list over levels for each condition
+                }
+                for p, probe in enumerate(self.probes)
+            ],
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class LocalityResult:
+    """Which pixels and which conditions each probed output pixel depends on, in one scene or several."""
+
+    scenes: list[SceneLocality]
+    seed: int = 0  # of the bootstrap
+
+    @property
+    def sigmas(self) -> list[float]:
+        """Noise levels (S,), falling."""
+        return self.scenes[0].sigmas
+
+    @property
+    def probes(self) -> list[Probe]:
+        """The P output pixels of the first scene: the prompted locations, then the center."""
+        return self.scenes[0].probes
+
+    @property
+    def pixel_influence(self) -> Tensor:
+        """Eq. 9 in the first scene, mean over images: (S, P, H, W)."""
+        return self.scenes[0].influence
+
+    @property
+    def condition_influence(self) -> Tensor:
+        """Eq. 10 at the probes of the first scene, mean over images: (S, P, K)."""
+        return self.scenes[0].condition_influence.mean(0)
+
+    @property
+    def conditional_locality(self) -> Interval:
+        """Over all scenes; empty where conditions have no location."""
+        found = self._locality or {}
+        return Interval(found.get("value"), found.get("low"), found.get("high"), found.get("images"))
+
+    @cached_property
+    def _locality(self) -> dict[str, Any] | None:
+        if self.scenes[0].own_condition_influence.shape[-2] == 0:
+            return None
+        influence = np.concatenate([scene.own_condition_influence.numpy() for scene in self.scenes])
+        return conditional_locality(influence, self.sigmas, self._scene_of_each, seed=self.seed)
+
+    @property
+    def _scene_of_each(self) -> list[int]:
+        """The number of the scene that each image is of."""
+        numbers: list[int] = []
+        for number, scene in enumerate(self.scenes):
+            numbers += [number] * len(scene.sides_each)
+        return numbers
+
+    def to_dict(self) -> dict[str, Any]:
+        """Conditional locality, 90% side and energy of every level, and curves of every scene, JSON-ready."""
+        return {
+            "conditional_locality": self._locality,
+            "levels": self._levels(),
+            "probes": [scene.to_dict() for scene in self.scenes],
+        }
+
+    def _levels(self) -> list[dict[str, Any]]:
+        """`side90` and `energy` are Eq. 9's, mean over probes and scenes.
+
+        Intervals draw images again, or whole scenes where there are several, as that of conditional locality does.
+        """
+        sides = np.concatenate([scene.sides_each.numpy().mean(-1) for scene in self.scenes])  # (B, S)
+        energies = np.concatenate([scene.energy_each.numpy().mean(-1) for scene in self.scenes])
+        draws = group_counts(generator(self.seed), len(sides), self._scene_of_each)  # (R, B)
+        return [
+            {
+                "sigma": sigma,
+                "side90": float(np.mean([scene.sides[level].float().mean() for scene in self.scenes])),
+                "energy": float(np.mean([scene.energy[level].mean() for scene in self.scenes])),
+                "side90_each": mean_of_draws(sides[:, level], draws).to_dict(),
+                "energy_each": mean_of_draws(energies[:, level], draws).to_dict(),
+            }
+            for level, sigma in enumerate(self.sigmas)
+        ]
+
+    def table(self) -> Table:
+        """Pixel neighborhood, energy and conditional locality at every noise level."""
+        table = Table("sigma", "90% side", "energy", "conditional locality", title=str(self))
+        shares = [level["locality"] for level in self._locality["by_level"]] if self._locality else []
+        for number, level in enumerate(self._levels()):
+            share = shares[number] if shares else None
+            numbers = (f"{level[name]:.3g}" for name in ("sigma", "side90", "energy"))
+            table.add_row(*numbers, "-" if share is None else f"{share:.2f}")
+        return table
+
+    def plot(self, title: str = "") -> "Figure":
+        """Condition influence at every probe, 90% side and energy of pixel influence, over noise levels."""
+        from tessera.analysis.locality_figures import figure_curves
+
+        return figure_curves(self.scenes[0], title, self.band)
+
+    def plot_maps(self, title: str = "") -> "Figure":
+        """Pixel influence on every probe as heat maps, one column per noise level."""
+        from tessera.analysis.locality_figures import figure_maps
+
+        return figure_maps(self.scenes[0], title)
+
+    @property
+    def band(self) -> tuple[float, float] | None:
+        """The noise levels between which conditions matter."""
+        if self._locality is None:
+            return None
+        return self._locality["band"]["sigma_min"], self._locality["band"]["sigma_max"]
+
+    def __repr__(self) -> str:
+        sizes = f"{len(self.probes)} probes at {len(self.sigmas)} noise levels"
+        return f"LocalityResult(conditional_locality={self.conditional_locality}, {sizes})"
+
+
+# -- measuring -------------------------------------------------------------------------------------------------
 
 
 def measure(
@@ -179,13 +316,13 @@ def measure(
     trajectory: Trajectory,
     cond: Tensor | None,
     conditioner: Conditioner | None,
-    wanted: Sequence[Any],
+    prompt: Sequence[Any],
     probes: Sequence[Probe],
     *,
     how: GradientConfig = PLAIN,
     rows: int = 64,
     share: float = SHARE,
-) -> LocalityResult:
+) -> SceneLocality:
     """Both kinds of influence on every probe at every level of a trajectory. cond (B, dim)."""
     levels, images = trajectory.x.shape[:2]
     every = None if cond is None else cond.repeat(levels, 1)
@@ -193,7 +330,7 @@ def measure(
     each = pixel_influence(denoise, trajectory.flat, trajectory.flat_sigmas, every, at=at, how=how)
     each = each.unflatten(0, (levels, images)).cpu()  # (S, B, P, H, W)
     maps = (
-        condition_influence_maps(denoise, trajectory, every, conditioner, wanted, rows)
+        condition_influence_maps(denoise, trajectory, every, conditioner, prompt, rows)
         .unflatten(0, (levels, images))
         .cpu()
     )
@@ -202,8 +339,8 @@ def measure(
         first_cond = None if every is None else every[first]
         clean = denoise(trajectory.flat[first], trajectory.flat_sigmas[first], first_cond).cpu()
     influence = each.mean(1)
-    return LocalityResult(
-        wanted=tuple(wanted),
+    return SceneLocality(
+        prompt=tuple(prompt),
         probes=list(probes),
         sigmas=[float(sigma) for sigma in trajectory.sigmas],
         clean=clean,
@@ -214,7 +351,7 @@ def measure(
         energy_each=total_energy(each).transpose(0, 1),
         condition_influence=read_at(maps, at),
         condition_influence_maps=maps.mean(1),
-        own_condition_influence=read_at(maps, own_pixels(wanted, *trajectory.x.shape[-2:])),
+        own_condition_influence=read_at(maps, own_pixels(prompt, *trajectory.x.shape[-2:])),
     )
 
 
@@ -223,14 +360,14 @@ def condition_influence_maps(
     trajectory: Trajectory,
     cond: Tensor | None,
     conditioner: Conditioner | None,
-    wanted: Sequence[Any],
+    prompt: Sequence[Any],
     rows: int,
 ) -> Tensor:
     """Eq. 10 at every pixel of every image and level, (S B, K, H, W)."""
-    if conditioner is None or cond is None or not wanted:
+    if conditioner is None or cond is None or not prompt:
         return trajectory.flat.new_zeros(len(trajectory.flat), 0, *trajectory.x.shape[-2:])
     return condition_influence(
-        denoise, trajectory.flat, trajectory.flat_sigmas, cond, conditioner, wanted, rows=rows
+        denoise, trajectory.flat, trajectory.flat_sigmas, cond, conditioner, prompt, rows=rows
     )
 
 
@@ -242,7 +379,7 @@ def read_at(maps: Tensor, at: Sequence[tuple[int, int]]) -> Tensor:
 
 @dataclass(frozen=True)
 class LocalityConfig:
-    """What a study looks at."""
+    """Settings of a locality study."""
 
     k: int = 4
     images: int = 8  # of every scene
@@ -251,7 +388,7 @@ class LocalityConfig:
     steps: int = 32
     source: Source = "generated"
     seed: int = 0
-    locations: tuple[tuple[float, float], ...] | None = None  # the user's own instead of the study's
+    locations: tuple[tuple[float, float], ...] | None = None  # instead of the study's
     probes: tuple[tuple[float, float], ...] | None = None
     how: GradientConfig = PLAIN
     rows: int = 64
@@ -264,36 +401,36 @@ def measure_locality(
     plan: LocalityConfig,
     device=None,
     on_scene: Callable = lambda: None,
-) -> list[LocalityResult]:
-    """The whole study: one `LocalityResult` per scene."""
+) -> LocalityResult:
+    """The whole study."""
     if plan.images < 1:
-        raise UserError(f"At least one image must be looked at, not {plan.images}.")
-    found = []
-    for scene, wanted in enumerate(prompts_of(conditioner, plan)):
-        cond = conditioner.at(wanted, device=device).expand(plan.images, -1)
-        trajectory = trajectory_of_scene(denoise, cond, wanted, size, plan, scene, device)
-        probes = default_probes(wanted, size, size)
+        raise UserError(f"At least one image is needed for each scene, not {plan.images}.")
+    scenes = []
+    for scene, prompt in enumerate(prompts_of(conditioner, plan)):
+        cond = conditioner.at(prompt, device=device).expand(plan.images, -1)
+        trajectory = trajectory_of_scene(denoise, cond, prompt, size, plan, scene, device)
+        probes = default_probes(prompt, size, size)
         if plan.probes is not None:
             probes = probes_at(plan.probes, size, size)
-        found.append(
-            measure(denoise, trajectory, cond, conditioner, wanted, probes, how=plan.how, rows=plan.rows)
+        scenes.append(
+            measure(denoise, trajectory, cond, conditioner, prompt, probes, how=plan.how, rows=plan.rows)
         )
         on_scene()
-    return found
+    return LocalityResult(scenes, plan.seed)
 
 
 def conditional_locality_alone(
     denoise: Denoiser, conditioner: Conditioner, size: int, plan: LocalityConfig, device=None
 ) -> dict[str, Any] | None:
-    """The same number as `locality_of(locate(...))` without any gradient, for series of many models."""
+    """The record behind `LocalityResult.conditional_locality` without any gradient, for series of many models."""
     every, groups, sigmas = [], [], []
-    for scene, wanted in enumerate(prompts_of(conditioner, plan)):
-        cond = conditioner.at(wanted, device=device).expand(plan.images, -1)
-        trajectory = trajectory_of_scene(denoise, cond, wanted, size, plan, scene, device)
+    for scene, prompt in enumerate(prompts_of(conditioner, plan)):
+        cond = conditioner.at(prompt, device=device).expand(plan.images, -1)
+        trajectory = trajectory_of_scene(denoise, cond, prompt, size, plan, scene, device)
         maps = condition_influence_maps(
-            denoise, trajectory, cond.repeat(len(trajectory.sigmas), 1), conditioner, wanted, plan.rows
+            denoise, trajectory, cond.repeat(len(trajectory.sigmas), 1), conditioner, prompt, plan.rows
         )
-        own = own_pixels(wanted, size, size)
+        own = own_pixels(prompt, size, size)
         every.append(read_at(maps.unflatten(0, trajectory.x.shape[:2]).cpu(), own).numpy())
         groups += [scene] * plan.images
         sigmas = trajectory.sigmas.tolist()
@@ -302,9 +439,9 @@ def conditional_locality_alone(
     return conditional_locality(np.concatenate(every), sigmas, groups, seed=plan.seed)
 
 
-def own_pixels(wanted: Sequence[Any], height: int, width: int) -> list[Pixel]:
-    """Where the asked objects should be; none for conditions without a location."""
-    return [pixel_of(want, height, width) for want in wanted if not isinstance(want, str)]
+def own_pixels(prompt: Sequence[Any], height: int, width: int) -> list[Pixel]:
+    """The pixels of the prompted locations; none for conditions without a location."""
+    return [pixel_of(part, height, width) for part in prompt if not isinstance(part, str)]
 
 
 def prompts_of(conditioner: Conditioner, plan: LocalityConfig) -> list[tuple[Any, ...]]:
@@ -319,7 +456,7 @@ def prompts_of(conditioner: Conditioner, plan: LocalityConfig) -> list[tuple[Any
 def trajectory_of_scene(
     denoise: Denoiser,
     cond: Tensor,
-    wanted: Sequence[Any],
+    prompt: Sequence[Any],
     size: int,
     plan: LocalityConfig,
     scene: int,
@@ -328,82 +465,6 @@ def trajectory_of_scene(
     """The noisy images of one scene: the model's own samples, or rendered truth under noise."""
     seeds = [image_seed(plan.seed, scene, n) for n in range(plan.images)]
     if plan.source == "truth":
-        images = truth(wanted, size, plan.images, plan.seed + scene, device)
+        images = truth(prompt, size, plan.images, plan.seed + scene, device)
         return noised(images, seeds, steps=plan.steps, levels=plan.levels)
     return generated(denoise, cond, size, seeds, steps=plan.steps, levels=plan.levels, device=device)
-
-
-# -- records -----------------------------------------------------------------------------------------------------
-
-
-def study_record(
-    found: Sequence[LocalityResult], seed: int = 0, resamples: int = RESAMPLES
-) -> dict[str, Any]:
-    """Numbers of a study, JSON-ready: conditional locality, and 90% side and energy of every level."""
-    return {
-        "conditional_locality": locality_of(found, seed, resamples),
-        "levels": level_records(found, seed),
-        "probes": [probe_record(result) for result in found],
-    }
-
-
-def locality_of(
-    found: Sequence[LocalityResult], seed: int = 0, resamples: int = RESAMPLES
-) -> dict[str, Any] | None:
-    """Over all scenes; None where conditions lie nowhere."""
-    if not found or found[0].own_condition_influence.shape[-2] == 0:
-        return None
-    influence = np.concatenate([result.own_condition_influence.numpy() for result in found])  # (B, S, K, K)
-    return conditional_locality(
-        influence, found[0].sigmas, scene_of_each(found), resamples=resamples, seed=seed
-    )
-
-
-def scene_of_each(found: Sequence[LocalityResult]) -> list[int]:
-    """The number of the scene that each image is of."""
-    return [scene for scene, result in enumerate(found) for _ in result.sides_each]
-
-
-def mean_over(values: np.ndarray, draws: np.ndarray) -> dict[str, float | None]:
-    """The mean of values (B,), with the interval of its redrawings (R, B)."""
-    return mean_of_draws(values, draws).to_dict()
-
-
-def level_records(found: Sequence[LocalityResult], seed: int) -> list[dict[str, Any]]:
-    """`side90` and `energy` are Eq. 9's, mean over probes and scenes.
-
-    Intervals draw images again, or whole scenes where there are several, as that of conditional locality does.
-    """
-    sides = np.concatenate([result.sides_each.numpy().mean(-1) for result in found])  # (B, S)
-    energies = np.concatenate([result.energy_each.numpy().mean(-1) for result in found])
-    draws = group_counts(generator(seed), len(sides), scene_of_each(found))  # (R, B)
-    return [
-        {
-            "sigma": sigma,
-            "side90": float(np.mean([result.sides[level].float().mean() for result in found])),
-            "energy": float(np.mean([result.energy[level].mean() for result in found])),
-            "side90_each": mean_over(sides[:, level], draws),
-            "energy_each": mean_over(energies[:, level], draws),
-        }
-        for level, sigma in enumerate(found[0].sigmas)
-    ]
-
-
-def probe_record(result: LocalityResult) -> dict[str, Any]:
-    """Curves of one scene, as Figure 10 draws them."""
-    condition_influence = result.condition_influence.mean(0)  # (S, P, K)
-    wanted = [want if isinstance(want, str) else list(want) for want in result.wanted]
-    return {
-        "wanted": wanted,
-        "probes": [
-            {
-                "name": probe.name,
-                "row": probe.at.row,
-                "col": probe.at.col,
-                "side90": result.sides[:, p].tolist(),
-                "energy": result.energy[:, p].tolist(),
-                "conditions": condition_influence[:, p].T.tolist(),  # a list over levels for each condition
-            }
-            for p, probe in enumerate(result.probes)
-        ],
-    }

@@ -13,7 +13,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from tessera.analysis.locality import LocalityResult, Probe
+from tessera.analysis.locality import Probe, SceneLocality
 from tessera.analysis.scatter import Point, kind_of
 from tessera.plots.figures import (
     CONDITIONS,
@@ -41,8 +41,8 @@ FAINT = 0.07  # of a cross whose condition does not matter at all
 
 
 @styled
-def figure_maps(result: LocalityResult, title: str = "", columns: int = COLUMNS) -> Figure:
-    """What the denoiser sees, then a row of heat-maps per probe, from high noise (left) to low."""
+def figure_maps(result: SceneLocality, title: str = "", columns: int = COLUMNS) -> Figure:
+    """The clean estimates, then a row of heat-maps per probe, from high noise (left) to low."""
     levels = evenly_spaced(len(result.sigmas), columns)
     rows = 1 + len(result.probes)
     size = (1.05 * len(levels) + 0.75, 1.05 * rows + 0.55 + 0.25 * bool(title))
@@ -64,27 +64,27 @@ def figure_maps(result: LocalityResult, title: str = "", columns: int = COLUMNS)
     return figure
 
 
-def heat_map(ax: Axes, result: LocalityResult, row: int, level: int, probe: Probe) -> None:
+def heat_map(ax: Axes, result: SceneLocality, row: int, level: int, probe: Probe) -> None:
     show_heat_map(ax, result.influence[level, row])
     outline_square(ax, probe.at, int(result.sides[level, row]))
     crosses(ax, result, row, level)
 
 
-def crosses(ax: Axes, result: LocalityResult, row: int, level: int) -> None:
-    """A cross at every asked location, the stronger the more its condition moves the probe."""
+def crosses(ax: Axes, result: SceneLocality, row: int, level: int) -> None:
+    """A cross at every prompted location, the stronger the more its condition influences the probe."""
     condition_influence = result.condition_influence.mean(
         0
     ).numpy()  # (S, P, K); one scale for the whole figure
     strongest = max(condition_influence.max(), 1e-30) if condition_influence.size else 1.0
     strength = np.sqrt(condition_influence[level, row] / strongest)
     height, width = result.influence.shape[-2:]
-    for number, want in enumerate(result.wanted):
-        if isinstance(want, str):
+    for number, part in enumerate(result.prompt):
+        if isinstance(part, str):
             continue
         alpha = min(1.0, FAINT + (1 - FAINT) * float(strength[number]))
         ax.plot(
-            want[0] * width - 0.5,
-            want[1] * height - 0.5,
+            part[0] * width - 0.5,
+            part[1] * height - 0.5,
             marker="x",
             ms=6,
             mew=1.8,
@@ -94,12 +94,12 @@ def crosses(ax: Axes, result: LocalityResult, row: int, level: int) -> None:
         )
 
 
-def mark_locations(ax: Axes, result: LocalityResult) -> None:
+def mark_locations(ax: Axes, result: SceneLocality) -> None:
     """Small rings in the colors of the conditions."""
     height, width = result.clean.shape[-2:]
-    for number, want in enumerate(result.wanted):
-        if not isinstance(want, str):
-            spot = (want[0] * width - 0.5, want[1] * height - 0.5)
+    for number, part in enumerate(result.prompt):
+        if not isinstance(part, str):
+            spot = (part[0] * width - 0.5, part[1] * height - 0.5)
             ax.plot(*spot, marker="o", ms=4, mfc="none", mew=1.1, color=condition_color(number))
 
 
@@ -109,7 +109,7 @@ def row_names(axes: np.ndarray, names: Sequence[str]) -> None:
 
 
 @styled
-def figure_conditions(result: LocalityResult, columns: int = COLUMNS) -> Figure:
+def figure_conditions(result: SceneLocality, columns: int = COLUMNS) -> Figure:
     """Where each condition acts: Eq. 10 over the whole image, one row per condition, one scale per level."""
     levels = evenly_spaced(len(result.sigmas), columns)
     rows = max(1, result.condition_influence_maps.shape[1])
@@ -122,30 +122,30 @@ def figure_conditions(result: LocalityResult, columns: int = COLUMNS) -> Figure:
             ax = axes[row, column]
             show_heat_map(ax, condition_influence, float(maps.max()))
             mark_own(ax, result, row)
-    row_names(axes, [condition_name(want) for want in result.wanted])
+    row_names(axes, [condition_name(part) for part in result.prompt])
     figure.supxlabel(
-        "change when one condition is taken away (root, one scale per column)", fontsize=7, color=QUIET
+        "change when one condition is removed (root, one scale per column)", fontsize=7, color=QUIET
     )
     return figure
 
 
-def mark_own(ax: Axes, result: LocalityResult, row: int) -> None:
-    want = result.wanted[row]
-    if not isinstance(want, str):
+def mark_own(ax: Axes, result: SceneLocality, row: int) -> None:
+    part = result.prompt[row]
+    if not isinstance(part, str):
         height, width = result.condition_influence_maps.shape[-2:]
-        spot = (want[0] * width - 0.5, want[1] * height - 0.5)
+        spot = (part[0] * width - 0.5, part[1] * height - 0.5)
         ax.plot(*spot, marker="o", ms=9, mfc="none", mew=1.1, color=condition_color(row))
 
 
-def condition_name(want: Any) -> str:
-    return want if isinstance(want, str) else f"({want[0]:.2g}, {want[1]:.2g})"
+def condition_name(part: Any) -> str:
+    return part if isinstance(part, str) else f"({part[0]:.2g}, {part[1]:.2g})"
 
 
 # -- Figure 10: curves -----------------------------------------------------------------------------------------
 
 
 @styled
-def figure_curves(result: LocalityResult, title: str = "", band: tuple[float, float] | None = None) -> Figure:
+def figure_curves(result: SceneLocality, title: str = "", band: tuple[float, float] | None = None) -> Figure:
     """Condition influence at every probe, then the 90% side and the total energy over noise levels."""
     condition_influence = result.condition_influence.shape[-1] > 0
     panels = result.probes if condition_influence else []
@@ -177,7 +177,7 @@ def figure_curves(result: LocalityResult, title: str = "", band: tuple[float, fl
     return figure
 
 
-def highest_curve(result: LocalityResult) -> float:
+def highest_curve(result: SceneLocality) -> float:
     condition_influence = result.condition_influence.numpy()  # (B, S, P, K)
     return max(
         float(np.quantile(condition_influence, 0.9, axis=0).max()),
@@ -186,17 +186,17 @@ def highest_curve(result: LocalityResult) -> float:
     )
 
 
-def condition_legend(figure: Figure, result: LocalityResult, shaded: bool) -> None:
+def condition_legend(figure: Figure, result: SceneLocality, shaded: bool) -> None:
     handles: list[Any] = [
-        Line2D([], [], color=condition_color(k), lw=2.4, label=condition_name(want))
-        for k, want in enumerate(result.wanted)
+        Line2D([], [], color=condition_color(k), lw=2.4, label=condition_name(part))
+        for k, part in enumerate(result.prompt)
     ]
     if shaded:
         handles.append(Rectangle((0, 0), 1, 1, color=GRID, label="band where conditions matter"))
     figure.legend(handles=handles, loc="outside lower left", ncols=7, fontsize=7)
 
 
-def condition_curves(ax: Axes, result: LocalityResult, number: int, probe: Probe) -> None:
+def condition_curves(ax: Axes, result: SceneLocality, number: int, probe: Probe) -> None:
     condition_influence = result.condition_influence[:, :, number].numpy()  # (B, S, K)
     own = probe_condition(result, probe)
     for k in range(condition_influence.shape[-1]):
@@ -213,13 +213,13 @@ def condition_curves(ax: Axes, result: LocalityResult, number: int, probe: Probe
     noise_axis(ax)
 
 
-def probe_condition(result: LocalityResult, probe: Probe) -> int | None:
-    """Which condition asks for this very location."""
-    names = [f"loc {n}" for n in range(len(result.wanted))]
+def probe_condition(result: SceneLocality, probe: Probe) -> int | None:
+    """The condition whose location this probe is."""
+    names = [f"loc {n}" for n in range(len(result.prompt))]
     return names.index(probe.name) if probe.name in names else None
 
 
-def probe_curves(ax: Axes, result: LocalityResult, values: Tensor, name: str, log: bool = False) -> None:
+def probe_curves(ax: Axes, result: SceneLocality, values: Tensor, name: str, log: bool = False) -> None:
     """values (S, P)."""
     for number, probe in enumerate(result.probes):
         own = probe_condition(result, probe)
@@ -231,8 +231,8 @@ def probe_curves(ax: Axes, result: LocalityResult, values: Tensor, name: str, lo
     ax.set(ylabel=name, xlabel=r"noise level $\sigma$")
 
 
-def probe_color(number: int, result: LocalityResult) -> str:
-    return INK if result.wanted else condition_color(number)
+def probe_color(number: int, result: SceneLocality) -> str:
+    return INK if result.prompt else condition_color(number)
 
 
 def shade(ax: Axes, band: tuple[float, float] | None) -> None:
@@ -333,7 +333,7 @@ def correlation_words(record: dict[str, Any]) -> str:
 
 
 @styled
-def figure_12(result: LocalityResult, title: str = "", columns: int = COLUMNS) -> Figure:
+def figure_12(result: SceneLocality, title: str = "", columns: int = COLUMNS) -> Figure:
     """Left: 90% side and energy over noise levels. Right: denoised images and heat-maps at every probe."""
     levels = evenly_spaced(len(result.sigmas), columns)
     rows = 1 + len(result.probes)

@@ -1,11 +1,8 @@
 """The public functions `tessera.locality` and `tessera.features`: one measurement of one model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
+from typing import Any
 
 from tessera.analysis.feature_study import FeatureResult
 from tessera.analysis.features import FeatureConfig, check_plan, concepts_for, feature_study
@@ -13,54 +10,12 @@ from tessera.analysis.hooks import MODULATION, OUTPUT, chosen_hooks
 from tessera.analysis.locality import (
     LocalityConfig,
     LocalityResult,
-    Probe,
     Source,
     measure_locality,
-    study_record,
 )
 from tessera.models.loading import load
 from tessera.models.model import Model
 from tessera.sampling.sample import home
-from tessera.stats import Interval
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True, repr=False)
-class LocalityMeasurement:
-    """Which pixels and which conditions each probed output pixel depends on, at S noise levels."""
-
-    conditional_locality: Interval  # empty for conditions without locations
-    sigmas: list[float]  # (S,) falling
-    probes: list[Probe]  # P output pixels: the prompted locations, then the center
-    pixel_influence: Tensor  # (S, P, H, W) Eq. 9, mean over images
-    condition_influence: Tensor  # (S, P, K) Eq. 10, mean over images
-    record: dict[str, Any]
-    results: list[LocalityResult]  # one per scene; the fields above are of the first
-
-    def to_dict(self) -> dict[str, Any]:
-        """All numbers, JSON-ready."""
-        return self.record
-
-    def plot(self) -> "Figure":
-        """Condition influence at every probe, 90% side and energy of pixel influence, over noise levels."""
-        from tessera.analysis.locality_figures import figure_curves
-
-        return figure_curves(self.results[0])
-
-    def plot_maps(self) -> "Figure":
-        """Pixel influence on every probe as heat maps, one column per noise level."""
-        from tessera.analysis.locality_figures import figure_maps
-
-        return figure_maps(self.results[0])
-
-    def __repr__(self) -> str:
-        probes, levels = len(self.probes), len(self.sigmas)
-        return (
-            f"LocalityMeasurement(conditional_locality={self.conditional_locality}, {probes} probes at "
-            f"{levels} noise levels)"
-        )
 
 
 def locality(
@@ -74,7 +29,7 @@ def locality(
     source: Source = "generated",
     seed: int = 0,
     device: Any = None,
-) -> LocalityMeasurement:
+) -> LocalityResult:
     """Measure which pixels and which conditions influence an output pixel, along trajectories of the sampler.
 
     Args:
@@ -89,8 +44,8 @@ def locality(
         device: where to compute; by default where the model is.
 
     Returns:
-        A `LocalityMeasurement` with `.conditional_locality` (an `Interval`), `.pixel_influence`,
-        `.condition_influence`, `.sigmas`, `.probes`, `.to_dict()`, `.plot()` and `.plot_maps()`.
+        A `LocalityResult` with `.conditional_locality` (an `Interval`), `.pixel_influence`,
+        `.condition_influence`, `.sigmas`, `.probes`, `.to_dict()`, `.table()`, `.plot()` and `.plot_maps()`.
 
     Example:
         >>> import tessera
@@ -105,15 +60,7 @@ def locality(
     plan = LocalityConfig(
         k=num_objects, images=images, scenes=scenes, levels=levels, steps=steps, source=source, seed=seed
     )
-    results = measure_locality(model.denoiser, model.conditioner, model.size, plan, device)
-    record = study_record(results, seed)
-    found = record["conditional_locality"] or {}
-    interval = Interval(found.get("value"), found.get("low"), found.get("high"), found.get("images"))
-    first = results[0]
-    influence = first.condition_influence.mean(0)
-    return LocalityMeasurement(
-        interval, first.sigmas, first.probes, first.influence, influence, record, results
-    )
+    return measure_locality(model.denoiser, model.conditioner, model.size, plan, device)
 
 
 def features(

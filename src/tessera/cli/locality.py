@@ -13,13 +13,10 @@ from tessera.analysis.locality import (
     Source,
     measure_locality,
     prompts_of,
-    study_record,
     trajectory_of_scene,
 )
 from tessera.analysis.locality_figures import (
     figure_conditions,
-    figure_curves,
-    figure_maps,
     figure_residual,
     figure_scatter,
 )
@@ -159,15 +156,15 @@ class Locality:
         record: dict[str, Any] = {
             "k": plan.k,
             "source": plan.source,
-            "images": plan.images * len(found),
+            "images": plan.images * len(found.scenes),
             "seed": plan.seed,
             "steps": plan.steps,
-            **study_record(found, plan.seed),
+            **found.to_dict(),
         }
         if self.residual:
             record["residual"] = self.test_definition(model, plan, device)
         if out:
-            self.draw(found[0], record, out, f"k{plan.k:02d}-{plan.source}")
+            self.draw(found, record, out, f"k{plan.k:02d}-{plan.source}")
         return record
 
     def test_definition(self, model: Model, plan: LocalityConfig, device) -> dict[str, Any]:
@@ -193,13 +190,11 @@ class Locality:
         }
 
     def draw(self, result: LocalityResult, record: dict[str, Any], out: Path, name: str) -> None:
-        found = record["conditional_locality"]
-        band = None if found is None else (found["band"]["sigma_min"], found["band"]["sigma_max"])
         title = title_of(Path(self.model).name, record)
-        save_figure(figure_maps(result, title), out / f"maps-{name}.png")
-        save_figure(figure_curves(result, title, band), out / f"curves-{name}.png")
-        if result.wanted:
-            save_figure(figure_conditions(result), out / f"conditions-{name}.png")
+        save_figure(result.plot_maps(title), out / f"maps-{name}.png")
+        save_figure(result.plot(title), out / f"curves-{name}.png")
+        if result.scenes[0].prompt:
+            save_figure(figure_conditions(result.scenes[0]), out / f"conditions-{name}.png")
         if "residual" in record:
             save_figure(figure_residual(record["residual"]["levels"]), out / f"residual-{name}.png")
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from tessera.analysis.locality import LocalityResult, Probe
+from tessera.analysis.locality import Probe, SceneLocality
 from tessera.analysis.pixel_influence import Pixel
 from tessera.app.report.columns import ReportColumn
 from tessera.app.report.tiles import data_uri, heated, tiles_of, viewer
@@ -76,8 +76,8 @@ def result(levels=3, side=16):
     )
     shape = {"influence": (levels, 3), "condition_influence_maps": (levels, 2)}
     maps = {name: torch.rand(*lead, side, side) for name, lead in shape.items()}
-    return LocalityResult(
-        wanted=locations, probes=probes, sigmas=[10.0, 1.0, 0.1], clean=torch.zeros(levels, 3, side, side),
+    return SceneLocality(
+        prompt=locations, probes=probes, sigmas=[10.0, 1.0, 0.1], clean=torch.zeros(levels, 3, side, side),
         sides=torch.full((levels, 3), 5), energy=torch.ones(levels, 3), sides_each=torch.ones(1, levels, 3),
         energy_each=torch.ones(1, levels, 3), condition_influence=condition_influence,
         own_condition_influence=torch.ones(1, levels, 2, 2), **maps,

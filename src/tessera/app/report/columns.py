@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tessera.analysis.locality import LocalityResult
+from tessera.analysis.locality import SceneLocality
 from tessera.analysis.scatter import Point, point_from, read_points
 from tessera.app.report.measure import ColumnEvaluator, Record, targets_of
 from tessera.app.report.verdict import verdict
@@ -56,7 +56,7 @@ class ReportColumn:
     shown: dict[int, list[ShownImages]] = field(default_factory=dict)
     by_color: bool = False
     locality: Record | None = None
-    result: LocalityResult | None = None
+    result: SceneLocality | None = None
     log: list[Record] = field(default_factory=list)
 
     @property

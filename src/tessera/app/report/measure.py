@@ -1,6 +1,6 @@
 """What a report needs of a model, measured once and kept beside it: an evaluation with images, locality with heat-maps."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from tessera.analysis.locality import (
     LocalityConfig,
     LocalityResult,
     Probe,
+    SceneLocality,
     Source,
     measure_locality,
-    study_record,
 )
 from tessera.analysis.pixel_influence import Pixel
 from tessera.conditioning import ColorCounts, Conditioner
@@ -176,7 +176,7 @@ class ColumnEvaluator:
 
     # -- locality ------------------------------------------------------------------------------------------
 
-    def locality(self, model: Model, keep: Path, name: str) -> tuple[Record, LocalityResult]:
+    def locality(self, model: Model, keep: Path, name: str) -> tuple[Record, SceneLocality]:
         """The record of a locality study, and what was measured in its first scene."""
         plan = self.config.plan(model.conditioner)
         record = self.known_locality(model, keep, plan)
@@ -196,7 +196,7 @@ class ColumnEvaluator:
         same = record and covers(record["plan"], wanted, at_least=("images", "scenes", "levels", "steps"))
         return record if same else None
 
-    def result(self, model: Model, plan: LocalityConfig, keep: Path) -> tuple[Record, LocalityResult]:
+    def result(self, model: Model, plan: LocalityConfig, keep: Path) -> tuple[Record, SceneLocality]:
         set_precision(model, "float32", self.device)  # gradients deserve it
         model.to(self.device)
         with progress("locating", None):  # a single scene: there is no telling how far it is
@@ -205,23 +205,23 @@ class ColumnEvaluator:
             "model": identity(model),
             "plan": brief(plan),
             "size": model.size,
-            **locality_record(found, plan.seed),
+            **locality_record(found),
             "provenance": provenance(self.device),
         }
-        save_locality(make_folder(keep) / MAPS, found[0])
-        return write_record(keep / LOCALITY, ReportLocalityRecord, record), found[0]
+        save_locality(make_folder(keep) / MAPS, found.scenes[0])
+        return write_record(keep / LOCALITY, ReportLocalityRecord, record), found.scenes[0]
 
 
-def locality_record(found: Sequence[LocalityResult], seed: int) -> Record:
-    """The record of a study; a network that ignores its conditions has no conditional locality, and is told so."""
+def locality_record(found: LocalityResult) -> Record:
+    """The record of a study; a network that ignores its conditions has no conditional locality, and a note says so."""
     try:
-        return study_record(found, seed)
+        return found.to_dict()
     except UserError as error:
-        pixels_alone = [
-            replace(result, own_condition_influence=result.own_condition_influence[:, :, :0])
-            for result in found
-        ]
-        return {**study_record(pixels_alone, seed), "note": str(error)}
+        pixels_alone = []
+        for scene in found.scenes:
+            nowhere = scene.own_condition_influence[:, :, :0]
+            pixels_alone.append(replace(scene, own_condition_influence=nowhere))
+        return {**LocalityResult(pixels_alone, found.seed).to_dict(), "note": str(error)}
 
 
 def brief(plan: LocalityConfig) -> Record:
@@ -233,23 +233,23 @@ def brief(plan: LocalityConfig) -> Record:
 # --- keeping what was located -------------------------------------------------------------------------------
 
 
-def save_locality(path: Path, result: LocalityResult) -> None:
+def save_locality(path: Path, result: SceneLocality) -> None:
     tensors = {
-        f.name: value for f in fields(LocalityResult) if isinstance(value := getattr(result, f.name), Tensor)
+        f.name: value for f in fields(SceneLocality) if isinstance(value := getattr(result, f.name), Tensor)
     }
     facts = {
-        "wanted": list(result.wanted),
+        "wanted": list(result.prompt),
         "probes": [[probe.name, *probe.at] for probe in result.probes],
         "sigmas": result.sigmas,
     }
     write_checkpoint(path, tensors, facts)
 
 
-def load_locality(path: Path) -> LocalityResult:
+def load_locality(path: Path) -> SceneLocality:
     tensors, facts = read_checkpoint(path)
     wanted = tuple(want if isinstance(want, str) else tuple(want) for want in facts["wanted"])
     probes = [Probe(name, Pixel(row, col)) for name, row, col in facts["probes"]]
-    return LocalityResult(wanted=wanted, probes=probes, sigmas=facts["sigmas"], **tensors)
+    return SceneLocality(prompt=wanted, probes=probes, sigmas=facts["sigmas"], **tensors)
 
 
 def dials_record(config: ReportConfig) -> Record:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tessera.analysis.locality import LocalityResult, Probe
+from tessera.analysis.locality import Probe, SceneLocality
 from tessera.analysis.locality_figures import FAINT, condition_name
 from tessera.app.report.columns import ReportColumn
 from tessera.evaluation.detection import Detection, ObjectDetector
@@ -163,7 +163,7 @@ def viewer(subject: ReportColumn) -> Viewer | None:
         frames=frames,
         start=inside[len(inside) // 2] if inside else len(frames) // 2,
         probes=[probe_name(probe) for probe in chosen(result)],
-        prompts=[(prompt_name(want, k), condition_color(k)) for k, want in enumerate(result.wanted)],
+        prompts=[(prompt_name(want, k), condition_color(k)) for k, want in enumerate(result.prompt)],
         source=record["plan"]["source"],
     )
 
@@ -178,12 +178,12 @@ def prompt_name(want: Any, number: int) -> str:
     return want if isinstance(want, str) else f"location {number + 1}"
 
 
-def chosen(result: LocalityResult) -> list[Probe]:
+def chosen(result: SceneLocality) -> list[Probe]:
     """The probes shown: the first prompted locations, and the center."""
     return result.probes if len(result.probes) <= MOST_PROBES else [*result.probes[:4], result.probes[-1]]
 
 
-def frame(result: LocalityResult, level: int, band: tuple[float, float] | None) -> HeatmapFrame:
+def frame(result: SceneLocality, level: int, band: tuple[float, float] | None) -> HeatmapFrame:
     sigma = result.sigmas[level]
     image = result.clean[level]
     shown = image if image.shape[0] == 3 else image[:1].expand(3, -1, -1)
@@ -204,12 +204,12 @@ def frame(result: LocalityResult, level: int, band: tuple[float, float] | None) 
     )
 
 
-def locations(result: LocalityResult) -> tuple[Cross, ...]:
-    spots = [(k, want) for k, want in enumerate(result.wanted) if not isinstance(want, str)]
+def locations(result: SceneLocality) -> tuple[Cross, ...]:
+    spots = [(k, want) for k, want in enumerate(result.prompt) if not isinstance(want, str)]
     return tuple(Cross(x, y, condition_color(k), 1.0) for k, (x, y) in spots)
 
 
-def pixel_map(result: LocalityResult, level: int, probe: int) -> Map:
+def pixel_map(result: SceneLocality, level: int, probe: int) -> Map:
     """Eq. 9 around a probe, the square with 90% of its energy, and how much each condition moves it."""
     heat = result.influence[level, probe]
     height, width = heat.shape
@@ -229,9 +229,9 @@ def faded(share: float) -> float:
     return round(min(1.0, FAINT + (1 - FAINT) * float(np.sqrt(max(share, 0.0)))), 3)
 
 
-def condition_map(result: LocalityResult, level: int, k: int, loudest: float) -> Map:
+def condition_map(result: SceneLocality, level: int, k: int, loudest: float) -> Map:
     """Eq. 10 everywhere: what changes when condition k is taken away."""
-    want = result.wanted[k]
+    want = result.prompt[k]
     ring = None if isinstance(want, str) else (*want, condition_color(k))
     words = f"what changes without {condition_name(want)}"
     return Map(data_uri(heated(result.condition_influence_maps[level, k], loudest)), words, ring=ring)

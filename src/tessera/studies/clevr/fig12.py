@@ -16,12 +16,11 @@ from torch import Tensor
 from tessera.analysis.cifar import SIDE, CifarImages, load_cifar, shuffled_steps
 from tessera.analysis.locality import (
     LocalityResult,
+    SceneLocality,
     Source,
     generated,
-    level_records,
     measure,
     noised,
-    probe_record,
     probes_at,
 )
 from tessera.analysis.locality_figures import figure_12
@@ -140,21 +139,22 @@ def fig12(
 
 
 def fig12_record(
-    result: LocalityResult, settings: Settings, source: Source, seed: int, device
+    result: SceneLocality, settings: Settings, source: Source, seed: int, device
 ) -> dict[str, Any]:
+    study = LocalityResult([result], seed).to_dict()
     return {
         "settings": settings.plain(),
         "source": source,
         "images": len(result.sides_each),
         "seed": seed,
         "growth": growth(result, seed),
-        "levels": level_records([result], seed),
-        "probes": [probe_record(result)],
+        "levels": study["levels"],
+        "probes": study["probes"],
         "provenance": provenance(device),
     }
 
 
-def growth(result: LocalityResult, seed: int = 0, resamples: int = RESAMPLES) -> dict[str, Any]:
+def growth(result: SceneLocality, seed: int = 0, resamples: int = RESAMPLES) -> dict[str, Any]:
     """Does the 90% side grow with the noise? Highest third of the levels against the lowest, and in ranks.
 
     Intervals draw images again.
