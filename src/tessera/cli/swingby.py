@@ -14,8 +14,8 @@ from tessera.errors import UserError
 from tessera.files import make_folder, save_plot
 from tessera.provenance import provenance
 from tessera.records import SwingbyRecord, new_record
+from tessera.studies.swingby.diffusion import SwingbyConfig, finished, jobs, summarize, train_all
 from tessera.studies.swingby.figures import swingby_figure
-from tessera.studies.swingby.swingby import SwingbyConfig, finished, jobs, summarize, train_all
 from tessera.studies.swingby.tables import swingby_rows
 
 

@@ -11,7 +11,7 @@ from tessera.cli.swingby import ReproduceSwingby, parse_share
 from tessera.errors import UserError
 from tessera.studies.swingby import analysis
 from tessera.studies.swingby.circles import COMPOSITION
-from tessera.studies.swingby.swingby import (
+from tessera.studies.swingby.diffusion import (
     SwingbyConfig,
     error_band,
     error_of,

@@ -10,7 +10,7 @@ import numpy as np
 from tessera.errors import UserError
 from tessera.studies.swingby import deep, one_layer
 from tessera.studies.swingby.data import Array
-from tessera.studies.swingby.integrate import RK4_REACH, Path, check_step, runge_kutta, step_count, watch
+from tessera.studies.swingby.integrate import Path, State, flow_path
 from tessera.studies.swingby.starts import root
 
 
@@ -45,13 +45,15 @@ def two_layer_flow(w0: Array, a: Array, tau: float, duration: float, step: float
     """B = W2 W1, balanced in the condition block, with zero weights for the image at the start; recorded as B (d, 2d)."""
     d = len(a)
     moment = input_moment(a, tau)
-    check_step(step, 2 * float(np.linalg.eigvalsh(moment)[-1]), RK4_REACH)
     inputs = root(moment)  # (2d, 2d)
     above, below = deep.balanced_layers(w0, 2)
     layers = (np.concatenate([below, np.zeros((d, d))], axis=1), above)
-    steps = step_count(duration, step)
-    states = runge_kutta(lambda state: deep.velocity(state, inputs, inputs[:d]), layers, step, steps)
-    return Path(step * np.arange(steps + 1), watch(states, deep.product))
+    fastest = 2 * float(np.linalg.eigvalsh(moment)[-1])
+
+    def velocity(state: State) -> State:
+        return deep.velocity(state, inputs, inputs[:d])
+
+    return flow_path(velocity, layers, deep.product, fastest, duration, step)
 
 
 def condition_error(blocks: Array, point: Array) -> Array:

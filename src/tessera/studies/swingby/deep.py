@@ -15,13 +15,13 @@ from tessera.rng import generator
 from tessera.studies.swingby.data import Array
 from tessera.studies.swingby.integrate import (
     EULER_REACH,
-    RK4_REACH,
     Path,
     State,
+    Velocity,
     check_step,
     descend,
-    runge_kutta,
-    step_count,
+    descent_path,
+    flow_path,
     watch,
 )
 from tessera.studies.swingby.starts import root
@@ -53,16 +53,14 @@ def product(layers: State) -> Array:
 
 def flow(layers: State, a: Array, duration: float, step: float, every: int = 1, on_step=None) -> Path:
     """Gradient flow by Runge-Kutta on the identity task."""
-    check_step(step, len(layers) * float(a.max()), RK4_REACH)
-    inputs, steps = pseudo_samples(a), step_count(duration, step)
-    states = runge_kutta(lambda state: velocity(state, inputs, inputs), layers, step, steps)
-    return Path(step * np.arange(0, steps + 1, every), watch(states, product, every, on_step))
+    speed, fastest = _identity_velocity(a), len(layers) * float(a.max())
+    return flow_path(speed, layers, product, fastest, duration, step, every, on_step)
 
 
 def descent(layers: State, a: Array, rate: float, steps: int, every: int = 1, on_step=None) -> Path:
     """Gradient descent on the identity task."""
-    states = _descending(layers, a, rate, steps)
-    return Path(rate * np.arange(0, steps + 1, every), watch(states, product, every, on_step))
+    speed, fastest = _identity_velocity(a), len(layers) * float(a.max())
+    return descent_path(speed, layers, product, fastest, rate, steps, every, on_step)
 
 
 def descent_errors(layers: State, a: Array, rate: float, steps: int, point: Array) -> Array:
@@ -72,13 +70,13 @@ def descent_errors(layers: State, a: Array, rate: float, steps: int, point: Arra
         out = reduce(lambda below, layer: layer @ below, state, point[:, None])[..., 0]
         return 0.5 * np.square(out - point).sum(-1)
 
-    return watch(_descending(layers, a, rate, steps), error)
-
-
-def _descending(layers: State, a: Array, rate: float, steps: int):
     check_step(rate, len(layers) * float(a.max()), EULER_REACH, "learning rate")
+    return watch(descend(_identity_velocity(a), layers, rate, steps), error)
+
+
+def _identity_velocity(a: Array) -> Velocity:
     inputs = pseudo_samples(a)
-    return descend(lambda state: velocity(state, inputs, inputs), layers, rate, steps)
+    return lambda layers: velocity(layers, inputs, inputs)
 
 
 def balanced_layers(w0: Array, depth: int) -> State:

@@ -72,6 +72,39 @@ def watch(states: Iterable[State], read: Callable[[State], Array], every: int = 
     return np.stack(values)
 
 
+def flow_path(
+    velocity: Velocity,
+    state: State,
+    read: Callable[[State], Array],
+    fastest: float,
+    duration: float,
+    step: float,
+    every: int = 1,
+    on_step=None,
+) -> Path:
+    """Runge-Kutta for `duration`; `read` gives the end-to-end map, `fastest` is the largest rate near the solution."""
+    check_step(step, fastest, RK4_REACH)
+    steps = step_count(duration, step)
+    states = runge_kutta(velocity, state, step, steps)
+    return Path(step * np.arange(0, steps + 1, every), watch(states, read, every, on_step))
+
+
+def descent_path(
+    velocity: Velocity,
+    state: State,
+    read: Callable[[State], Array],
+    fastest: float,
+    rate: float,
+    steps: int,
+    every: int = 1,
+    on_step=None,
+) -> Path:
+    """Gradient descent; time is rate * steps."""
+    check_step(rate, fastest, EULER_REACH, "learning rate")
+    states = descend(velocity, state, rate, steps)
+    return Path(rate * np.arange(0, steps + 1, every), watch(states, read, every, on_step))
+
+
 def _check_finite(state: State, step: int) -> None:
     if not all(np.isfinite(part).all() for part in state):
         raise UserError(

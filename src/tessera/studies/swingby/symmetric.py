@@ -11,17 +11,7 @@ from typing import Literal
 import numpy as np
 
 from tessera.studies.swingby.data import Array
-from tessera.studies.swingby.integrate import (
-    EULER_REACH,
-    RK4_REACH,
-    Path,
-    State,
-    check_step,
-    descend,
-    runge_kutta,
-    step_count,
-    watch,
-)
+from tessera.studies.swingby.integrate import Path, State, Velocity, descent_path, flow_path
 
 Clock = Literal["paper", "flow"]
 CLOCK_SPEED: dict[str, float] = {"paper": 1.0, "flow": 2.0}
@@ -68,33 +58,23 @@ def map_of(u: Array) -> Array:
     return u @ np.swapaxes(u, -1, -2)
 
 
-def flow(
-    w0: Array, a: Array, duration: float, step: float, clock: Clock = "paper", every: int = 1, on_step=None
-) -> Path:
+def flow(w0: Array, a: Array, duration: float, step: float, clock: Clock = "paper", every: int = 1) -> Path:
     """The ODE on W itself, from symmetric starts (..., d, d)."""
     speed = CLOCK_SPEED[clock]
-    check_step(step, 2 * speed * float(a.max()), RK4_REACH)
-    steps = step_count(duration, step)
 
     def velocity(state: State) -> State:
         return (speed * field(state[0], a),)
 
-    states = runge_kutta(velocity, (w0,), step, steps)
-    return Path(step * np.arange(0, steps + 1, every), watch(states, lambda state: state[0], every, on_step))
+    return flow_path(velocity, (w0,), lambda state: state[0], _fastest(a, clock), duration, step, every)
 
 
 def factor_flow(
     u0: Array, a: Array, duration: float, step: float, clock: Clock = "paper", every: int = 1, on_step=None
 ) -> Path:
-    """The ODE on the factor U (..., d, d'); watched as W = U U^T."""
+    """The ODE on the factor U (..., d, d'); recorded as W = U U^T."""
     _warn_if_narrow(u0, a)
-    speed = CLOCK_SPEED[clock]
-    check_step(step, 2 * speed * float(a.max()), RK4_REACH)
-    steps = step_count(duration, step)
-    states = runge_kutta(_factor_velocity(a, speed), (u0,), step, steps)
-    return Path(
-        step * np.arange(0, steps + 1, every), watch(states, lambda state: map_of(state[0]), every, on_step)
-    )
+    velocity = _factor_velocity(a, clock)
+    return flow_path(velocity, (u0,), _factor_map, _fastest(a, clock), duration, step, every, on_step)
 
 
 def factor_descent(
@@ -102,17 +82,22 @@ def factor_descent(
 ) -> Path:
     """Gradient descent on U: U+ = U - rate/2 dL/dU (paper) or U - rate dL/dU (flow). Time is rate * steps."""
     _warn_if_narrow(u0, a)
-    speed = CLOCK_SPEED[clock]
-    check_step(rate, 2 * speed * float(a.max()), EULER_REACH, "learning rate")
-    states = descend(_factor_velocity(a, speed), (u0,), rate, steps)
-    return Path(
-        rate * np.arange(0, steps + 1, every), watch(states, lambda state: map_of(state[0]), every, on_step)
-    )
+    velocity = _factor_velocity(a, clock)
+    return descent_path(velocity, (u0,), _factor_map, _fastest(a, clock), rate, steps, every, on_step)
 
 
-def _factor_velocity(a: Array, speed: float):
+def _fastest(a: Array, clock: Clock) -> float:
+    """The largest rate near the solution."""
+    return 2 * CLOCK_SPEED[clock] * float(a.max())
+
+
+def _factor_map(state: State) -> Array:
+    return map_of(state[0])
+
+
+def _factor_velocity(a: Array, clock: Clock) -> Velocity:
     def velocity(state: State) -> State:
-        return (-0.5 * speed * gradient(state[0], a),)
+        return (-0.5 * CLOCK_SPEED[clock] * gradient(state[0], a),)
 
     return velocity
 
