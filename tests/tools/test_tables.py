@@ -60,7 +60,7 @@ def test_a_changed_network_is_not_passed_off_as_its_preset(tmp_path):
 
 
 def test_training_speed_names_the_strategy_of_a_record(tmp_path):
-    speed = {"images_per_second": {"mean": 9.0}, "images_per_second_without_rendering": {"mean": 10.0}}
+    speed = {"images_per_second": {"value": 9.0}, "images_per_second_without_rendering": {"value": 10.0}}
     record = {
         "settings": settings_for("exp1", "small").plain(),
         "weights": 5,
