@@ -34,6 +34,8 @@ ALLOWED = (
     r"place-(?:items|content|self)",  # CSS
     r"[Ii]n place\b",  # of tensors: without a copy
 )
+# Tables that read the previous format hold its words.
+FORMER = re.compile(r"FORMER|^(KEYS|KEYS_BESIDE|SETTING_KEYS|FILES)$")
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 Hit = tuple[str, int, str]  # file, line, word
 
@@ -45,9 +47,23 @@ def retired_words(text: str) -> Iterator[str]:
     yield from (word.lower() for word in WORD.findall(text) if word.lower() in RETIRED)
 
 
+def former_lines(source: str) -> set[int]:
+    """Lines of the tables that read the previous format."""
+    lines: set[int] = set()
+    for node in ast.parse(source).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        names = [target.id for target in targets if isinstance(target, ast.Name)]
+        if any(FORMER.search(name) for name in names):
+            lines |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return lines
+
+
 def in_python(source: str) -> Iterator[tuple[int, str]]:
     """Names, strings and comments, by line; methods of Python's own types are not ours to name."""
+    former = former_lines(source)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.start[0] in former:
+            continue
         if token.type == tokenize.NAME and token.string in ("strip",):
             continue
         if token.type in (tokenize.NAME, tokenize.STRING, tokenize.COMMENT) or token.type == FSTRING:
@@ -86,13 +102,13 @@ def sources() -> dict[str, list[Path]]:
 
 MOST: dict[str, int] = {
     "analysis": 15,
-    "app": 51,
+    "app": 50,
     "cli": 41,
-    "docs": 12,
+    "docs": 5,
     "evaluation": 51,
-    "models": 4,
-    "root": 16,
-    "studies": 91,
+    "models": 3,
+    "root": 13,
+    "studies": 80,
     "tools": 1,
     "training": 2,
 }
@@ -115,6 +131,7 @@ def test_words_are_found_in_names_strings_and_comments():
     found = [word for _, word in in_python(source)]
     assert found == ["told", "thing", "judged", "strange", "place"]
     assert list(in_python('key = f"place {k}"  # nothing else\n')) == []
+    assert list(in_python('KEYS = {\n    "things": "objects",\n}\n')) == []
     assert ast.parse(source)
 
 
