@@ -107,8 +107,8 @@ def test_the_closed_form_peak(omega, tolerance):
     assert analysis.peak_height(R, 0.9, omega) == pytest.approx(height, rel=tolerance)
     assert analysis.peak_time(R, omega, PAIR.a[1]) == pytest.approx(t_peak, abs=0.3 * tolerance + 2e-4)
     early = path.times <= t_peak
-    guess = analysis.minor_path(path.times[early], omega, 0.9, *PAIR.a)
-    assert np.abs(guess / minor[early] - 1).max() < 1.5 * tolerance
+    closed_form = analysis.minor_path(path.times[early], omega, 0.9, *PAIR.a)
+    assert np.abs(closed_form / minor[early] - 1).max() < 1.5 * tolerance
 
 
 def test_constants_of_the_closed_form():

@@ -44,9 +44,9 @@ def test_sizes_and_colors_are_spread_as_the_task_says(gap):
 
 def test_conditions_asked_for_are_the_means_of_the_corner():
     task = CirclesTask(gap=0.4)
-    asked = task.conditions(COMPOSITION, 5)
-    assert asked.shape == (5, 4)
-    assert asked[0].tolist() == pytest.approx([0.25, 0.3, 0.3, 0.7])
+    conditions = task.conditions(COMPOSITION, 5)
+    assert conditions.shape == (5, 4)
+    assert conditions[0].tolist() == pytest.approx([0.25, 0.3, 0.3, 0.7])
 
 
 def test_a_disc_has_its_area_and_the_blur_keeps_it():
@@ -61,13 +61,13 @@ def test_a_disc_has_its_area_and_the_blur_keeps_it():
 def test_rendered_images_are_read_without_error(gap):
     task = CirclesTask(gap=gap, seed=11)
     batch = task.batch(torch.arange(500), ALL)
-    seen = measure(batch.images)
-    assert seen.found.all()
-    assert torch.equal(classes(seen, task), torch.tensor(CODES)[batch.corner])
-    assert (seen.radius - batch.cond[:, 0]).abs().max() < 0.06
-    assert (seen.radius - batch.cond[:, 0]).abs().mean() < 0.01
-    assert (seen.color - batch.cond[:, 1:]).abs().quantile(0.95) < 0.05
-    assert (seen.center - batch.center).norm(dim=1).quantile(0.95) < 0.05
+    measured = measure(batch.images)
+    assert measured.found.all()
+    assert torch.equal(classes(measured, task), torch.tensor(CODES)[batch.corner])
+    assert (measured.radius - batch.cond[:, 0]).abs().max() < 0.06
+    assert (measured.radius - batch.cond[:, 0]).abs().mean() < 0.01
+    assert (measured.color - batch.cond[:, 1:]).abs().quantile(0.95) < 0.05
+    assert (measured.center - batch.center).norm(dim=1).quantile(0.95) < 0.05
 
 
 def test_pixel_noise_hardly_disturbs_the_reading():
@@ -83,17 +83,17 @@ def test_coordinates_grow_with_the_object_they_measure():
     index = torch.zeros(9, dtype=torch.long)
     share = torch.linspace(0, 1, 9)
     cond = task.mean_condition(torch.stack([share, 1 - share], dim=1))
-    seen = measure(task.draw(index, cond, torch.zeros(9, 2)))
-    found = coordinates(seen, task)
+    measured = measure(task.draw(index, cond, torch.zeros(9, 2)))
+    found = coordinates(measured, task)
     assert (found[:, 0] - share).abs().max() < 0.08 and (found[:, 1] - (1 - share)).abs().max() < 0.08
 
 
 def test_an_empty_image_answers_one_half():
     task = CirclesTask()
-    seen = measure(torch.full((3, 3, 32, 32), 0.8))
-    assert not seen.found.any()
-    assert torch.equal(coordinates(seen, task), torch.full((3, 2), 0.5))
-    assert (classes(seen, task) == -1).all()
+    measured = measure(torch.full((3, 3, 32, 32), 0.8))
+    assert not measured.found.any()
+    assert torch.equal(coordinates(measured, task), torch.full((3, 2), 0.5))
+    assert (classes(measured, task) == -1).all()
 
 
 def test_accuracy_counts_concepts_and_their_conjunction():

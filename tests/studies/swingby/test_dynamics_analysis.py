@@ -33,7 +33,7 @@ def test_turning_points_are_found_between_samples():
 
 
 def test_turning_points_are_found_between_unevenly_spaced_samples():
-    times = np.linspace(0, np.sqrt(3), 30) ** 2  # as swing-by's looks at training are spaced
+    times = np.linspace(0, np.sqrt(3), 30) ** 2  # spaced as the evaluations of swing-by
     curve = (times - 1.234) ** 2 + 2
     assert analysis.refine(times, curve, int(curve.argmin())) == (pytest.approx(1.234), pytest.approx(2.0))
 

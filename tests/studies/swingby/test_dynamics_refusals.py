@@ -1,4 +1,4 @@
-"""What the verbs of the identity-map model do not take, told in one sentence before any work."""
+"""Bad arguments of the `dynamics` verbs are refused in one sentence before any computation."""
 
 import json
 

@@ -13,11 +13,11 @@ def test_full_batch_steps_are_the_discrete_closed_form_with_the_empirical_moment
     task = Sim((1, 2), 0.3)
     recipe = mlp.Recipe(depth=1, samples=50, batch=100, rate=0.1, epochs=30)
     w0 = mlp.start(task, recipe, range(1))[0][0].detach().double().numpy()
-    seen = mlp.train(task, recipe, range(1), np.eye(2))
+    runs = mlp.train(task, recipe, range(1), np.eye(2))
     values, axes = np.linalg.eigh(empirical_moment(task.draw(50, 0)))
     turned = one_layer.descent(axes.T @ w0 @ axes, values, 0.1, np.arange(31))
     expected = np.swapaxes(axes @ turned @ axes.T, 1, 2)  # outputs at e_1 and e_2 are the columns of W
-    assert np.abs(seen.outputs[:, 0] - expected).max() < 1e-5
+    assert np.abs(runs.outputs[:, 0] - expected).max() < 1e-5
 
 
 def test_a_seed_gives_the_same_run_whatever_its_companions():
@@ -48,27 +48,27 @@ def test_the_forward_pass_is_torch_linear_and_relu():
 
 def test_times_are_steps_times_rate_and_all_looks_are_kept():
     task, recipe = Sim((1, 2), 0.05), mlp.Recipe(depth=1, samples=100, batch=64, epochs=3, rate=0.2)
-    seen = mlp.train(task, recipe, range(1), task.target[None], every=4)
-    assert seen.times == pytest.approx([0, 0.8, 1.6, 2.4])
-    assert len(seen.times) == mlp.snapshot_count(task, recipe, 4)
+    runs = mlp.train(task, recipe, range(1), task.target[None], every=4)
+    assert runs.times == pytest.approx([0, 0.8, 1.6, 2.4])
+    assert len(runs.times) == mlp.snapshot_count(task, recipe, 4)
 
 
 def test_one_layer_never_rises_in_two_dimensions():
     task = Sim((1, 2), 0.05, rotation=0)
-    seen = mlp.train(task, mlp.Recipe(depth=1, epochs=4), range(12), task.target[None], every=4)
-    errors = seen.errors[:, :, 0]
+    runs = mlp.train(task, mlp.Recipe(depth=1, epochs=4), range(12), task.target[None], every=4)
+    errors = runs.errors[:, :, 0]
     assert (analysis.rise(errors) > 0.01 * errors[0]).sum() == 0 and errors[-1].max() < 1e-4
 
 
 @pytest.mark.slow
 def test_some_four_layer_networks_swing_in_two_dimensions():
     task = Sim((1, 2), 0.05, rotation=0)
-    seen = mlp.train(task, mlp.Recipe(depth=4), range(12), task.target[None], every=10)
-    errors = seen.errors[:, :, 0]
+    runs = mlp.train(task, mlp.Recipe(depth=4), range(12), task.target[None], every=10)
+    errors = runs.errors[:, :, 0]
     rose = analysis.rise(errors) > 0.01 * errors[0]
     assert 2 <= rose.sum() <= 7  # 4 of 12 in the reference; seeds differ
     best = (analysis.rise(errors) / errors[0]).argmax()
-    found = analysis.swing(seen.times, errors[:, best], 0.01)
+    found = analysis.swing(runs.times, errors[:, best], 0.01)
     assert found.swing_by and found.e_max == pytest.approx(0.5, abs=0.02)  # the weak concept's whole share
     assert errors[-1].max() < 1e-3
 
@@ -78,8 +78,8 @@ def test_some_four_layer_networks_swing_in_two_dimensions():
 def test_no_network_swings_in_64_dimensions(depth, relu):
     task = Sim((1, 2), 0.05, 64, rotation=0)
     recipe = mlp.Recipe(depth=depth, relu=relu, epochs=15)
-    seen = mlp.train(task, recipe, range(6), task.target[None], every=5)
-    errors = seen.errors[:, :, 0]
+    runs = mlp.train(task, recipe, range(6), task.target[None], every=5)
+    errors = runs.errors[:, :, 0]
     assert (analysis.rise(errors) > 0.01 * errors[0]).sum() == 0
 
 

@@ -29,8 +29,8 @@ def test_batched_moments_equal_single_ones():
 
 def test_drawn_points_have_the_predicted_second_moment():
     for task in (Sim((1, 2), (0.3, 0.6), 3, rotation=5), Sim((1, 2), 0.3, origin=True)):
-        seen = empirical_moment(task.draw(100_000, seed=1))
-        assert np.abs(seen - task.moment).max() < 0.02
+        moment = empirical_moment(task.draw(100_000, seed=1))
+        assert np.abs(moment - task.moment).max() < 0.02
 
 
 def test_noise_never_leaves_the_concept_axes():

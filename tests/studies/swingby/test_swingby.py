@@ -1,4 +1,4 @@
-"""The circles' swing-by: plans, records that carry on, and a summary that knows a rise from chance."""
+"""Swing-by in a diffusion model: settings, records that resume, and a summary that separates a rise from chance."""
 
 import json
 
@@ -156,7 +156,7 @@ def test_the_verb_writes_a_record_and_a_figure(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("wrong", "message"),
     [
         (lambda: SwingbyConfig(gaps=()), "At least one color gap"),
         (lambda: SwingbyConfig(gaps=(0.9,)), "color gap must lie"),
@@ -164,6 +164,6 @@ def test_the_verb_writes_a_record_and_a_figure(tmp_path, capsys):
         (lambda: parse_share("2/2"), "0/4"),
     ],
 )
-def test_wrong_plans_are_refused_in_one_sentence(wrong, says):
-    with pytest.raises(UserError, match=says):
+def test_wrong_plans_are_refused_in_one_sentence(wrong, message):
+    with pytest.raises(UserError, match=message):
         wrong()

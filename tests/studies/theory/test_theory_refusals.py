@@ -1,4 +1,4 @@
-"""What `theory ideal` does not take, told in one sentence before a scene is drawn."""
+"""Bad arguments of `theory ideal` are refused in one sentence before any scene is rendered."""
 
 import json
 
@@ -31,7 +31,7 @@ def run(capsys, *words):
         (("--sigma-min", -1), "sigma_min"),
     ],
 )
-def test_bad_numbers_are_told_in_one_sentence(capsys, words, sentence):
+def test_bad_numbers_are_refused_in_one_sentence(capsys, words, sentence):
     code, printed, said = run(capsys, "ideal", *words)
     assert code == 2 and printed == "" and sentence in said and len(said.strip().splitlines()) == 1
 
