@@ -11,7 +11,7 @@ import torch
 
 import tessera.models.checkpoint_io as sealed
 from tessera.errors import UserError
-from tessera.models.checkpoint_io import read_checkpoint
+from tessera.models.checkpoint_io import read_checkpoint, write_checkpoint
 from tessera.models.ema import response
 from tessera.models.run_snapshots import load_run, stored_averages
 from tessera.training import trainer as loop
@@ -171,6 +171,18 @@ def test_a_run_with_dropout_carries_on_exactly_whatever_the_global_generator(min
     assert equal(state_of(tmp_path / "parts"), state_of(tmp_path / "whole"))
     quietly(minute(), tmp_path / "none")
     assert not equal(state_of(tmp_path / "none"), state_of(tmp_path / "whole"))
+
+
+def test_a_state_with_former_weight_names_is_continued(minute, tmp_path):
+    settings = minute("exp1C", training={"total": 16})
+    quietly(settings, tmp_path)
+    path = RunFolder(tmp_path).states()[0]
+    tensors, facts = read_checkpoint(path)
+    former = {name.replace(".cond.weight", ".told.weight"): value for name, value in tensors.items()}
+    assert former.keys() != tensors.keys()
+    write_checkpoint(path, former, facts)
+    _, said = quietly(settings, tmp_path)
+    assert said == ["Carrying on from state-000000000016.safetensors (16 images)."]
 
 
 def test_averages_keep_their_length_to_the_last_digit(minute, tmp_path):

@@ -19,7 +19,7 @@ from tessera.version import __version__
 
 FORMAT = 1
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
-_FORMER_NAMES = {"told.weight": "cond.weight"}  # of LocalConv
+_FORMER_NAMES = {"told": "cond"}  # of LocalConv's layers
 _FETCHED = [
     CONFIG,
     WEIGHTS,
@@ -128,12 +128,17 @@ def _read_weights(folder: Path, record: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def load_weights_into(denoiser: nn.Module, state: Mapping[str, Tensor], where: Path) -> None:
     """Set the weights of a network; those of earlier versions under their names of then."""
-    renamed = {_FORMER_NAMES.get(name, name): value for name, value in state.items()}
+    renamed = {current_weight_name(name): value for name, value in state.items()}
     try:
         denoiser.load_state_dict(renamed if renamed.keys() == denoiser.state_dict().keys() else state)
     except RuntimeError as error:
         first = str(error).splitlines()[1:2] or [str(error)]
         raise UserError(f"The weights in {where} do not fit their config: {first[0].strip()}") from error
+
+
+def current_weight_name(name: str) -> str:
+    """The name of a weight, or of a tensor that belongs to it, for one of any version."""
+    return ".".join(_FORMER_NAMES.get(part, part) for part in name.split("."))
 
 
 def find_model(name: str | Path) -> Path:

@@ -26,6 +26,7 @@ from tessera.errors import UserError
 from tessera.files import atomic, make_folder, read_lines, write_json
 from tessera.models.build import build_denoiser, conditioner_for
 from tessera.models.checkpoint_io import read_checkpoint, to_half, write_checkpoint
+from tessera.models.model_folder import current_weight_name
 from tessera.models.run_snapshots import average_file, run_settings
 from tessera.scenes import Scenes
 from tessera.training.distributed import ALONE, ProcessGroup
@@ -116,7 +117,8 @@ class RunFolder:
         for path, older in zip_longest(states, states[1:]):
             try:
                 tensors, facts = read_checkpoint(path)
-                trainer.load(tensors, facts["images_seen"])
+                current = {current_weight_name(name): tensor for name, tensor in tensors.items()}
+                trainer.load(current, facts["images_seen"])
                 return path
             except (UserError, KeyError) as error:
                 then = f"going back to {older.name}" if older else "beginning anew, as there is no other"
