@@ -12,8 +12,8 @@ from tessera.analysis.features import (
     chosen_steps,
     concepts_for,
     feature_study,
+    noisy_inputs,
     reinitialized,
-    shown,
     truth,
     weight_seeds,
 )
@@ -120,7 +120,7 @@ def test_a_deaf_network_is_told_apart_from_an_orthogonal_one():
 def test_memory_changes_the_number_of_passes_but_no_number(color_network):
     model = Model(color_network, ColorCounts(), config={"denoiser": {"size": 32}})
     plan = FeatureConfig(COLOR_NAMES[:3], k=2, **QUICK | {"seeds": 2})
-    inputs = shown(model, plan)[0]
+    inputs = noisy_inputs(model, plan)[0]
     calls = []
     handle = color_network.register_forward_hook(lambda *_: calls.append(1))
     whole = hook_products(color_network, inputs, plan.at, plan.pairs, rows=64, memory=plan.memory)
@@ -151,7 +151,7 @@ def test_an_image_less_one_condition_is_that_of_the_full_prompt(color_network):
     assert plan.prompts == [
         (), ("blue",), ("brown",), ("cyan",), ("blue", "brown"), ("brown",), ("blue",)
     ]  # fmt: skip
-    high, low = shown(model, plan)
+    high, low = noisy_inputs(model, plan)
     assert [high.sigma, low.sigma] == [float(noise_levels(6)[step]) for step in chosen_steps(plan)]
     assert torch.equal(low.x[4], low.x[5]) and torch.equal(low.x[4], low.x[6])
     assert not torch.equal(low.x[1], low.x[2])

@@ -62,8 +62,8 @@ def test_locate_takes_several_k_own_locations_and_own_probes(capsys, model):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("--k", "0"), "K = 0 asks for nothing"),
-        (("--locations", ""), "K = 0 asks for nothing"),
+        (("--k", "0"), "K = 0 prompts no object"),
+        (("--locations", ""), "K = 0 prompts no object"),
         (("--k", "13"), "at most 12"),
         (("--probes", "0.5,1.5"), "outside the image"),
         (("--probes", ""), "At least one location"),

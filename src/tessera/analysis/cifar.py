@@ -88,13 +88,13 @@ def shuffled_steps(count: int, batch: int, first: int, seed: int) -> Iterator[Te
     """Image numbers (batch,) of every training step from `first` on; each pass has its own order."""
     number, order, current = first * batch, torch.empty(0, dtype=torch.long), -1
     while True:
-        wanted = torch.arange(number, number + batch)
+        numbers = torch.arange(number, number + batch)
         rows = torch.empty(batch, dtype=torch.long)
-        for turn in (wanted // count).unique().tolist():
+        for turn in (numbers // count).unique().tolist():
             if turn != current:
                 chance = seeded_generator((seed << 32) + turn)
                 order, current = torch.randperm(count, generator=chance), turn
-            here = wanted // count == turn
-            rows[here] = order[wanted[here] % count]
+            here = numbers // count == turn
+            rows[here] = order[numbers[here] % count]
         yield rows
         number += batch

@@ -28,17 +28,17 @@ BAND_RULE = (
 # -- Eq. 10 ------------------------------------------------------------------------------------------------
 
 
-def ablated(conditioner: Conditioner, cond: Tensor, wanted: Sequence[Any] | None = None) -> Tensor:
+def ablated(conditioner: Conditioner, cond: Tensor, names: Sequence[Any] | None = None) -> Tensor:
     """`cond` (N, dim) less each of its conditions in turn, (N, K, dim).
 
-    `wanted` names the conditions, and thereby their order; otherwise they come in the conditioner's own.
+    `names` lists the conditions, and thereby their order; otherwise they come in the conditioner's own.
     """
-    names = list(range(number_of_conditions(conditioner, cond)) if wanted is None else wanted)
-    if not names:
+    keys = list(range(number_of_conditions(conditioner, cond)) if names is None else names)
+    if not keys:
         raise UserError(
             "K = 0 prompts no object, so there is no condition whose influence could be measured."
         )
-    return torch.stack([conditioner.without(cond, name) for name in names], dim=1)
+    return torch.stack([conditioner.without(cond, key) for key in keys], dim=1)
 
 
 def number_of_conditions(conditioner: Conditioner, cond: Tensor) -> int:
@@ -56,7 +56,7 @@ def condition_influence(
     sigma: Tensor | float,
     cond: Tensor,
     conditioner: Conditioner,
-    wanted: Sequence[Any] | None = None,
+    names: Sequence[Any] | None = None,
     *,
     rows: int = 64,
 ) -> Tensor:
@@ -64,7 +64,7 @@ def condition_influence(
 
     At most `rows` images are denoised together.
     """
-    without = ablated(conditioner, cond, wanted)  # (N, K, dim)
+    without = ablated(conditioner, cond, names)  # (N, K, dim)
     conds = torch.cat([cond[:, None], without], dim=1)  # (N, 1 + K, dim)
     levels = per_image(sigma, x)
     parts = []

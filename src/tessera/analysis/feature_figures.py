@@ -92,8 +92,8 @@ def figure_early(result: FeatureResult, number: int, name: str) -> Figure:
             ax.set_xlabel(f"{float(off_diagonal(shown)):.2f}", fontsize=7, labelpad=3)
     for ax, hook in zip(axes[0], columns, strict=True):
         ax.set_title("mean, early" if hook is None else short(hook), fontsize=7.5)
-    for row, said in zip(axes, ("learned", f"untrained\n(one of {len(nulls)})"), strict=False):
-        row[0].set_ylabel(said, fontsize=9, labelpad=12)
+    for row, text in zip(axes, ("learned", f"untrained\n(one of {len(nulls)})"), strict=False):
+        row[0].set_ylabel(text, fontsize=9, labelpad=12)
     for ax in axes[:, -1]:
         frame(ax, len(result.concepts))
     cosine_bar(figure, axes)
@@ -115,7 +115,7 @@ def early_hooks(hooks: Sequence[str]) -> list[str]:
 
 
 def show_matrix(ax: Axes, matrix: Tensor, concepts: Sequence[Any]) -> None:
-    """Cosines from -1 to 1, with a strip of the conditions' own colors along two sides."""
+    """Cosines from -1 to 1, with a band of the conditions' own colors along two sides."""
     number = len(concepts)
     show_cosines(ax, matrix)
     for i, concept in enumerate(concepts):
@@ -164,7 +164,7 @@ def leak_range(found: HookFeatures, name: str) -> tuple[float, tuple[float, floa
 
 @styled
 def figure_layers(result: FeatureResult, name: str) -> Figure:
-    """How far apart conditions are, layer by layer, beside networks that learned nothing."""
+    """How far apart conditions are, layer by layer, beside untrained networks."""
     figure, axes = layer_axes(result, len(LAYER_ROWS))
     draw_rows(axes, result, LAYER_ROWS)
     for ax in axes.flat:
@@ -189,7 +189,7 @@ def figure_leakage(result: FeatureResult, name: str) -> Figure:
         ax.axhline(1 / result.k, color=QUIET, lw=0.9, ls=(0, (4, 2)), zorder=1)
     for row, top in zip(axes, (1, 1 + ROOM, 1 + ROOM), strict=True):
         row[0].set_ylim(0, top)
-    shares: list[Any] = [Patch(color=SHARES[part], label=said) for part, said in SHARE_NAMES.items()]
+    shares: list[Any] = [Patch(color=SHARES[part], label=text) for part, text in SHARE_NAMES.items()]
     none = Line2D([], [], color=QUIET, lw=0.9, ls=(0, (4, 2)), label="no locality, 1 / K")
     layer_legend(figure, result, [*shares, none])
     figure_title(figure, f"{name}: one of K = {result.k} conditions removed")
@@ -233,8 +233,8 @@ def name_sections(ax: Axes, hooks: Sequence[str]) -> None:
 
 
 def draw_rows(axes: np.ndarray, result: FeatureResult, rows: dict[str, Ranged]) -> None:
-    for line, (said, measure) in zip(axes, rows.items(), strict=True):
-        line[0].set_ylabel(said)
+    for line, (text, measure) in zip(axes, rows.items(), strict=True):
+        line[0].set_ylabel(text)
         for number, ax in enumerate(line):
             draw_band(ax, result, number, measure)
             draw_learned(ax, result.learned[number], measure)
@@ -265,7 +265,7 @@ def write_mean(ax: Axes, result: FeatureResult, number: int, measure: Ranged) ->
     """The mean over hooks, which is one number per network, beside that of the untrained ones."""
     value = mean_over_hooks(result.learned[number], lambda found: measure(found)[0])
     band = result.mean_band(number, lambda found: measure(found)[0])
-    said = f"mean {value:.2f}" + ("" if band is None else f" [{band.low:.2f}, {band.high:.2f}]")
+    text = f"mean {value:.2f}" + ("" if band is None else f" [{band.low:.2f}, {band.high:.2f}]")
     where: dict[str, Any] = {
         "transform": ax.transAxes,
         "ha": "right",
@@ -273,7 +273,7 @@ def write_mean(ax: Axes, result: FeatureResult, number: int, measure: Ranged) ->
         "fontsize": 7,
         "zorder": 4,
     }
-    ax.text(0.99, 0.985, said, bbox={"fc": "white", "ec": "none", "alpha": 0.8, "pad": 1}, **where)
+    ax.text(0.99, 0.985, text, bbox={"fc": "white", "ec": "none", "alpha": 0.8, "pad": 1}, **where)
 
 
 def stack_shares(ax: Axes, level: Level) -> None:
@@ -287,8 +287,8 @@ def stack_shares(ax: Axes, level: Level) -> None:
 def layer_legend(figure: Figure, result: FeatureResult, more: Sequence[Any] = ()) -> None:
     handles: list[Any] = [Line2D([], [], color=LEARNED, marker="o", ms=3, lw=1.1, label="learned (95%)")]
     if result.nulls:
-        said = f"range and mean of {len(result.nulls)} untrained networks"
-        handles.append(Patch(color=BAND, label=said))
+        text = f"range and mean of {len(result.nulls)} untrained networks"
+        handles.append(Patch(color=BAND, label=text))
     figure.legend(handles=[*handles, *more], loc="outside lower left", ncols=3, fontsize=7.5)
 
 

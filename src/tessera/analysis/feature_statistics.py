@@ -211,7 +211,7 @@ class Disentanglement:
 
     With categories, `within` and `between` are means over pairs of concepts (the paper's). Without, every
     concept is compared with itself over other seeds: `within` and `between` are means of `between_halves`,
-    on and off its diagonal. Numbers that cannot be told are NaN.
+    on and off its diagonal. Numbers that are not defined are NaN.
     """
 
     matrix: Tensor  # (C, C) cosines of the mean differences
@@ -335,7 +335,7 @@ def intervals_of(measured: Measured, spread: dict[str, Tensor]) -> dict[str, tup
 
 @dataclass(frozen=True)
 class Band:
-    """What a number is in networks that learned nothing: the range over n of them."""
+    """The range of a number over n untrained networks."""
 
     low: float
     high: float

@@ -198,11 +198,11 @@ class FeatureResult:
 
 def _banded_cell(value: float, band: Band | None) -> str:
     """A number, bold where it lies outside the band, and the band."""
-    said = f"{value:.2f}" if math.isfinite(value) else "-"
+    text = f"{value:.2f}" if math.isfinite(value) else "-"
     if band is None:
-        return said
-    said = f"[bold]{said}[/]" if band.clears(value) else said
-    return f"{said} ({band.low:.2f}..{band.high:.2f})"
+        return text
+    text = f"[bold]{text}[/]" if band.clears(value) else text
+    return f"{text} ({band.low:.2f}..{band.high:.2f})"
 
 
 # -- one network -------------------------------------------------------------------------------------------

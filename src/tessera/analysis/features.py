@@ -102,16 +102,16 @@ def check_plan(plan: FeatureConfig, conditioner: Conditioner) -> None:
 
 
 def chosen_steps(plan: FeatureConfig) -> list[int]:
-    """Steps of the sampler nearest to the wanted noise levels, from high to low noise."""
+    """Steps of the sampler nearest to the chosen noise levels, from high to low noise."""
     levels = noise_levels(plan.steps)[:-1].log()
     return sorted({int((levels - math.log(sigma)).abs().argmin()) for sigma in plan.sigmas})
 
 
-# -- what the network is shown -----------------------------------------------------------------------------
+# -- noisy images -----------------------------------------------------------------------------
 
 
-def shown(model: Model, plan: FeatureConfig, device=None) -> list[FeatureBatch]:
-    """Noisy images of every level; what is asked less one condition sees the image of the full prompt."""
+def noisy_inputs(model: Model, plan: FeatureConfig, device=None) -> list[FeatureBatch]:
+    """Noisy images of every level; prompts less one condition share the images of the full prompt."""
     prompts = plan.prompts
     cond = torch.cat([model.conditioner.at(prompt, device=device) for prompt in prompts])
     whole = len(plan.concepts) + 2  # nothing, each alone, and all k: the prompts with images of their own
@@ -199,7 +199,7 @@ def feature_study(
 ) -> FeatureResult:
     """The learned network, then the untrained ones on the very same noisy images."""
     check_plan(plan, model.conditioner)
-    inputs = shown(model, plan, device)
+    inputs = noisy_inputs(model, plan, device)
 
     def measured(network: nn.Module, resamples: int) -> list[Level]:
         describe = partial(

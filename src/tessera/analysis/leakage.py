@@ -1,4 +1,4 @@
-"""Locality in feature space: does taking a condition away move only the features that condition spans?
+"""Locality in feature space: does removing a condition change only the features which that condition spans?
 
 Definition 1 with directions instead of pixels. d_i is what concept i alone adds to the features, r_i what goes
 when it is taken out of K. A local conditional score in this space has r_i along d_i and nowhere else.
@@ -21,7 +21,7 @@ from tessera.analysis.feature_statistics import (
 from tessera.errors import UserError
 from tessera.stats import RESAMPLES
 
-RTOL = 1e-6  # directions that lie this close to the span of others are not told apart from them
+RTOL = 1e-6  # directions that lie this close to the span of others count as inside it
 
 
 @dataclass(frozen=True)

@@ -116,9 +116,7 @@ def random_locations(k: int, scenes: int, seed: int) -> list[tuple[Any, ...]]:
     drawn = 0
     while len(found) < scenes:
         if drawn == TURNS * scenes:
-            raise UserError(
-                f"Of {drawn} random scenes only {len(found)} show all {k} objects; ask for fewer."
-            )
+            raise UserError(f"Of {drawn} random scenes only {len(found)} show all {k} objects; prompt fewer.")
         locations, visible = locations_of(rules.draw(scenes, SCENE_SEED + seed, drawn))
         chosen = (tuple(map(tuple, row[here].tolist())) for row, here in zip(locations, visible))
         found += [locations for locations in chosen if len(locations) == k]

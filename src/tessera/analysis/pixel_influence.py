@@ -44,7 +44,7 @@ class GradientConfig:
     method: Method = "auto"
     memory: int = 2**30  # bytes for what forward and backward passes hold
     autocast: torch.dtype | None = None
-    checkpoint: bool = False  # recompute the inside of blocks, where the network knows how
+    checkpoint: bool = False  # recompute the inside of blocks, where the network can
 
 
 PLAIN = GradientConfig()
@@ -368,7 +368,7 @@ def smallest_square(influence: Tensor, at: Sequence[tuple[int, int]], share: flo
     distance = rings(probes, *influence.shape[-2:]).expand(energy.shape)
     reach = energy.new_zeros(*energy.shape[:-1], max(influence.shape[-2:]))
     within = reach.scatter_add(-1, distance, energy).cumsum(-1)  # (..., P, radii)
-    enough = within >= share * within[..., -1:] * (1 - 1e-12)  # rounding must not ask for one ring more
+    enough = within >= share * within[..., -1:] * (1 - 1e-12)  # rounding must not add one ring
     return 2 * enough.int().argmax(-1) + 1
 
 

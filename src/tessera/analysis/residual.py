@@ -1,7 +1,7 @@
 """The definition put to the test: how much a pixel changes when all that should not matter is exchanged.
 
-A local conditional score at pixel i knows only the pixels N_i and the conditions L_i near it. So the image
-beyond N_i is replaced, the conditions beyond L_i are taken away, and the answer at i is compared with the true one.
+A local conditional score at pixel i depends only on the pixels N_i and the conditions L_i near it. So the image
+beyond N_i is replaced, the conditions beyond L_i are removed, and the output at i is compared with the true one.
 Pixels of one cell share their neighborhood: `radius` cells to each side, as a patch network's.
 """
 
@@ -128,7 +128,7 @@ def replacement(trajectory: Trajectory, fill: Fill, seed: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Images of all levels, and the network that is asked about every cell of them."""
+    """Images of all levels, and the network that denoises every cell of them."""
 
     denoise: Denoiser
     x: Tensor  # (N, C, H, W)
@@ -146,7 +146,7 @@ class Exchange:
         return torch.cat(parts)
 
     def changes(self, true: Tensor, filling: Tensor, what: Exchanged) -> Tensor:
-        """Mean square change (N,) over all pixels, each asked with its own cell's neighborhood."""
+        """Mean square change (N,) over all pixels, each with its own cell's neighborhood."""
         home = double_home(self.x.device)
         total = torch.zeros(len(self.x), dtype=torch.float64, device=home)
         number = torch.arange(len(self.x) * self.cells**2, device=self.x.device)

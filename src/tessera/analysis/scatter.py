@@ -28,7 +28,7 @@ class Point:
     locality: float
     low: float | None = None  # 95% interval of the locality
     high: float | None = None
-    at_least: bool = False  # more than was asked for may succeed: K_max is a lower bound
+    at_least: bool = False  # larger K may succeed, too: K_max is a lower bound
 
     @property
     def gained(self) -> float:
@@ -131,7 +131,7 @@ def whole_models(points: Sequence[Point], rng: np.random.Generator, resamples: i
 def coefficient(
     of: Callable[[Array, Array], float], a: Array, b: Array, each: Sequence[Array], whole: Sequence[Array]
 ) -> dict[str, Any]:
-    """A coefficient with the intervals of both ways to draw again."""
+    """A coefficient with the intervals of both bootstraps."""
     ranges = {
         name: correlate(of, a, b, drawn) for name, drawn in (("interval", each), ("interval_by_model", whole))
     }
@@ -153,7 +153,7 @@ def coefficient_lines(record: dict[str, Any]) -> list[str]:
 
 def coefficient_words(found: dict[str, Any]) -> str:
     if found["value"] is None:
-        return "cannot be told, one of the two does not vary"
+        return "not defined, one of the two does not vary"
     ranges = [f"{name}: {low_high(found[key])}" for name, key in BOOTSTRAPS.items()]
     return f"{found['value']:.3f} (95%, {'; '.join(ranges)})"
 

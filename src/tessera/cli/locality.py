@@ -114,7 +114,7 @@ class Locality:
         """A plan per K and source."""
         if self.k and 0 in parse_ks(self.k) and model.conditioner.dim and self.locations is None:
             raise UserError(
-                "K = 0 asks for nothing, so there is no condition whose influence could be measured."
+                "K = 0 prompts no object, so there is no condition whose influence could be measured."
             )
         locations = self.own_locations(model)
         ks = [len(locations)] if locations else parse_ks(self.k) if model.conditioner.dim else [0]
@@ -147,7 +147,7 @@ class Locality:
         locations = parse_locations(self.locations)
         if not locations:
             raise UserError(
-                "K = 0 asks for nothing, so there is no condition whose influence could be measured."
+                "K = 0 prompts no object, so there is no condition whose influence could be measured."
             )
         return locations
 

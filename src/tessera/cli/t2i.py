@@ -38,7 +38,7 @@ from tessera.studies.text_to_image.features import (
     text_features,
 )
 from tessera.studies.text_to_image.figures import (
-    WAY_NAMES,
+    REMOVAL_NAMES,
     figure_composites,
     figure_features,
     figure_images,
@@ -59,7 +59,7 @@ from tessera.studies.text_to_image.influence import (
 )
 from tessera.studies.text_to_image.pipeline import Nothing, Sdxl, check_steps, load_sdxl, need_diffusers
 from tessera.studies.text_to_image.prompts import IMAGE, Concept, concepts_of
-from tessera.studies.text_to_image.words import STOP_WORDS, WAYS, checked_words, find_word
+from tessera.studies.text_to_image.words import REMOVALS, STOP_WORDS, checked_words, find_word
 
 ModelName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
 LATENT_CHANNELS = 4
@@ -84,15 +84,15 @@ class OnModel:
     steps: int = 50
     """Sampling steps (Euler's method on the model's own schedule)."""
     seeds: int = 10
-    """GradientConfig many seeds."""
+    """How many seeds."""
     seed: int = 0
     """The first of them."""
     guidance: float = 5.0
-    """Of the way from noise to image; measurements are made on the told network alone."""
+    """Guidance strength of the sampler; measurements are made on the conditional network alone."""
     nothing: Literal["default", "empty", "zeros"] = "default"
     """What guidance moves away from: the model's default, the empty prompt, or embeddings that are all zero."""
     size: Annotated[str | None, tyro.conf.arg(metavar="WxH", help_behavior_hint="")] = None
-    """Size of the images in pixels, such as 1024 or 1216x832 (default: the one it was taught at)."""
+    """Size of the images in pixels, such as 1024 or 1216x832 (default: that of its training)."""
     batch: int = 8
     """Latents denoised together."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -111,7 +111,7 @@ class OnModel:
     """Print one JSON object on stdout."""
 
     def check(self) -> None:
-        """What can be said before anything is loaded."""
+        """Checks that need no model."""
         need_diffusers()
         for name, number in (("seed", self.seeds), ("step", self.steps), ("latent at a time", self.batch)):
             if number < 1:
@@ -202,11 +202,11 @@ class OnPrompt(OnModel):
     prompt: str = IMAGE
     """What to draw: the paper's prompt, or another."""
     probe: Annotated[str | None, tyro.conf.arg(metavar="R,C ...", help_behavior_hint="")] = None
-    """Cells of the latent to look at, such as "64,64 64,20" (default: middle, left, right and top)."""
+    """Cells of the latent to probe, such as "64,64 64,20" (default: middle, left, right and top)."""
     levels: int = 12
-    """Noise levels at which words are taken away, spread evenly over the way; at most as many as steps."""
+    """Noise levels at which words are removed, spread evenly over the sampling steps; at most as many as steps."""
     words: Annotated[str | None, tyro.conf.arg(metavar="WORDS", help_behavior_hint="")] = None
-    """Words to take away, such as "horse,dog,cat 2" (default: all but stop words)."""
+    """Words to remove, such as "horse,dog,cat 2" (default: all but stop words)."""
     unit: Unit = "clean"
     """What figures show the influence of words on: the clean latent, the predicted noise, or the score."""
 
@@ -249,7 +249,7 @@ class OnPrompt(OnModel):
         return self.header(sdxl) | requested
 
     @property
-    def walks(self) -> int:
+    def batches(self) -> int:
         return -(-self.seeds // self.batch)
 
 
@@ -279,7 +279,7 @@ class SdxlLocality(OnPrompt):
         sdxl = self.load()
         probes = self.probes(sdxl.latent)
         out = None if self.out is None else make_folder(self.out)
-        with progress("locating", self.walks + len(at) + len(shown_levels)) as advance:
+        with progress("measuring locality", self.batches + len(at) + len(shown_levels)) as advance:
             trajectory = self.trajectory(sdxl, shown_levels, advance)
             how = GradientConfig(method="loop", memory=memory, checkpoint=self.checkpoint)
             pixel = pixel_study(
@@ -367,7 +367,7 @@ class SdxlWords(OnPrompt):
         sdxl = self.load()
         probes = self.probes(sdxl.latent)
         out = None if self.out is None else make_folder(self.out)
-        with progress("taking words away", self.walks + len(WAYS) * len(shown_levels)) as advance:
+        with progress("removing words", self.batches + len(REMOVALS) * len(shown_levels)) as advance:
             trajectory = self.trajectory(sdxl, shown_levels, advance)
             levels = trajectory.at(shown_levels)
             paths = word_paths(
@@ -375,7 +375,7 @@ class SdxlWords(OnPrompt):
             )
         header = self.prompt_header(sdxl, probes) | {"sigmas": levels.sigmas.tolist(), "words": words}
         record = header | {
-            "ways": {how: WAYS[how] for how in paths},
+            "ways": {how: REMOVALS[how] for how in paths},
             "paths": {how: found.record(self.seed) for how, found in paths.items()},
             "provenance": provenance(sdxl.device),
         }
@@ -398,7 +398,9 @@ class SdxlWords(OnPrompt):
         )
         save_figure(figure_paths(paths, f"{name}: by which path words act"), out / "paths.png")
         for how, found in paths.items():
-            save_figure(figure_words(found, f"{name}: words {WAY_NAMES[how]}"), out / f"word-maps-{how}.png")
+            save_figure(
+                figure_words(found, f"{name}: words {REMOVAL_NAMES[how]}"), out / f"word-maps-{how}.png"
+            )
         arrays = {f"maps_{how}": found.maps for how, found in paths.items()}
         arrays |= {f"influence_{how}": found.each for how, found in paths.items()}
         save_arrays(out / "words.npz", header, **arrays)
@@ -409,7 +411,7 @@ class SdxlWords(OnPrompt):
         levels = min(self.levels, self.steps)
         forward = {
             "sampling": sampling_passes(self.seeds, self.steps, self.guidance),
-            "words": levels * self.seeds * (1 + words) * len(WAYS),
+            "words": levels * self.seeds * (1 + words) * len(REMOVALS),
         }
         self.say_estimate(estimate(cost, forward), cost)
 
@@ -439,7 +441,7 @@ def path_table(paths: dict[str, WordInfluence]) -> Table:
     for how, found in paths.items():
         flat = found.maps.flatten(2)
         variation = (flat.std(2) / flat.mean(2).clamp(min=1e-30)).mean()
-        table.add_row(WAY_NAMES[how], f"{flat.mean():.3g}", f"{variation:.2f}")
+        table.add_row(REMOVAL_NAMES[how], f"{flat.mean():.3g}", f"{variation:.2f}")
     return table
 
 
@@ -510,7 +512,7 @@ class SdxlFeatures(OnModel):
         return [known[name] for name in names]
 
     def plan(self, site: Site, first: bool) -> TextFeatureConfig:
-        """Outputs are the same for all sites, so the first one looks at them."""
+        """Outputs are the same for all sites, so only the first one compares them."""
         if self.null < 0:
             raise UserError(f"There cannot be {self.null} untrained networks.")
         return TextFeatureConfig(

@@ -102,7 +102,7 @@ def test_a_dry_run_only_counts(capsys, folder, tmp_path):
         (("locality", "--at", "9", "--steps", 3), "none numbered 9"),
         (("locality", "--probe", "99,0"), "lies outside a latent of 16 x 16 cells"),
         (("locality", "--probe", "middle"), "are no cells"),
-        (("locality", "--prompt", "the and of"), "no word that could be taken away"),
+        (("locality", "--prompt", "the and of"), "no word that could be removed"),
         (("locality", "--prompt", "cat " * 80), "the text encoder reads 77"),
         (("words", "--words", "zebra"), "`zebra` is not in the prompt"),
         (("words", "--seeds", "0"), "At least one seed"),

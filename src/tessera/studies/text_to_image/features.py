@@ -350,7 +350,7 @@ def _sample_rows(sdxl: Sdxl, rows: Sequence[Row], config: TextFeatureConfig, adv
 
 
 def untrained(sdxl: Sdxl, seed: int, also_text: bool = False) -> Sdxl:
-    """The same pipeline around a UNet with fresh weights, and around fresh text encoders if wanted."""
+    """The same pipeline around a UNet with fresh weights, and around fresh text encoders with `also_text`."""
     unet: Any = sdxl.unet
     here = [sdxl.device] if sdxl.device.type == "cuda" else []
     with torch.random.fork_rng(devices=here), torch.device(sdxl.device), quiet():

@@ -39,7 +39,7 @@ from tessera.studies.text_to_image.influence import UNITS, PixelInfluence, Unit,
 from tessera.studies.text_to_image.prompts import Concept
 
 COLUMNS = 10  # matrices side by side
-WAY_NAMES = {
+REMOVAL_NAMES = {
     "remove": "taken out of the text",
     "sequence": "by the sequence alone",
     "pooled": "by the pooled vector alone",
@@ -151,9 +151,7 @@ def figure_words(words: WordInfluence, title: str, columns: int = 6) -> Figure:
             show_heat_map(axes[row, column], influence_map, float(maps.max()))
     for row, word in enumerate(words.words):
         axes[row, 0].set_ylabel(word, fontsize=8)
-    figure.supxlabel(
-        "change when the word is taken away (root, one scale per column)", fontsize=7, color=QUIET
-    )
+    figure.supxlabel("change when the word is removed (root, one scale per column)", fontsize=7, color=QUIET)
     figure_title(figure, title)
     return figure
 
@@ -166,7 +164,7 @@ def figure_paths(paths: Mapping[str, WordInfluence], title: str) -> Figure:
     for number, (how, words) in enumerate(paths.items()):
         flat = words.maps.flatten(2)  # (S, K, H W)
         mean, spread = flat.mean((1, 2)), (flat.std(2) / flat.mean(2).clamp(min=1e-30)).mean(1)
-        options = {"color": condition_color(number), "marker": "o", "ms": 3, "label": WAY_NAMES[how]}
+        options = {"color": condition_color(number), "marker": "o", "ms": 3, "label": REMOVAL_NAMES[how]}
         left.plot(words.sigmas, mean, **options)
         right.plot(words.sigmas, spread, **options)
     left.set(

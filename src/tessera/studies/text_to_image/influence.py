@@ -1,6 +1,6 @@
-"""Where latents and words act: Eq. 9 and Eq. 10 along SDXL's own way from noise to an image.
+"""Where latents and words act: Eq. 9 and Eq. 10 along SDXL's own sampling trajectories.
 
-Both are measured on the network told its prompt, without guidance. With guidance w and only the told prompt
+Both are measured on the conditional network, without guidance. With guidance w and only the conditional prompt
 changed, a word's influence is exactly w times the one measured here.
 """
 
@@ -29,7 +29,7 @@ from tessera.rng import generator
 from tessera.sampling.trajectory import Trajectory
 from tessera.stats import RESAMPLES, mean_interval, resample_counts, spread_around
 from tessera.studies.text_to_image.pipeline import Sdxl
-from tessera.studies.text_to_image.words import PromptWords, Way, Word
+from tessera.studies.text_to_image.words import PromptWords, Removal, Word
 
 Of = Literal["clean", "eps"]
 Unit = Literal["clean", "eps", "score"]
@@ -128,11 +128,11 @@ def pixel_study(
 
 @dataclass(frozen=True)
 class WordInfluence:
-    """Eq. 10 for K words at S levels, on the CPU: change of the clean latent when a word is taken away."""
+    """Eq. 10 for K words at S levels, on the CPU: change of the clean latent when a word is removed."""
 
     prompt: str
     words: tuple[str, ...]
-    how: Way
+    how: Removal
     sigmas: tuple[float, ...]
     probes: tuple[Pixel, ...]
     maps: Tensor  # (S, K, H, W), mean over seeds
@@ -242,11 +242,11 @@ def word_study(
     probes: Sequence[tuple[int, int]],
     *,
     words: Sequence[str | Word] | None = None,
-    how: Way = "remove",
+    how: Removal = "remove",
     rows: int = 16,
     advance: Callable[[], Any] = lambda: None,
 ) -> WordInfluence:
-    """Every word taken away in turn, at every kept level of every seed; `rows` latents are denoised together."""
+    """Every word removed in turn, at every kept level of every seed; `rows` latents are denoised together."""
     words_at = PromptWords(sdxl, prompt, words, how)
     check_inside(probes, sdxl.latent)
     levels = []
@@ -280,7 +280,7 @@ def check_inside(probes: Sequence[tuple[int, int]], latent: tuple[int, int, int]
 def word_paths(
     sdxl: Sdxl, prompt: str, trajectory: Trajectory, probes: Sequence[tuple[int, int]], **options: Any
 ) -> dict[str, WordInfluence]:
-    """The same by every way a word can be taken: whole, by its sequence, by its pooled vector, by its own tokens."""
-    ways: tuple[Way, ...] = ("remove", "sequence", "pooled", "mask")
-    usable = [how for how in ways if sdxl.has_pooled or how != "pooled"]
+    """The same for every way of removing a word: whole, by its sequence, by its pooled vector, by its own tokens."""
+    removals: tuple[Removal, ...] = ("remove", "sequence", "pooled", "mask")
+    usable = [how for how in removals if sdxl.has_pooled or how != "pooled"]
     return {how: word_study(sdxl, prompt, trajectory, probes, how=how, **options) for how in usable}

@@ -98,15 +98,15 @@ class Sdxl:
     # -- text ----------------------------------------------------------------------------------------------
 
     def conditioner(self, prompts: str | Sequence[str], background: Background = "prompt") -> Tensor:
-        """Conditions (B, dim) for prompts; `empty` and `zeros` tell as many rows of nothing, in either sense."""
+        """Conditions (B, dim) for prompts; `empty` and `zeros` give as many rows of the empty prompt or of zeros."""
         prompts = [prompts] if isinstance(prompts, str) else list(prompts)
-        wanted = [""] * len(prompts) if background == "empty" else prompts
-        unique = list(dict.fromkeys(wanted))
+        texts = [""] * len(prompts) if background == "empty" else prompts
+        unique = list(dict.fromkeys(texts))
         found = self.encode([self.ids(prompt) for prompt in unique])
         if background == "zeros":
             pooled = None if found.pooled is None else torch.zeros_like(found.pooled)
             found = TextCondition(torch.zeros_like(found.sequence), pooled, found.sizes)
-        rows = torch.tensor([unique.index(prompt) for prompt in wanted], device=self.device)
+        rows = torch.tensor([unique.index(prompt) for prompt in texts], device=self.device)
         return found.row()[rows]
 
     def parts(self, cond: Tensor) -> TextCondition:
@@ -138,12 +138,12 @@ class Sdxl:
 
     @torch.no_grad()
     def encode(self, ids: Sequence[Sequence[Tensor]]) -> TextCondition:
-        """Of B prompts' token numbers: what the network is told, at least in single precision."""
+        """Of B prompts' token numbers: the network's condition, at least in single precision."""
         sequences, pooled = [], None
         for number, encoder in enumerate(self.encoders):
             rows = torch.stack([each[number] for each in ids]).to(self.device)
             encoded = encoder(rows, output_hidden_states=self.has_pooled)
-            # SDXL listens to the last layer but one, and to the second encoder's projection of the end token.
+            # SDXL uses the last layer but one, and the second encoder's projection of the end token.
             sequences.append(encoded.hidden_states[-2] if self.has_pooled else encoded.last_hidden_state)
             pooled = encoded[0] if self.has_pooled else None
         sequence = torch.cat(sequences, dim=-1).to(self.exact)
@@ -156,7 +156,7 @@ class Sdxl:
 
     @cached_property
     def plain(self) -> Denoiser:
-        """The network told its condition, without guidance."""
+        """The conditional network, without guidance."""
         scheduler = self.pipe.scheduler
         kind = scheduler.config.prediction_type
         return text_denoiser(self.net, scheduler.alphas_cumprod, kind).to(self.device)
@@ -243,7 +243,7 @@ def load_sdxl(
 ) -> Sdxl:
     """The pipeline in a diffusers folder, never touching the net, or behind a hub id such as `someone/model@revision`.
 
-    `size` is (height, width) in pixels, by default the one it was taught at. Weights are read from safetensors only.
+    `size` is (height, width) in pixels, by default that of its training. Weights are read from safetensors only.
     """
     need_diffusers()
     where, revision = find_pipeline(name)
@@ -311,7 +311,7 @@ def parts_called(pipe: Any, names: Sequence[str]) -> list[Any]:
 
 
 def check_index(folder: Path) -> None:
-    """A damaged index would only be told by a traceback."""
+    """A damaged index would otherwise end in a traceback."""
     try:
         index = json.loads((folder / INDEX).read_text())
     except (OSError, ValueError) as error:
@@ -332,7 +332,7 @@ def check_pipeline(pipe: Any, name: str) -> None:
         )
     if unet.config.addition_embed_type not in (None, "text_time"):
         raise UserError(
-            f"{name} is told more than text ({unet.config.addition_embed_type}), which is not understood."
+            f"{name} is conditioned on more than text ({unet.config.addition_embed_type}), which is not understood."
         )
 
 
@@ -353,7 +353,7 @@ def check_steps(keep: Sequence[int], steps: int) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Libraries that talk about torchvision, deprecations, long prompts and local files are not heard for a while."""
+    """Libraries that talk about torchvision, deprecations, long prompts and local files are silenced for a while."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:

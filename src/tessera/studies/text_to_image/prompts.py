@@ -1,6 +1,6 @@
-"""What SDXL is asked: the paper's prompts word for word, and 24 concepts of ours under controlled wording.
+"""Prompts for SDXL: those of the paper word for word, and 24 concepts of ours under controlled wording.
 
-The paper's prompts share their wording inside a category, and a network that has learned nothing then already
+The paper's prompts share their wording inside a category, and an untrained network then already
 finds categories (see docs/text-to-image.md). So ours come in one wording for all, in one per category, and crossed: every
 concept in every wording.
 """
@@ -19,7 +19,7 @@ IMAGE = "a beautiful photograph with a horse in the middle, a dog on the left, a
 
 @dataclass(frozen=True)
 class Concept:
-    """Something to ask for, the category it belongs to, and the token whose attention map stands for it.
+    """A concept to prompt, the category it belongs to, and the token whose attention map stands for it.
 
     Where there are several prompts, seeds take turns with them.
     """
@@ -121,7 +121,7 @@ def read_concepts(path: Path) -> list[Concept]:
 
 
 def concept_from(row: Any, path: Path) -> Concept:
-    """`prompt` is a text or a list of them; `token` may be left out where only hidden states are looked at."""
+    """`prompt` is a text or a list of them; `token` may be left out where only hidden states are compared."""
     complaint = f'Each concept in {path} needs the texts "name", "category" and "prompt".'
     if not isinstance(row, dict):
         raise UserError(complaint)

@@ -1,7 +1,7 @@
 """Words of a prompt: which ones matter, where their tokens are, and the prompt without one of them.
 
 Taking a word out of a text is no local edit. The text encoder reads from left to right, so every later token
-changes, and so does the pooled vector, which acts on all pixels alike. Hence four ways to take a word away.
+changes, and so does the pooled vector, which acts on all pixels alike. Hence four ways to remove a word.
 """
 
 import re
@@ -15,8 +15,8 @@ from torch import Tensor
 from tessera.errors import UserError
 from tessera.studies.text_to_image.pipeline import Sdxl
 
-Way = Literal["remove", "sequence", "pooled", "mask"]
-WAYS: dict[str, str] = {
+Removal = Literal["remove", "sequence", "pooled", "mask"]
+REMOVALS: dict[str, str] = {
     "remove": "the word is taken out of the text",
     "sequence": "the same, but the pooled vector stays",
     "pooled": "the same, but the sequence stays",
@@ -58,7 +58,7 @@ def checked_words(prompt: str) -> list[Word]:
     """The same, if there are any."""
     found = content_words(prompt)
     if not found:
-        raise UserError(f'"{prompt}" has no word that could be taken away.')
+        raise UserError(f'"{prompt}" has no word that could be removed.')
     return found
 
 
@@ -111,10 +111,10 @@ def token_position(sdxl: Sdxl, prompt: str, token: str) -> int:
 # -- conditions --------------------------------------------------------------------------------------------
 
 
-def without(sdxl: Sdxl, prompt: str, word: str | Word, how: Way = "remove") -> Tensor:
+def without(sdxl: Sdxl, prompt: str, word: str | Word, how: Removal = "remove") -> Tensor:
     """The condition (1, dim) of a prompt less one word."""
-    if how not in WAYS:
-        raise UserError(f"A word can be taken away by {', '.join(WAYS)}, not by `{how}`.")
+    if how not in REMOVALS:
+        raise UserError(f"A word can be removed by {', '.join(REMOVALS)}, not by `{how}`.")
     whole = sdxl.parts(sdxl.conditioner(prompt))
     if how == "mask":
         sequence = whole.sequence.clone()
@@ -130,13 +130,13 @@ def without(sdxl: Sdxl, prompt: str, word: str | Word, how: Way = "remove") -> T
 
 
 class PromptWords:
-    """The words of one prompt as conditions that can be taken away, for the measures of `locality`."""
+    """The words of one prompt as conditions that can be removed, for the measures of `locality`."""
 
     def __init__(
-        self, sdxl: Sdxl, prompt: str, words: Sequence[str | Word] | None = None, how: Way = "remove"
+        self, sdxl: Sdxl, prompt: str, words: Sequence[str | Word] | None = None, how: Removal = "remove"
     ):
         if how == "pooled" and not sdxl.has_pooled:
-            raise UserError("This model is told no pooled vector.")
+            raise UserError("This model has no pooled vector.")
         self.prompt, self.how = prompt, how
         self.words = [find_word(prompt, word) for word in (checked_words(prompt) if words is None else words)]
         self.cond = sdxl.conditioner(prompt)  # (1, dim)
