@@ -176,12 +176,8 @@ def error_at(w: Array, point: Array) -> Array:
 
 def ordered_pairs(codes: Array) -> list[tuple[int, int]]:
     """All (lower, upper) with lower <= upper in every concept and lower != upper (Appendix B's partial order)."""
-    return [
-        (i, j)
-        for i, low in enumerate(codes)
-        for j, high in enumerate(codes)
-        if i != j and (low <= high).all()
-    ]
+    is_below = (codes[:, None] <= codes[None]).all(-1) & ~np.eye(len(codes), dtype=bool)
+    return [(int(low), int(high)) for low, high in np.argwhere(is_below)]
 
 
 def _words(values) -> str:

@@ -153,7 +153,9 @@ def _sample_coordinates(trainer: Trainer, task: CirclesTask, config: SwingbyConf
 
 def jobs(config: SwingbyConfig) -> Iterator[tuple[float, int]]:
     """Every gap once before any of them again."""
-    return ((gap, seed) for seed in range(config.seeds) for gap in config.gaps)
+    for seed in range(config.seeds):
+        for gap in config.gaps:
+            yield gap, seed
 
 
 def run_path(folder: Path, gap: float, seed: int) -> Path:

@@ -50,16 +50,21 @@ class Family:
 
     def uncontrolled(self, J: Subset) -> list[int]:
         """M_J^c: pixels that no active condition controls."""
-        controlled = {pixel for j in J for pixel in self.regions[j]}
-        return [pixel for pixel in range(self.dim) if pixel not in controlled]
+        return _without(self.dim, [self.regions[j] for j in J])
+
+
+def _without(dim: int, regions: Sequence[Sequence[int]]) -> list[int]:
+    """Pixels outside these regions, in order."""
+    controlled = set(itertools.chain(*regions))
+    return [pixel for pixel in range(dim) if pixel not in controlled]
 
 
 def local_score(family: Family, J: Subset, sigma: float, x: Tensor) -> Tensor:
     """The score of Lemma 1: N_i = M_j and L_i = {j} n J for i in M_j, else N_i = M_b and L_i empty."""
     score = torch.empty_like(x)
     for j, region in enumerate(family.regions):
-        subset_of_parts = (j,) if j in J else ()
-        score[:, region] = family.given(subset_of_parts).on(region).noised(sigma).score(x[:, region])
+        own = (j,) if j in J else ()
+        score[:, region] = family.given(own).on(region).noised(sigma).score(x[:, region])
     rest = list(family.background)
     if rest:
         score[:, rest] = family.given(()).on(rest).noised(sigma).score(x[:, rest])
@@ -101,25 +106,25 @@ def composition(
     return _assembled(layout(sizes, background, rng if scattered else None), kind, rng)
 
 
-def _assembled(locations: Sequence[Sequence[int]], kind: Kind, rng: torch.Generator) -> Family:
+def _assembled(regions: Sequence[Sequence[int]], kind: Kind, rng: torch.Generator) -> Family:
     """A CPC with random parts on these regions, the last one the background (which may be empty)."""
-    dim = sum(len(pixels) for pixels in locations)
-    homes = [pixels for pixels in locations if len(pixels)]
-    off = [_random_part(len(pixels), kind, rng) for pixels in homes]
-    on = [_random_part(len(pixels), kind, rng) for pixels in locations[:-1]]
+    dim = sum(len(pixels) for pixels in regions)
+    nonempty = [pixels for pixels in regions if len(pixels)]
+    off = [_random_part(len(pixels), kind, rng) for pixels in nonempty]
+    on = [_random_part(len(pixels), kind, rng) for pixels in regions[:-1]]
 
     @functools.cache
     def given(J: Subset) -> Mixture:
-        return product([on[r] if r in J else off[r] for r in range(len(homes))], homes, dim)
+        return product([on[r] if r in J else off[r] for r in range(len(nonempty))], nonempty, dim)
 
-    return Family(tuple(locations[:-1]), locations[-1], given)
+    return Family(tuple(regions[:-1]), regions[-1], given)
 
 
 def on_grid(cells: int, cell: int, kind: Kind, rng: torch.Generator) -> Family:
     """A CPC over square images: condition j controls the j-th cell of a grid, row by row; no background."""
     pixels = torch.arange((cells * cell) ** 2).unflatten(0, (cells, cell, cells, cell))
-    locations = pixels.permute(0, 2, 1, 3).reshape(cells**2, -1).tolist()
-    return _assembled([*locations, []], kind, rng)
+    regions = pixels.permute(0, 2, 1, 3).reshape(cells**2, -1).tolist()
+    return _assembled([*regions, []], kind, rng)
 
 
 class FamilyDenoiser:
@@ -131,30 +136,28 @@ class FamilyDenoiser:
     def __call__(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
         """The clean image for x (B, 1, S, S), noise level () or (B,), conditions (B, conditions) of 0 and 1."""
         levels = per_image(sigma, x).tolist()
-        subset_of_parts = (
-            [()] * len(x) if cond is None else [tuple(row.nonzero()[:, 0].tolist()) for row in cond]
-        )
+        active = [()] * len(x) if cond is None else [tuple(row.nonzero()[:, 0].tolist()) for row in cond]
         rows = []
-        for image, level, J in zip(x.flatten(1).double(), levels, subset_of_parts):
+        for image, level, J in zip(x.flatten(1).double(), levels, active):
             rows.append(image + level**2 * self.family.given(J).noised(level).score(image[None])[0])
         return torch.stack(rows).reshape(x.shape).to(x.dtype)
 
 
 def literal_composition(sizes: Sequence[int], background: int, rng: torch.Generator) -> Family:
     """All that Definition 2 requires, and no more: p(x|no condition) is a Gaussian that couples everything."""
-    locations = layout(sizes, background)
+    regions = layout(sizes, background)
     dim = sum(sizes) + background
     free = gaussian(torch.randn(dim, dtype=torch.float64, generator=rng), random_cov(dim, rng))
-    on = [_random_part(len(pixels), "gaussian", rng) for pixels in locations[:-1]]
+    on = [_random_part(len(pixels), "gaussian", rng) for pixels in regions[:-1]]
 
     @functools.cache
     def given(J: Subset) -> Mixture:
-        controlled = {pixel for j in J for pixel in locations[j]}
-        rest = [pixel for pixel in range(dim) if pixel not in controlled]
-        parts, homes = [on[j] for j in J], [locations[j] for j in J]
-        return product([*parts, free.on(rest)], [*homes, rest], dim) if rest else product(parts, homes, dim)
+        parts, controlled = [on[j] for j in J], [regions[j] for j in J]
+        if rest := _without(dim, controlled):
+            parts, controlled = [*parts, free.on(rest)], [*controlled, rest]
+        return product(parts, controlled, dim)
 
-    return Family(tuple(locations[:-1]), locations[-1], given)
+    return Family(tuple(regions[:-1]), regions[-1], given)
 
 
 def coupled(family: Family, coupling: float, rng: torch.Generator) -> Family:

@@ -45,7 +45,9 @@ def _pixel_errors(trial: Trial, number: int, kind: Kind, map_kind: MapKind) -> l
 @check("corollary 1, orthogonal map", "largest difference of scores")
 def _corollary1_orthogonal(trial: Trial) -> Outcome:
     """For orthogonal A the pixel score of p^t is A^T times the local score at A x, for all J and noise levels."""
-    found = [e for n, kind in enumerate(KINDS) for e in _pixel_errors(trial, 50 + n, kind, "orthogonal")]
+    found = []
+    for n, kind in enumerate(KINDS):
+        found += _pixel_errors(trial, 50 + n, kind, "orthogonal")
     return at_most(EXACT, found)
 
 

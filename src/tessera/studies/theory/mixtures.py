@@ -75,11 +75,11 @@ def points(data: Tensor) -> Mixture:
     return Mixture(torch.full((count,), 1 / count).to(data), data, data.new_zeros(count, dim, dim))
 
 
-def product(parts: Sequence[Mixture], locations: Sequence[Sequence[int]], dim: int) -> Mixture:
-    """Independent parts, part r on the pixels locations[r]: every combination of components."""
+def product(parts: Sequence[Mixture], regions: Sequence[Sequence[int]], dim: int) -> Mixture:
+    """Independent parts, part r on the pixels regions[r]: every combination of components."""
     zeros = torch.zeros(1, dim, dim, dtype=torch.float64)
     whole = Mixture(torch.ones(1, dtype=torch.float64), zeros[:, 0], zeros)
-    for part, pixels in zip(parts, locations):
+    for part, pixels in zip(parts, regions):
         whole = times(whole, part, torch.as_tensor(list(pixels)))
     return whole
 
