@@ -349,6 +349,7 @@ KEYS = {
     "repair": "compose",
     "require_proper": "require_well_formed",
     "seen_max": "max_train_objects",
+    "snapshots_asked": "snapshots_requested",
     "stockpile": "render_batch",
     "strange": "ood",
     "strangeness": "ood_score",

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from tessera.app.report.columns import ReportData, gather, subject_record
-from tessera.app.report.measure import ColumnEvaluator, ReportConfig, dials_record
+from tessera.app.report.measure import ColumnEvaluator, ReportConfig, config_record
 from tessera.app.report.verdict import verdict
 from tessera.app.report.write import kept_beside, write_page
 from tessera.console import publish, say
@@ -53,7 +53,7 @@ class Report:
         measurer = ColumnEvaluator(device, config)
         found = gather(self.sources, measurer, self.keep or kept_beside(self.out))
         write_page(found, measurer, self.out, self.title, self.command())
-        record = {**summary(found), "config": dials_record(config), "provenance": provenance(device)}
+        record = {**summary(found), "config": config_record(config), "provenance": provenance(device)}
         publish(record, self.json, None, *conclusions(found))
         say(f"The report is {self.out.resolve()}")
 

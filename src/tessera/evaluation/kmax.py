@@ -229,9 +229,9 @@ def crossing(ks: Sequence[int], shares: Any, level: float = 0.5) -> float:
     With nothing asked for, nothing is missing: the curve starts at 1 for K = 0. It ends at the last K where it stays
     above the level.
     """
-    asked = [n for n, k in enumerate(ks) if k > 0]
-    at = np.array([0, *(ks[n] for n in asked)], dtype=float)
-    curve = isotonic_regression(np.array([1.0, *np.asarray(shares)[asked]]), increasing=False).x
+    measured = [n for n, k in enumerate(ks) if k > 0]
+    at = np.array([0, *(ks[n] for n in measured)], dtype=float)
+    curve = isotonic_regression(np.array([1.0, *np.asarray(shares)[measured]]), increasing=False).x
     if curve[-1] >= level:
         return float(at[-1])
     after = int(np.argmax(curve < level))
@@ -321,8 +321,8 @@ def k_max_record(
     numbers = {c.k: c.n for c in counts}
 
     def over(tables: Mapping[int, np.ndarray]) -> Any:
-        asked = {k: table for k, table in tables.items() if k > 0}
-        return k_max({k: rule(k, shares_of(t, training), numbers[k], training) for k, t in asked.items()})
+        measured = {k: table for k, table in tables.items() if k > 0}
+        return k_max({k: rule(k, shares_of(t, training), numbers[k], training) for k, t in measured.items()})
 
     tested_to = last_in_a_row(numbers)
     if not tested_to:  # K = 1 was not asked for, so there is nothing to say

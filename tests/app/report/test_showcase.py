@@ -56,10 +56,10 @@ def test_less_time_means_fewer_images_and_never_none(models, monkeypatch):
     monkeypatch.setattr(showcase, "LADDER", ((8, 18), (2, 12), (1, 8)))
     monkeypatch.setattr(showcase, "seconds_per_call", lambda model, device: 0.1)
     model, cpu = load_model("exp1"), torch.device("cpu")
-    chosen = [showcase.dials_within(model, cpu, seconds) for seconds in (1000, 40, 0)]
+    chosen = [showcase.config_within(model, cpu, seconds) for seconds in (1000, 40, 0)]
     assert [config.n for config in chosen] == [8, 2, 1] and chosen[-1].levels == 6
     monkeypatch.setattr(showcase, "seconds_per_call", lambda model, device: 1.0)
-    assert showcase.dials_within(model, cpu, 0).source == "truth"  # needs no sampling
+    assert showcase.config_within(model, cpu, 0).source == "truth"  # needs no sampling
 
 
 def test_a_patch_network_pays_for_its_images_but_not_for_its_probes():

@@ -170,7 +170,7 @@ def test_the_detector_finds_what_is_rendered_far_apart():
 def test_what_cannot_be_asked_is_told_in_one_sentence(call, tmp_path, crowded, capsys):
     model = saved(tmp_path / "colored", "color", ColorCounts())
     assert call("reproduce", "crowding", model, "--results", tmp_path) == 2
-    assert "not told locations" in capsys.readouterr().err
+    assert "not conditioned on locations" in capsys.readouterr().err
     assert crowded("--k", "13")[0] == 2 and "at most 12" in capsys.readouterr().err
     assert crowded("--k", "0")[0] == 2 and "above 0" in capsys.readouterr().err
     assert crowded("--pairs", "0")[0] == 2 and "at least one image" in capsys.readouterr().err

@@ -248,7 +248,7 @@ def test_learners_of_another_seed_are_let_go(reproduce, monkeypatch):
 
     def spy(study, settings):
         found = real(study, settings)
-        held.append({make.training.seed for make in study.learners})
+        held.append({make.training.seed for make in study.trainers})
         return found
 
     monkeypatch.setattr(Study, "trainer_for", spy)

@@ -26,8 +26,8 @@ def test_extras_are_told_of_the_k_that_succeed_and_objects_of_those_asked_for_no
         }
 
     record = {"result": {"rows": [row(0, None, 9), row(1, True, 1), row(2, True, 2), row(3, False, 7)]}}
-    assert spread_at([record], "extra", asked=True) == [0, 2]
-    assert spread_at([record], "objects", asked=False) == [1, 4]
+    assert spread_at([record], "extra", succeeded=True) == [0, 2]
+    assert spread_at([record], "objects", succeeded=False) == [1, 4]
 
 
 @pytest.mark.parametrize(("rare", "low", "high"), [(3, 1, 1), (6, 0, 2)])  # 3.75% and 7.5% of evaluations

@@ -296,7 +296,7 @@ LISTS: dict[type[ResultRecord], str] = {
 
 
 def from_study(record: Record, path: Path) -> ReportColumn:
-    """A cell of the study from its record and its strip of images."""
+    """A cell of the study from its record and its grid_file of images."""
     settings = record["settings"]
     subject = ReportColumn(
         name=f"{record['cell']}",
@@ -314,10 +314,10 @@ def from_study(record: Record, path: Path) -> ReportColumn:
         by_color=settings["conditioner"]["kind"] == "color",
     )
     take_scores(subject, record["result"], {"found": f"in {path.name}", **record})
-    strip = path.parent / "image_grids" / f"{path.stem}{IMAGE_GRID}"
-    if strip.is_file():
+    grid_file = path.parent / "image_grids" / f"{path.stem}{IMAGE_GRID}"
+    if grid_file.is_file():
         conditioner = conditioner_for(settings_from(settings))
-        subject.shown = load_image_grid(strip, record, targets_of(conditioner, record["shown"]))
+        subject.shown = load_image_grid(grid_file, record, targets_of(conditioner, record["shown"]))
     return subject
 
 

@@ -1,4 +1,4 @@
-"""What a report needs of a model, measured once and kept beside it: an evaluation with images, locality with heat-maps."""
+"""Measurements of a model for a report, kept beside it: an evaluation with images, locality with heat maps."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
@@ -48,7 +48,7 @@ from tessera.version import __version__
 EVALUATION_FILE, IMAGES = "report-evaluation.json", f"report-evaluation{IMAGE_GRID}"
 LOCALITY, MAPS = "report-locality.json", "report-locality.safetensors"
 QUICK_KS = (1, 3, 6, 9)
-SAMPLES_FILE = 4  # locations asked for where locality is measured, as in the paper's Figure 10
+LOCALITY_K = 4  # locations of the prompts whose locality is measured, as in the paper's Figure 10
 
 Record = dict[str, Any]
 
@@ -67,12 +67,12 @@ class ReportConfig:
     source: Source | None = None  # None: generated, or whatever was measured before
 
     def evaluation(self, conditioner: Conditioner, evaluated_elsewhere: bool = False) -> EvaluationConfig:
-        """The evaluation to set; where counts are known already, only the images to show are made."""
+        """The evaluation to run; where counts are known already, only the images to show are sampled."""
         few = self.quick or evaluated_elsewhere
         ks = self.ks or (QUICK_KS if self.quick else tuple(range(max_conditions(conditioner) + 1)))
         known = tuple(k for k in ks if k <= max_conditions(conditioner))
         if not known:
-            raise UserError(f"This model can be asked for 0 to {max_conditions(conditioner)} conditions.")
+            raise UserError(f"Prompts of this model have 0 to {max_conditions(conditioner)} conditions.")
         return EvaluationConfig(
             known, self.n or (COLUMNS if few else 64), self.steps or (16 if self.quick else 32), self.seed
         )
@@ -80,7 +80,7 @@ class ReportConfig:
     def plan(self, conditioner: Conditioner) -> LocalityConfig:
         steps = self.steps or (16 if self.quick else 32)
         return LocalityConfig(
-            k=min(SAMPLES_FILE, max_conditions(conditioner)),
+            k=min(LOCALITY_K, max_conditions(conditioner)),
             images=self.images or (2 if self.quick else 8),
             levels=min(steps, self.levels or (8 if self.quick else 12)),
             steps=steps,
@@ -90,7 +90,7 @@ class ReportConfig:
 
 
 def max_conditions(conditioner: Conditioner) -> int:
-    """The largest K that the study asks of such a model."""
+    """The largest K of the study for such a model."""
     known = len(COLOR_NAMES) if isinstance(conditioner, ColorCounts) else len(LOCATIONS)
     return known if conditioner.capacity is None else min(known, conditioner.capacity)
 
@@ -104,7 +104,7 @@ def targets_of(conditioner: Conditioner, ks: Iterable[str | int]) -> dict[int, t
 
 
 def identity(model: Model) -> Record:
-    """What tells two sets of weights apart, however they came to be."""
+    """What distinguishes two sets of weights, whatever their names."""
     facts = {name: model.config.get(name) for name in ("images_seen", "ema")}
     return {**facts, "sha256": model.config.get("sha256") or weights_digest(model)}
 
@@ -121,7 +121,7 @@ class ColumnEvaluator:
         self.evaluator = Evaluator(detector or load_detector(device=device), load_calibration(), device)
 
     def knows(self, model: Model, keep: Path) -> bool:
-        """Whether all that the dials ask for was measured before."""
+        """Whether everything that the configuration needs was measured before."""
         conditioner = model.conditioner
         evaluation = (
             self.known_evaluation(model, keep, self.config.evaluation(conditioner))
@@ -135,25 +135,25 @@ class ColumnEvaluator:
     def evaluation(
         self, model: Model, keep: Path, name: str, evaluated_elsewhere: bool = False
     ) -> tuple[Record, dict[int, list[ShownImages]]] | None:
-        """The evaluation's record and the images kept of it, by K; None where nothing can be asked for."""
+        """The evaluation's record and the images kept of it, by K; None for an unconditional model."""
         if not model.conditioner.dim:
             return None
         wanted = self.config.evaluation(model.conditioner, evaluated_elsewhere)
         record = self.known_evaluation(model, keep, wanted)
         if record is None:
-            say(f"{name}: drawing and detecting {wanted.images} images")
-            record = self.examined(model, wanted, keep)
+            say(f"{name}: sampling and evaluating {wanted.images} images")
+            record = self.evaluate(model, wanted, keep)
         return record, load_image_grid(keep / IMAGES, record, targets_of(model.conditioner, record["shown"]))
 
     def known_evaluation(self, model: Model, keep: Path, wanted: EvaluationConfig) -> Record | None:
-        """The record of an evaluation at least as good that was set before, if its images are there too."""
+        """The record of an earlier evaluation that covers this one, if its images are there too."""
         if not (keep / IMAGES).is_file():
             return None
         record = self.kept(keep / EVALUATION_FILE, model, ReportEvaluationRecord)
         same = record and covers(record["evaluation"], wanted.plain(), at_least=("each", "steps"))
         return record if same else None
 
-    def examined(self, model: Model, evaluation: EvaluationConfig, keep: Path) -> Record:
+    def evaluate(self, model: Model, evaluation: EvaluationConfig, keep: Path) -> Record:
         set_precision(model, "auto", self.device)
         samples = self.evaluator.run(model.to(self.device), evaluation)
         record = {
@@ -165,7 +165,9 @@ class ColumnEvaluator:
             "cost": cost_of(samples),
             "provenance": provenance(self.device),
         }
-        save_image_grid(make_folder(keep) / IMAGES, samples)  # first: the record vouches for it
+        save_image_grid(
+            make_folder(keep) / IMAGES, samples
+        )  # first: where there is a record, there are its images
         return write_record(keep / EVALUATION_FILE, ReportEvaluationRecord, record)
 
     def kept(self, path: Path, model: Model, kind: type[ResultRecord]) -> Record | None:
@@ -199,7 +201,7 @@ class ColumnEvaluator:
     def result(self, model: Model, plan: LocalityConfig, keep: Path) -> tuple[Record, SceneLocality]:
         set_precision(model, "float32", self.device)  # gradients deserve it
         model.to(self.device)
-        with progress("locating", None):  # a single scene: there is no telling how far it is
+        with progress("measuring locality", None):  # a single scene: no steps to count
             found = measure_locality(model.denoiser, model.conditioner, model.size, plan, self.device)
         record = {
             "model": identity(model),
@@ -230,7 +232,7 @@ def brief(plan: LocalityConfig) -> Record:
     }
 
 
-# --- keeping what was located -------------------------------------------------------------------------------
+# --- files -------------------------------------------------------------------------------
 
 
 def save_locality(path: Path, result: SceneLocality) -> None:
@@ -252,5 +254,5 @@ def load_locality(path: Path) -> SceneLocality:
     return SceneLocality(prompt=wanted, probes=probes, sigmas=facts["sigmas"], **tensors)
 
 
-def dials_record(config: ReportConfig) -> Record:
+def config_record(config: ReportConfig) -> Record:
     return {name: value for name, value in asdict(config).items() if value is not None}

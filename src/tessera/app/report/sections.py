@@ -61,7 +61,9 @@ class Card:
 def card(subject: ReportColumn) -> Card:
     reach = reach_of(subject.scores)
     said = verdict(subject.scores, subject.locality)
-    return Card(subject.name, subject.about, said, strip(subject, reach), key_figures(subject, reach), reach)
+    return Card(
+        subject.name, subject.about, said, k_tiles(subject, reach), key_figures(subject, reach), reach
+    )
 
 
 def shared_doubts(cards: Sequence[Card]) -> list[str]:
@@ -71,7 +73,7 @@ def shared_doubts(cards: Sequence[Card]) -> list[str]:
     return [doubt for doubt in cards[0].verdict.doubts if all(doubt in one.verdict.doubts for one in cards)]
 
 
-def strip(subject: ReportColumn, reach: Reach | None) -> list[Tessera]:
+def k_tiles(subject: ReportColumn, reach: Reach | None) -> list[Tessera]:
     """A tile for each K the study knows."""
     if subject.scores is None or reach is None:
         return []

@@ -11,7 +11,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from tessera.app.report.columns import ReportColumn, ReportData, best_scores, measured_model, subject_record
-from tessera.app.report.measure import SAMPLES_FILE, ColumnEvaluator, ReportConfig
+from tessera.app.report.measure import LOCALITY_K, ColumnEvaluator, ReportConfig
 from tessera.app.report.write import write_page
 from tessera.console import say
 from tessera.devices import synchronize
@@ -28,7 +28,7 @@ KS = (1, 3, 6, 9)
 # Images for each K and steps of the sampler, the best that the time allows.
 LADDER = ((8, 18), (6, 16), (4, 16), (3, 14), (2, 12), (1, 12), (1, 8))
 SLOW = 0.25  # seconds for a call: from here on locality is measured on noised scenes, which need no sampling
-PROBES, CHANNELS = SAMPLES_FILE + 1, 3
+PROBES, CHANNELS = LOCALITY_K + 1, 3
 BACKWARD = 0.5  # calls that a backward pass of one probe and channel costs when many go together
 HASTE = 1.3  # what is planned takes about so much longer: detecting, the page, others on the machine
 PATIENT = ReportConfig(n=1, ks=KS, steps=1, images=1, levels=1)  # content with whatever was measured before
@@ -71,14 +71,14 @@ def shown(
     folder = out / "measured" / name
     measurer = ColumnEvaluator(device, replace(PATIENT, seed=seed), detector)
     if not measurer.knows(model, folder):
-        measurer.config = dials_within(model, device, seconds, seed)
+        measurer.config = config_within(model, device, seconds, seed)
     return measured_model(name, model, measurer, folder, best_scores(model))
 
 
 # --- what the time allows -----------------------------------------------------------------------------------
 
 
-def dials_within(model: Model, device: torch.device, seconds: float, seed: int = 0) -> ReportConfig:
+def config_within(model: Model, device: torch.device, seconds: float, seed: int = 0) -> ReportConfig:
     """The most images and steps that this machine manages with this network in the given time."""
     each = seconds_per_call(model, device)
     say(f"One look of the network takes {1000 * each:.0f} ms here.")
@@ -100,7 +100,7 @@ def calls(config: ReportConfig, patchwise: bool) -> float:
     pixels = (
         0.0 if patchwise else levels * BACKWARD * PROBES * CHANNELS
     )  # a patch alone costs next to nothing
-    return evaluation + way + pixels + levels * (1 + SAMPLES_FILE)
+    return evaluation + way + pixels + levels * (1 + LOCALITY_K)
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Can a model that fails be made to compose without training it again? K_max of each way to ask it, with its cost."""
+"""Composition at inference time: K_max of a model with its conditions composed in each way, and the cost."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,26 +29,26 @@ from tessera.studies.clevr.tables import composition_rows
 
 @dataclass(frozen=True)
 class ReproduceComposition:
-    """Ask a failing model about few conditions at a time, and count: K_max of each way, beside models that compose."""
+    """K_max of a model with its conditions composed at inference time in each way, beside models that need none."""
 
     model: tyro.conf.Positional[str] = "exp2"
-    """The model to repair: a run folder, a model folder or the name of a shipped model."""
+    """The model whose conditions are composed: a run folder, a model folder or the name of a shipped model."""
     beside: str = "exp1,exp2L"
-    """Models asked as they are, for comparison; `none` for none."""
+    """Models evaluated as they are, for comparison; `none` for none."""
     ways: str = ",".join(COMPOSE_METHODS)
-    """Ways to ask the first model."""
+    """Ways to compose the conditions of the first model."""
     radius: int = 2
     """Cells to each side that belong to an object, for project and localize."""
     k: str = "1-12"
-    """Numbers of objects to ask for."""
+    """Numbers of objects in the prompts."""
     each: int = 64
     """Images for each K."""
     steps: int = 32
-    """Noise levels on the way from noise to image."""
+    """Noise levels of the sampler."""
     s_churn: float = 0.0
-    """Fresh noise on the way, for all of them."""
+    """S_churn of stochastic sampling, for all of them."""
     batch: int = 256
-    """Images the network sees at once."""
+    """Images in one batch of the network."""
     seed: int = 0
     """Another seed gives other images."""
     precision: PrecisionName = "auto"
@@ -73,7 +73,7 @@ class ReproduceComposition:
             console.say(f"{name}, {way}")
             model = open_model(name, None, None, device)
             set_precision(model, self.precision, device)
-            scores, shown = self.examined(evaluator, model, way, evaluation)
+            scores, shown = self.evaluated(evaluator, model, way, evaluation)
             rows.append({"model": name, "way": way, **scores})
             panels.append(Panel(f"{Path(name).name}, {way}", ABOUT[way], shown))
         settings = {
@@ -104,35 +104,35 @@ class ReproduceComposition:
         for way in ways:
             if way not in COMPOSE_METHODS:
                 raise UserError(
-                    f"There is no way `{way}` to ask a model; there are {', '.join(COMPOSE_METHODS)}."
+                    f"There is no way `{way}` to compose conditions; there are {', '.join(COMPOSE_METHODS)}."
                 )
         others = [] if self.beside == "none" else self.beside.replace(",", " ").split()
         return [*((self.model, way) for way in ways), *((name, "plain") for name in others)]
 
-    def examined(
+    def evaluated(
         self, evaluator: Evaluator, model: Model, way: str, evaluation: EvaluationConfig
     ) -> tuple[dict[str, Any], dict[int, list[ShownImages]]]:
-        """K_max and shares, and passes of the network per image and look; and some of the images."""
+        """K_max and shares, and network passes per image and step; and some of the images."""
         composed = compose_by_name(model.denoiser, model.conditioner, way, self.radius, self.batch)
-        asked = model.copy_with(denoiser=composed)
-        samples = evaluator.run(asked, evaluation)
-        scores = evaluator.summarize(asked, samples)
+        composed_model = model.copy_with(denoiser=composed)
+        samples = evaluator.run(composed_model, evaluation)
+        scores = evaluator.summarize(composed_model, samples)
         kept = [{name: row[name] for name in KEPT} for row in scores["rows"]]
         found = {"k_max": scores["k_max"], "rows": kept, "passes": passes(composed, samples, evaluation)}
         return found, shown_of(samples, TrainingRange(scores["max_train_objects"], scores["label"]))
 
 
 ABOUT = {
-    "plain": "told everything at once",
-    "sum": "told one condition at a time, and what each changes is added up",
-    "project": "every object from a pass told of it alone",
-    "localize": "every cell from a pass told only what is near",
+    "plain": "all conditions at once",
+    "sum": "one condition at a time; the changes are added",
+    "project": "every object from a pass with its condition alone",
+    "localize": "every cell from a pass with the conditions near it",
 }
 SHOWN = 4  # images of each K in a figure
 KEPT = ("k", "n", "all_found", "exact", "allowed_extras", "two_missing", "found", "extra")
 
 
 def passes(composed: Any, samples: ScoredSamples, evaluation: EvaluationConfig) -> float:
-    """Images the network denoised for each image it would denoise if asked plainly."""
-    looks = 2 * evaluation.steps - 1  # Heun looks twice in every step but the last
-    return composed.passes / (len(samples.prompts) * looks)
+    """Images denoised for each image that the plain model would denoise."""
+    calls = 2 * evaluation.steps - 1  # Heun takes two calls in every step but the last
+    return composed.passes / (len(samples.prompts) * calls)

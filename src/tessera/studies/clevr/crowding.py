@@ -1,4 +1,4 @@
-"""Is it how many, or how close? Why a model asked for ever more locations stops filling them.
+"""Many locations, or locations close together: why a model stops filling them as K grows.
 
 The study's locations become more as K grows, and they also come closer to one another, so K_max alone cannot tell which of
 the two a model fails at. Here it is asked for the same numbers of locations as far apart as they go, and for the study's
@@ -46,20 +46,20 @@ KEPT = ("k", "n", "all_found", "two_missing", "found", "extra")
 
 @dataclass(frozen=True)
 class ReproduceCrowding:
-    """Prompt a model for the study's locations, for as many far apart and for two at a time: is it how many, or how close?"""
+    """Sample at the study's locations, at as many far apart and at two at a time: does number or distance limit K?"""
 
     model: tyro.conf.Positional[str] = "exp1"
-    """A run folder, a model folder or the name of a shipped model; it must be told locations."""
+    """A run folder, a model folder or the name of a shipped model; its conditions must be locations."""
     k: str = "1-12"
-    """Numbers of locations to ask for."""
+    """Numbers of locations in the prompts."""
     each: int = 64
     """Images for each K."""
     pairs: int = 16
     """Images for each pair of the study's locations."""
     steps: int = 32
-    """Noise levels on the way from noise to image."""
+    """Noise levels of the sampler."""
     s_churn: float = 0.0
-    """Fresh noise on the way."""
+    """S_churn of stochastic sampling."""
     seed: int = 0
     """Another seed gives other images."""
     results: Path = Path("results")
@@ -75,15 +75,15 @@ class ReproduceCrowding:
         questions = self.questions(model)
         figures = make_folder(self.results / "figures")  # before the work, lest it be lost
         evaluator = Evaluator(load_detector(device=device), None, device)
-        replies = answered(evaluator, evaluator.prepare(model), questions, self)
+        replies = scored(evaluator, evaluator.prepare(model), questions, self)
         name = Path(self.model).name
-        asked = {"each": self.each, "pairs": self.pairs, "steps": self.steps, "s_churn": self.s_churn}
+        settings = {"each": self.each, "pairs": self.pairs, "steps": self.steps, "s_churn": self.s_churn}
         made = {
             "model": name,
             "max_train_objects": model.max_train_objects,
-            "evaluation": {**asked, "seed": self.seed},
-            "study": marked(model, [reply for reply in replies if reply.question.kind == "study"]),
-            "apart": marked(model, [reply for reply in replies if reply.question.kind == "apart"]),
+            "evaluation": {**settings, "seed": self.seed},
+            "study": summarized(model, [reply for reply in replies if reply.question.kind == "study"]),
+            "apart": summarized(model, [reply for reply in replies if reply.question.kind == "apart"]),
             "pairs": [pair_record(reply) for reply in replies if reply.question.kind == "pair"],
             "provenance": provenance(device),
         }
@@ -96,16 +96,16 @@ class ReproduceCrowding:
         console.say(f"{figure} is drawn.")
 
     def questions(self, model: Model) -> "list[Question]":
-        """Everything to ask, or why it cannot be asked."""
+        """All prompts, or why there are none."""
         if isinstance(model.conditioner, ColorCounts):
-            raise UserError(f"{self.model} is not told locations, so there is nothing to crowd.")
+            raise UserError(f"{self.model} is not conditioned on locations.")
         if min(self.each, self.pairs, self.steps) < 1:
             raise UserError("Every question needs at least one image, and at least one step.")
         ks = [k for k in parse_ks(self.k) if k]
         for k in ks:
             check_number(model.conditioner, k, len(LOCATIONS))
         if not ks:
-            raise UserError("Nothing asked for is never crowded: --k needs a number above 0.")
+            raise UserError("--k needs a number above 0.")
         pairs = combinations(LOCATIONS[: max(ks)], 2)
         return [
             *(Question("study", LOCATIONS[:k], self.each) for k in ks),
@@ -161,7 +161,7 @@ def smallest_gap(locations: Sequence[Location]) -> float:
 # --- asking -------------------------------------------------------------------------------------------------
 
 
-def answered(
+def scored(
     evaluator: Evaluator, model: Model, questions: Sequence[Question], settings: ReproduceCrowding
 ) -> list[Reply]:
     """All questions in one go, as images of different questions fill a batch together."""
@@ -188,7 +188,7 @@ def rendered(evaluator: Evaluator, prompts: Sequence[Prompt], size: int, seed: i
 # --- records ------------------------------------------------------------------------------------------------
 
 
-def marked(model: Model, replies: Sequence[Reply]) -> dict[str, Any]:
+def summarized(model: Model, replies: Sequence[Reply]) -> dict[str, Any]:
     """K_max and the shares of every K, location by location."""
     counts = [Counts.of(len(reply.targets), reply.drawn) for reply in replies]
     scores = generalization_record(counts, model.max_train_objects, label_of(model))

@@ -50,7 +50,7 @@ class StudyEntry:
     variant: str = ""
     about: str = ""  # what the variant changes
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    asked: tuple[int, ...] | None = None  # the Ks to test, where all of them would take too long
+    own_ks: tuple[int, ...] | None = None  # the Ks to test, where all of them would take too long
     s_churn: float = 0.0  # fresh noise while sampling; the record then has both evaluations
     each: int = IMAGES  # evaluated for each K
     needs: bool = True  # trained with what its experiment needs beyond the preset
@@ -63,7 +63,7 @@ class StudyEntry:
     @property
     def ks(self) -> tuple[int, ...]:
         most = len(COLOR_NAMES) if self.experiment == "color" else len(LOCATIONS)
-        return tuple(range(most + 1)) if self.asked is None else self.asked
+        return tuple(range(most + 1)) if self.own_ks is None else self.own_ks
 
     def settings(
         self, preset: str, seed: int = 0, changes: Mapping[str, Mapping[str, Any]] | None = None
@@ -162,7 +162,7 @@ ABLATIONS = [
     radius_cell(1),
     radius_cell(2, paper=Paper(9, "0-2")),
     radius_cell(3),
-    radius_cell(FULL_IMAGE, PAIR, paper=Paper(words="fails, as exp2"), asked=FEW),
+    radius_cell(FULL_IMAGE, PAIR, paper=Paper(words="fails, as exp2"), own_ks=FEW),
     plain_cell("exp1"),
     plain_cell("exp2"),
     FAR,
@@ -216,7 +216,5 @@ def with_ks(cell: StudyEntry, ks: tuple[int, ...] | None) -> StudyEntry:
         return cell
     known = tuple(k for k in ks if k in cell.ks)
     if not known:
-        raise UserError(
-            f"{cell.name} is asked for K = {cell.ks[0]} to {cell.ks[-1]}; none of --k is among them."
-        )
-    return replace(cell, asked=known)
+        raise UserError(f"{cell.name} has K = {cell.ks[0]} to {cell.ks[-1]}; none of --k is among them.")
+    return replace(cell, own_ks=known)

@@ -209,11 +209,11 @@ class ReproduceFig12:
 
     def run(self) -> None:
         if self.images < 1:
-            raise UserError(f"At least one image must be looked at, not {self.images}.")
+            raise UserError(f"At least one image must be measured, not {self.images}.")
         device = pick_device(self.device)
         total = None if self.total is None else parse_count(self.total)
-        aim = cifar_settings(self.preset, total).training.total
-        with progress("training", aim) as advance:
+        total_images = cifar_settings(self.preset, total).training.total
+        with progress("training", total_images) as advance:
             seen = [0]
 
             def moved(images: int) -> None:

@@ -66,12 +66,12 @@ def panel_for(cell: StudyEntry, paths: StudyPaths, preset: str, seed: int) -> Pa
     """A cell; without images it was not run."""
     objects = f"1 to {cell.max_train_objects} objects" if cell.max_train_objects > 1 else "1 object"
     job = job_name(cell.name, preset, seed)
-    path, strip = paths.records / f"{job}.json", paths.image_grids / f"{job}{IMAGE_GRID}"
+    path, grid = paths.records / f"{job}.json", paths.image_grids / f"{job}{IMAGE_GRID}"
     ours, rows = "not run", {}
-    if path.is_file() and strip.is_file():
+    if path.is_file() and grid.is_file():
         record = current_words(read_json(path))
         known: tuple = COLOR_NAMES if cell.experiment == "color" else LOCATIONS
-        rows = load_image_grid(strip, record, {int(k): known[: int(k)] for k in record["shown"]})
+        rows = load_image_grid(grid, record, {int(k): known[: int(k)] for k in record["shown"]})
         ours = f"K_max {record['result']['k_max']['paper']['value']}"
     line = f"{ours}, paper: {cell.paper.text}" if cell.paper.text else ours
     return Panel(f"{cell.experiment}, {objects}", line, rows, EXPERIMENTS[cell.experiment].about)

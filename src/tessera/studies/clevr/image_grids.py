@@ -64,15 +64,15 @@ def load_image_grid(
     path: Path, record: Mapping[str, Any], wanted: dict[int, tuple]
 ) -> dict[int, list[ShownImages]]:
     """The kept images of a record, by K."""
-    strip = load_png(path)
+    grid = load_png(path)
     shown = record["shown"]
-    size = strip.shape[-2] // len(shown)
+    size = grid.shape[-2] // len(shown)
     columns = len(next(iter(shown.values())))
-    if strip.shape[-2] != size * len(shown) or strip.shape[-1] != size * columns:
+    if grid.shape[-2] != size * len(shown) or grid.shape[-1] != size * columns:
         raise UserError(f"{path} does not fit its record; run the cell again.")
     found: dict[int, list[ShownImages]] = {}
     for row, (k, scores) in enumerate(shown.items()):
-        images = strip[:, row * size : (row + 1) * size].split(size, dim=-1)
+        images = grid[:, row * size : (row + 1) * size].split(size, dim=-1)
         found[int(k)] = [
             ShownImages(image, wanted[int(k)], hits, extra, bool(ok), bool(ood))
             for image, (hits, extra, ok, ood) in zip(images, scores)

@@ -54,8 +54,8 @@ def row_of(cell: StudyEntry, records: Sequence[Record], preset: str) -> dict[str
         },
         "k_max_filled": k_max_filled(shares, cell.max_train_objects),
         "as_paper": paper_sized(records),
-        "extras": spread_at(records, "extra", asked=True),
-        "at_zero": spread_at(records, "objects", asked=False),
+        "extras": spread_at(records, "extra", succeeded=True),
+        "at_zero": spread_at(records, "objects", succeeded=False),
         "shares": shares,
         **without_churn(cell, [record["still"] for record in records if "still" in record]),
         "well_formed": pooled([record["quality"]["well_formed"] for record in records]),
@@ -68,12 +68,12 @@ def row_of(cell: StudyEntry, records: Sequence[Record], preset: str) -> dict[str
 def over_seeds(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The middle K_max of several trainings; its interval covers those of all of them.
 
-    Evaluations that left out K = 1 have no K_max to tell.
+    Evaluations that left out K = 1 have no K_max.
     """
-    told = [one for one in found if one["value"] is not None]
-    if not told:
+    known = [one for one in found if one["value"] is not None]
+    if not known:
         return {**found[0], "values": []}
-    found, values = told, [one["value"] for one in told]
+    found, values = known, [one["value"] for one in known]
     record: dict[str, Any] = {
         "value": statistics.median_low(values),
         "low": min(one["low"] for one in found),
@@ -94,15 +94,17 @@ def over_seeds(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return record
 
 
-def spread_at(records: Sequence[Record], what: str, asked: bool) -> list[int] | None:
-    """The numbers that nine in ten images lie between: at K = 0, or (`asked`) where K succeeds."""
+def spread_at(records: Sequence[Record], what: str, succeeded: bool) -> list[int] | None:
+    """The numbers that nine in ten images lie between: at K = 0, or (`succeeded`) where K succeeds."""
     rows = [row for record in records for row in record["result"]["rows"]]
-    chosen = [row[what]["typical"] for row in rows if (row["succeeds"]["paper"] if asked else row["k"] == 0)]
+    chosen = [
+        row[what]["typical"] for row in rows if (row["succeeds"]["paper"] if succeeded else row["k"] == 0)
+    ]
     return [min(low for low, _ in chosen), max(high for _, high in chosen)] if chosen else None
 
 
 def without_churn(cell: StudyEntry, evaluations: Sequence[Record]) -> dict[str, Any]:
-    """The evaluations of the same models without fresh noise, where there were any."""
+    """The evaluations of the same models without stochastic sampling, where there were any."""
     if not evaluations:
         return {}
     shares = shares_by_k(evaluations)

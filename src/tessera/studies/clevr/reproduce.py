@@ -38,7 +38,7 @@ from tessera.training.trainer import Trainer
 
 Keep = Literal["everything", "averages", "last"]
 LOCALITY = LocalityConfig(k=4, images=8, scenes=4, source="truth")  # how locality is measured along training
-QUICK_RESAMPLES = 200  # for moments of training, whose intervals are only looked at along a curve
+QUICK_RESAMPLES = 200  # for snapshots of training, whose intervals only show along a curve
 
 
 class Stopped(Exception):
@@ -78,10 +78,10 @@ class Study:
         self.clock, self.on_record = clock or Clock(), on_record
         self.device = evaluator.device
         self.failed: dict[str, str] = {}
-        self.learners: dict[Settings, Trainer] = {}
+        self.trainers: dict[Settings, Trainer] = {}
 
     def run(self, jobs: Sequence[StudyRun]) -> bool:
-        """Whether everything was seen to the end; False if stopped before."""
+        """Whether all jobs were finished; False if stopped before."""
         try:
             for number, job in enumerate(jobs, 1):
                 if job.record(self.paths) is None:
@@ -94,7 +94,7 @@ class Study:
         return True
 
     def attempt(self, job: StudyRun) -> None:
-        """One job; a training that fails must not take the evening's others with it."""
+        """One job; a training that fails does not stop the others."""
         try:
             self.clock.check()
             self.train(job)
@@ -123,32 +123,32 @@ class Study:
                 on_step=watch.step,
                 on_record=watch.record,
             )
-        self.told(job, outcome)
+        self.say_outcome(job, outcome)
         if not outcome.finished:
             raise Stopped
 
     def trainer_for(self, settings: Settings) -> Trainer:
         """Cells that differ in scenes and labels alone share one network in training, compiled once."""
         make = same_make(settings)
-        if make not in self.learners:
+        if make not in self.trainers:
             forget_compiled()
             # Jobs go seed by seed, and a seed is part of what was compiled: those of another are done with.
-            self.learners = {
+            self.trainers = {
                 known: trainer
-                for known, trainer in self.learners.items()
+                for known, trainer in self.trainers.items()
                 if known.training.seed == make.training.seed
             }
-            self.learners[make] = Trainer(build_denoiser(settings), settings.training, self.device)
-        return self.learners[make]
+            self.trainers[make] = Trainer(build_denoiser(settings), settings.training, self.device)
+        return self.trainers[make]
 
-    def told(self, job: StudyRun, outcome: RunOutcome) -> None:
+    def say_outcome(self, job: StudyRun, outcome: RunOutcome) -> None:
         what = "trained on" if outcome.finished else "paused at"
         say(f"{job.name}: {what} {format_count(outcome.images_seen)} images after {outcome.seconds:.0f} s.")
 
     # -- the evaluation ------------------------------------------------------------------------------------------
 
     def evaluate(self, job: StudyRun) -> None:
-        """Set the evaluation at moments of training, if asked for, and at its end; then write the record."""
+        """Evaluate at moments of training, if there should be any, and at its end; then write the record."""
         folder = job.folder(self.paths)
         end = trained_at(job, folder)
         assert end is not None
@@ -167,13 +167,13 @@ class Study:
         tidy(RunFolder(folder), self.keep)
 
     def still(self, model: Model, evaluation: EvaluationConfig) -> dict[str, Any]:
-        """What the evaluation comes to without fresh noise; for comparison, so of no more images than other cells'."""
+        """The evaluation without stochastic sampling; for comparison, so of no more images than other cells'."""
         calm = replace(evaluation, s_churn=0.0, each=min(evaluation.each, IMAGES))
         scores = self.evaluator.summarize(model, self.evaluator.run(model, calm))
         return {"k_max": scores["k_max"], "rows": moment_rows(scores)}
 
     def before_the_end(self, job: StudyRun, end: int) -> list[int]:
-        """The moments of training to look at besides the end."""
+        """The snapshots of training to evaluate besides the end."""
         kept = [seen for seen in snapshots(job.folder(self.paths)) if seen <= end]
         return evenly(kept, job.snapshots)[:-1] if job.snapshots else []
 
@@ -202,7 +202,7 @@ class Study:
         return {**self.state_at(model, images_seen, samples), **scores}
 
     def state_at(self, model: Model, images_seen: int, samples: ScoredSamples) -> dict[str, Any]:
-        """A moment without its marks: those of the last one are the record's own."""
+        """A snapshot without its scores: those of the last one are the record's own."""
         return {
             "images_seen": images_seen,
             "locality": locality_of(model, self.device),
@@ -235,7 +235,7 @@ class Study:
             "shown": shown_record(
                 samples, TrainingRange(job.cell.max_train_objects, settings.conditioner.label)
             ),
-            "snapshots_asked": job.snapshots,
+            "snapshots_requested": job.snapshots,
             "snapshots": moments,
             "cost": cost_of(samples),
             "provenance": provenance(self.device),
@@ -286,7 +286,7 @@ def training_record(job: StudyRun, run: RunFolder, model: Model, device: torch.d
 
 
 def training_seconds(run: RunFolder, end: int) -> tuple[float, dict[str, Any]]:
-    """Time the training took, over however many sittings, from its log; and the log's last line."""
+    """Time the training took, over however many sessions, from its log; and the log's last line."""
     seconds, before, last = 0.0, 0, {}
     for line in run.records():
         if line["images_seen"] <= end:
@@ -311,7 +311,7 @@ def rows_kept(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def same_make(settings: Settings) -> Settings:
-    """The settings of all runs whose networks train by the same code: scenes and labels are only what it sees."""
+    """The settings of all runs whose networks train by the same code: scenes and labels are only its data."""
     seen = replace(settings.data, objects=(1, 1), seed=0, quality="fast")
     return replace(settings, experiment="", conditioner=replace(settings.conditioner, label="all"), data=seen)
 

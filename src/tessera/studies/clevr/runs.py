@@ -40,13 +40,13 @@ class StudyPaths:
 
 @dataclass(frozen=True)
 class StudyRun:
-    """One cell at one size with one training seed, and the evaluation it will sit."""
+    """One cell at one size with one training seed, and its evaluation."""
 
     cell: StudyEntry
     seed: int
     settings: Settings
     evaluation: Mapping[str, Any]  # the plain form of an Evaluation
-    snapshots: int = 0  # moments of training at which the evaluation is set besides the end
+    snapshots: int = 0  # snapshots of training that are evaluated besides the end
 
     @property
     def name(self) -> str:
@@ -69,12 +69,12 @@ class StudyRun:
         return found if found is not None and self.is_answered_by(found) else None
 
     def is_answered_by(self, record: Mapping[str, Any]) -> bool:
-        """Whether a record has the same training, all that the evaluation asks for, and as many moments."""
+        """Whether a record has the same training, covers the evaluation, and has as many snapshots."""
         if not covers(record["evaluation"], self.evaluation, at_least=("each",)):
             return False
         if first_difference(settings_from(record["settings"]), self.settings, HARMLESS):
             return False
-        return record["snapshots_asked"] >= self.snapshots
+        return record["snapshots_requested"] >= self.snapshots
 
 
 def job_name(cell: str, preset: str, seed: int) -> str:
@@ -92,7 +92,7 @@ def evenly(moments: Sequence[int], count: int) -> list[int]:
 
 
 class Speeds:
-    """Speeds seen before: `bench train` records, and cells already trained and examined."""
+    """Speeds measured before: benchmark records, and cells already trained and evaluated."""
 
     def __init__(self, paths: StudyPaths):
         benches = [current_words(read_json(path)) for path in sorted(paths.results.glob(BENCHES))]

@@ -1,4 +1,4 @@
-"""Several processes share the jobs of the study: while one compiles or sits an evaluation, others train."""
+"""Several processes share the jobs of the study: while one compiles or evaluates, others train."""
 
 import multiprocessing
 import os
@@ -25,7 +25,7 @@ PROBE = "import torch; torch.zeros(1, device='cuda').add_(1)"
 
 
 class Task(NamedTuple):
-    """What every worker of a crew is told."""
+    """What every worker gets."""
 
     paths: StudyPaths
     device: torch.device
@@ -44,7 +44,7 @@ class WorkerReport(NamedTuple):
 
 
 def run_together(task: Task, jobs: Sequence[StudyRun], workers: int) -> tuple[bool, dict[str, str]]:
-    """Whether every job was seen to the end, and which of them failed, by name."""
+    """Whether every job was finished, and which of them failed, by name."""
     todo = [job for job in jobs if job.record(task.paths) is None]
     workers = min(workers, len(todo))
     if not workers:
@@ -57,33 +57,33 @@ def run_together(task: Task, jobs: Sequence[StudyRun], workers: int) -> tuple[bo
         crew = [spawn.Process(target=work, args=(task, n, waiting, reports)) for n in range(workers)]
         for worker in crew:
             worker.start()
-        heard = listen(crew, reports, len(todo))
+        received = listen(crew, reports, len(todo))
         for worker in crew:
             worker.join()
     write_study(task.paths)
-    failed = {report.job: report.trouble for report in heard if report.trouble}
+    failed = {report.job: report.trouble for report in received if report.trouble}
     lost = [worker.exitcode for worker in crew if worker.exitcode]
     if lost:
         failed["a worker"] = f"ended with code {lost[0]}; {log_folder(task.paths)} says why."
-    return not lost and sum(report.finished for report in heard) == len(todo), failed
+    return not lost and sum(report.finished for report in received) == len(todo), failed
 
 
 def listen(crew: Sequence[Any], reports: Any, expected: int) -> list[WorkerReport]:
     """Reports until all have come or all workers have left."""
-    heard: list[WorkerReport] = []
+    received: list[WorkerReport] = []
     with progress("jobs", expected) as advance:
-        while len(heard) < expected and (any(worker.is_alive() for worker in crew) or not reports.empty()):
+        while len(received) < expected and (any(worker.is_alive() for worker in crew) or not reports.empty()):
             try:
-                heard.append(reports.get(timeout=0.5))
+                received.append(reports.get(timeout=0.5))
             except (
                 Empty,
                 KeyboardInterrupt,
             ):  # an interruption reaches the workers too, and they put their work away
                 continue
-            for line in heard[-1].words:
+            for line in received[-1].words:
                 say(line)
             advance()
-    return heard
+    return received
 
 
 def log_folder(paths: StudyPaths) -> Path:
@@ -91,7 +91,7 @@ def log_folder(paths: StudyPaths) -> Path:
 
 
 def work(task: Task, number: int, waiting: Any, reports: Any) -> None:
-    """A worker's day: one job after another until none is waiting or the clock has run out."""
+    """One job after another until none is waiting or the time is up."""
     path = make_folder(log_folder(task.paths)) / f"worker{number}.log"
     with open(path, "a", buffering=1) as log:
         os.dup2(log.fileno(), sys.stderr.fileno())
