@@ -52,7 +52,7 @@ def test_a_flow_matching_network_is_asked_the_same_questions(tutorial, capsys):
 
 
 @pytest.mark.slow
-def test_repairs_stand_beside_what_they_repair(tutorial, capsys, tmp_path):
+def test_composed_models_are_reported_beside_the_original(tutorial, capsys, tmp_path):
     page = tutorial("repair.py", "--n", 1, "--k", "1,2", "--steps", 4, "--device", "cpu")
     assert page.count('<article class="card') == 5
     said = capsys.readouterr().out
@@ -62,7 +62,7 @@ def test_repairs_stand_beside_what_they_repair(tutorial, capsys, tmp_path):
         kept = read_json(tmp_path / "report-measured" / name / "report-locality.json")
         local[name] = kept["conditional_locality"]["value"]
     assert local["exp2, project"] == local["exp2, localize"] == 1.0  # by construction
-    assert local["exp2"] < 0.5 < 0.8 < local["exp1"]  # one was told of a single object, the other of all
+    assert local["exp2"] < 0.5 < 0.8 < local["exp1"]  # trained with one labeled object, and with all
 
 
 # --- the page for strangers ---------------------------------------------------------------------------------

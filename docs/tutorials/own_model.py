@@ -1,7 +1,7 @@
 """Bring your own model: a flow-matching network with a training loop of its own, measured like ours.
 
-It is trained without Tessera but for the images, and not on noise levels: it predicts the velocity of a straight path from
-noise to image. One adapter makes it a denoiser, which every measure takes.
+It uses only Tessera's images in training, and no noise levels: it predicts the velocity of a straight path from
+noise to image. One adapter makes it a denoiser, and every measure works on it.
 
     python docs/tutorials/own_model.py                        # minutes on a CPU
     python docs/tutorials/own_model.py --images 500000 --n 64 # longer, on a GPU
@@ -29,7 +29,7 @@ conditioner = LocationGrid(cells=16, label="all")
 
 
 class Flow(nn.Module):
-    """Yours: any network of (image on the path, time, condition). Here, convolutions that each reach further."""
+    """Any network of (image on the path, time, condition); here, dilated convolutions."""
 
     def __init__(self, width: int = 48, depth: int = 4):
         super().__init__()
@@ -52,15 +52,15 @@ class Flow(nn.Module):
 
 
 def train(network: Flow, images: int, batch: int, device: torch.device) -> None:
-    """A training loop as anyone might have it: (1 - t) noise + t image, and the network learns the way between."""
+    """An ordinary training loop for flow matching: the path is (1 - t) noise + t image."""
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
     stream = Stream(Scenes(objects=(1, MOST)), SIZE, conditioner)
-    for number, pile in enumerate(stream.steps(0, batch, render_batch=8 * batch, device=device)):
+    for number, examples in enumerate(stream.steps(0, batch, render_batch=8 * batch, device=device)):
         if number * batch >= images:
             return
-        noise, time = torch.randn_like(pile.images), torch.rand(batch, device=device)
-        on_the_way = torch.lerp(noise, pile.images, time[:, None, None, None])
-        loss = (network(on_the_way, time, pile.cond) - (pile.images - noise)).square().mean()
+        noise, time = torch.randn_like(examples.images), torch.rand(batch, device=device)
+        x = torch.lerp(noise, examples.images, time[:, None, None, None])
+        loss = (network(x, time, examples.cond) - (examples.images - noise)).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

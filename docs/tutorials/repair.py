@@ -1,33 +1,31 @@
-"""Repair a failing model without training it: make it look locally, and measure what that changes.
+"""Compose conditions at inference time: repair a model that fails to compose, without training, and measure the effect.
 
-A network that was told of one object at a time (exp2) knows how a single object looks, and is lost when asked for
-several. Three ways to ask the very same weights, beside a network that composes by itself:
+exp2 was trained with one labeled object per image. It samples single objects correctly and fails with several conditions.
+Three ways to denoise with the same weights, beside a network that composes by itself:
 
     sum        scores of the single conditions added up
-    project    the region of every asked location from a pass told of that location alone (Lemma 1 as a sampler)
-    localize   every cell from a pass told only of what is near it
+    project    the region of every prompted location from a pass with that condition only (Lemma 1 as a sampler)
+    localize   every cell from a pass with its near conditions only
 
     python docs/tutorials/repair.py                               # the shipped exp2: some minutes on a CPU
-    python docs/tutorials/repair.py --model runs/mine --n 64      # a model of your own, with intervals worth the name
+    python docs/tutorials/repair.py --model runs/mine --n 64      # a model of your own, with useful intervals
 
-exp2L is the repair that begins with the architecture: exp2 trained with a network that sees patches alone. On a CPU its
-256 patches take their time, so it is not among the defaults; `--beside exp1,exp2L` adds it.
+exp2L changes the architecture instead: exp2 trained with a patch network. Its 256 patches are slow on a CPU, so it is
+not among the defaults; `--beside exp1,exp2L` adds it.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import tyro
 
+from tessera import compose, load
 from tessera.app.report.measure import ReportConfig
 from tessera.app.report.verdict import verdict
 from tessera.app.report.write import report
 from tessera.devices import pick_device
-from tessera.models.loading import open_model
-from tessera.sampling.compose import compose_by_name
 from tessera.sampling.prompts import parse_ks
 
-REPAIRS = ("sum", "project", "localize")
+METHODS = ("sum", "project", "localize")
 
 
 def main(
@@ -40,17 +38,15 @@ def main(
     device: str = "auto",
 ) -> None:
     where = pick_device(device)
-    failing = open_model(model, device=where)
+    failing = load(model, device=where)
 
-    # Every repair is a denoiser again, so it can be sampled, evaluated and located like any other.
+    # A composed model is a model again: it can be sampled, evaluated and measured like any other.
     name = Path(model).name
     models = {name: failing}
-    for how in REPAIRS:
-        models[f"{name}, {how}"] = replace(
-            failing, denoiser=compose_by_name(failing.denoiser, failing.conditioner, how)
-        )
+    for how in METHODS:
+        models[f"{name}, {how}"] = compose(failing, how)
     for other in beside.replace(",", " ").split():
-        models[Path(other).name] = open_model(other, device=where)
+        models[Path(other).name] = load(other, device=where)
 
     found = report(
         models,

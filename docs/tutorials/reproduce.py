@@ -1,9 +1,9 @@
-"""Reproduce: two trainings that differ in one word, examined and put side by side.
+"""Reproduce the paper's headline: two trainings that differ in one setting, evaluated and compared.
 
-exp1 is told where all objects are, exp2 where one of them is. The paper finds that the first composes up to nine objects
-and the second does not compose at all.
+exp1 is conditioned on the locations of all objects, exp2 on one of them. The paper finds that the first composes up to
+nine objects and the second does not compose.
 
-    python docs/tutorials/reproduce.py                                    # minutes on a CPU, to see the way
+    python docs/tutorials/reproduce.py                                    # minutes on a CPU, as a trial
     python docs/tutorials/reproduce.py --preset small --each 64 --k 0-12  # minutes on a GPU: the study's own numbers
 
 The same from the command line: `tessera reproduce fig1 --only exp1-M3,exp2-M3`, then `tessera report`.
@@ -32,13 +32,13 @@ def main(
 ) -> None:
     runs, results = out / "runs", out / "results"
 
-    # 1. Train what is missing, ask for K objects, let the detector count. Stopped and called again, it carries on.
+    # 1. Train what is missing, sample K objects, count them with the detector. The same call resumes.
     Reproduce(
         what="fig1", only=",".join(NAMES), preset=preset, seeds=1, total=total, each=each, k=k, steps=steps,
         root=runs, results=results,
     ).run()  # fmt: skip
 
-    # 2. A record holds everything that was counted, with intervals; the paper's number stands beside it.
+    # 2. A record holds all counts with intervals; print K_max beside the paper's.
     jobs = [f"{name}-{preset}-seed0" for name in NAMES]
     for name, job in zip(NAMES, jobs):
         record = read_json(results / "study" / f"{job}.json")
@@ -46,7 +46,7 @@ def main(
         seen = record["training"]["images_seen"]
         print(f"{name}: K_max {ours} after {seen:,} images; the paper has {CELLS[name].paper.text}")
 
-    # 3. One page: the counts of the records, and where each network looks, measured now.
+    # 3. One page: the counts of the records, and the locality of each network, measured now.
     sources = [str(runs / job) for job in jobs] + [str(results / "study" / f"{job}.json") for job in jobs]
     Report(tuple(sources), out=out / "report.html", n=min(each, 8), k=k, steps=steps, quick=True).run()
 
