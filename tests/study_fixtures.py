@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from programs import with_set
 from tessera.cli.main import main
 from tessera.evaluation.detection import Detection
 from tessera.scenes.vocabulary import LOCATIONS
@@ -45,7 +46,7 @@ def call():
 
     def run(*words):
         with pytest.raises(SystemExit) as left:
-            main([str(word) for word in words])
+            main(with_set(*words))
         return left.value.code
 
     return run
@@ -55,7 +56,7 @@ def call():
 def detector(monkeypatch):
     seen = Knowing()
     monkeypatch.setattr("tessera.evaluation.detector.load_detector", lambda folder=None, device=None: seen)
-    for module in ("tessera.studies.clevr.composition", "tessera.studies.clevr.crowding", "speedrun"):
+    for module in ("tessera.cli.studies", "speedrun"):
         monkeypatch.setattr(f"{module}.load_detector", lambda device: seen)
     return seen
 
@@ -67,6 +68,6 @@ def reproduce(call, tmp_path, detector):
     def run(what, *more, total=16):
         given = ["--total", total, "--k", "0-3", "--each", "2", "--steps", "2", "--seeds", "1"]
         locations = ["--root", tmp_path / "runs", "--results", tmp_path / "results"]
-        return call("reproduce", what, *MINUTE, *given, *locations, *more)
+        return call(*with_set("reproduce", what, *MINUTE, *given, *locations, *more))
 
     return run

@@ -5,21 +5,20 @@ import json
 
 import pytest
 
-from tessera.cli.options import flags_for, given
 from tessera.conditioning import ColorCounts, LocationGrid, LocationList
 from tessera.config import (
     EXPERIMENTS,
-    DenoiserConfig,
+    GROUPS,
     Ki,
     Mi,
-    Settings,
     first_difference,
+    fitting,
     format_count,
+    parse_changes,
     parse_count,
     parse_range,
     settings_for,
     settings_from,
-    unused_settings,
 )
 from tessera.errors import UserError
 from tessera.models.build import build_denoiser, conditioner_for, denoiser_config
@@ -102,33 +101,28 @@ def test_run_folders_are_named_after_what_is_in_them():
 
 
 @pytest.mark.parametrize(
-    ("experiment", "group", "setting", "kind"),
+    ("experiment", "group", "setting"),
     [
-        ("exp1C", "denoiser", "width", "localconv"),
-        ("exp1C", "denoiser", "dropout", "localconv"),
-        ("exp1", "denoiser", "local_width", "edm2"),
-        ("exp1", "denoiser", "radius", "edm2"),
-        ("exp2C", "denoiser", "cond_radius", "localconv"),
-        ("exp1", "training", "loss_radius", "edm2"),
-        ("exp1", "conditioner", "slots", "grid"),
-        ("color", "conditioner", "cells", "color"),
+        ("exp1C", "denoiser", "width"),
+        ("exp1C", "denoiser", "dropout"),
+        ("exp1", "denoiser", "local_width"),
+        ("exp1", "denoiser", "radius"),
+        ("exp2C", "denoiser", "cond_radius"),
+        ("exp1", "training", "loss_radius"),
+        ("exp1", "conditioner", "slots"),
+        ("color", "conditioner", "cells"),
     ],
 )
-def test_a_setting_that_nobody_notices_is_told(experiment, group, setting, kind):
-    value = getattr(getattr(settings_for(experiment, "tiny"), group), setting)
-    changes = {group: {setting: value}}
-    flag = f"--{group}.{setting.replace('_', '-')}"
-    (said,) = unused_settings(changes, [settings_for(experiment, "tiny", changes)])
-    assert said.startswith(f"{flag} changes nothing here: ") and said.endswith(f", not {kind}.")
+def test_a_run_has_no_setting_that_its_network_does_not_have(experiment, group, setting):
+    with pytest.raises(UserError, match=f"has no setting `{setting}`; it has "):
+        settings_for(experiment, "tiny", {group: {setting: 1}})
+    assert setting not in settings_for(experiment, "tiny").plain()[group]
 
 
-def test_one_of_several_runs_is_enough_to_notice_a_setting():
-    runs = [settings_for(name, "tiny") for name in ("exp1", "exp2L")]
-    assert not unused_settings(
-        {"denoiser": {"radius": 1, "width": 8}, "training": {"patches": 4, "lr": 1.0}}, runs
-    )
-    (said,) = unused_settings({"denoiser": {"depth": 1}}, runs)
-    assert said.endswith("not edm2 and patchwise.")
+def test_of_changes_for_several_runs_each_takes_what_it_has():
+    changes = {"denoiser": {"radius": 1, "width": 8}, "training": {"patches": 4, "lr": 1.0}}
+    local, whole = (fitting(settings_for(name, "tiny"), changes) for name in ("exp2L", "exp1"))
+    assert local == changes and whole == {"denoiser": {"width": 8}, "training": {"lr": 1.0}}
 
 
 OTHER = {
@@ -139,18 +133,17 @@ OTHER = {
 
 @pytest.mark.parametrize("experiment", ["exp1", "exp1C", "exp2L"])
 @pytest.mark.parametrize("setting", OTHER)
-def test_networks_are_built_from_the_settings_that_are_theirs(experiment, setting):
-    """What `ONLY_OF` says is what networks do."""
-    usual, other = (
-        settings_for(experiment, "tiny", {"data": {"size": 64}, "denoiser": changes})
-        for changes in ({}, {setting: OTHER[setting]})
-    )
-    noticed = denoiser_config(build_denoiser(usual)) != denoiser_config(build_denoiser(other))
-    assert noticed != bool(unused_settings({"denoiser": {setting: OTHER[setting]}}, [other]))
+def test_every_setting_of_a_network_reaches_it(experiment, setting):
+    base = settings_for(experiment, "tiny", {"data": {"size": 64}})
+    change = fitting(base, {"denoiser": {setting: OTHER[setting]}})
+    if change["denoiser"]:
+        other = settings_for(experiment, "tiny", {"data": {"size": 64}, **change})
+        assert denoiser_config(build_denoiser(base)) != denoiser_config(build_denoiser(other))
 
 
 def test_all_settings_of_networks_are_looked_at():
-    assert {"kind", *OTHER} == {field.name for field in dataclasses.fields(DenoiserConfig)}
+    names = {field.name for kind in GROUPS["denoiser"] for field in dataclasses.fields(kind)}
+    assert {"kind", *OTHER} == names
 
 
 def test_the_first_difference_is_named():
@@ -201,27 +194,37 @@ def test_mistakes_are_told_in_one_sentence(mistake, words):
         mistake()
 
 
-def test_flags_become_values_of_the_settings_own_types():
-    flags = flags_for("training")(batch="2Ki", ema="0.05,0.1", lr=0.5)
-    assert given("training", flags) == {"batch": 2 * Ki, "ema": (0.05, 0.1), "lr": 0.5}
-    assert given("data", flags_for("data")(objects="2-4")) == {"objects": (2, 4)}
-    network = flags_for("denoiser")(mult="1,2,4", coords="off", attention="none")
-    assert given("denoiser", network) == {"mult": (1, 2, 4), "coords": False, "attention": ()}
-    with pytest.raises(UserError, match="no list of numbers"):
-        given("denoiser", flags_for("denoiser")(mult="1,x"))
+def test_changes_become_values_of_the_settings_own_types():
+    texts = ("training.batch=2Ki", "training.ema=0.05,0.1", "training.lr=0.5", "data.objects=2-4")
+    assert parse_changes(texts) == {
+        "training": {"batch": 2 * Ki, "ema": (0.05, 0.1), "lr": 0.5},
+        "data": {"objects": (2, 4)},
+    }
+    network = parse_changes(("denoiser.mult=1,2,4", "denoiser.coords=off", "denoiser.attention=none"))
+    assert network == {"denoiser": {"mult": (1, 2, 4), "coords": False, "attention": ()}}
 
 
-def test_every_setting_has_a_flag_with_an_explanation():
-    for group in ("conditioner", "data", "denoiser", "training"):
-        names = set(getattr(Settings(), group).__dataclass_fields__)
-        assert names == set(flags_for(group).__dataclass_fields__)
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("denoiser.mult=1,x", "no list of numbers"),
+        ("denoiser.widht=8", "did you mean `width`"),
+        ("training.lr=fast", "takes a number, not `fast`"),
+        ("training.strategy=eagre", "did you mean `eager`"),
+        ("training.total", "write for example training.total=4Mi"),
+        ("nothing.total=1", "group of settings"),
+    ],
+)
+def test_changes_that_do_not_fit_are_refused(text, words):
+    with pytest.raises(UserError, match=words):
+        parse_changes((text,))
 
 
 def test_the_width_of_the_embedding_and_of_the_local_network_reach_the_network():
-    changes = {"denoiser": {"width": 8, "mult": (1,), "head_width": 8, "emb_mult": 5, "local_width": 24}}
-    network = build_denoiser(settings_for("exp1", "tiny", changes)).network
+    changes = {"width": 8, "mult": (1,), "head_width": 8, "emb_mult": 5}
+    network = build_denoiser(settings_for("exp1", "tiny", {"denoiser": changes})).network
     assert network.cond.weight.shape[0] == 5 * 8
-    local = build_denoiser(settings_for("exp1C", "tiny", changes))
+    local = build_denoiser(settings_for("exp1C", "tiny", {"denoiser": {"local_width": 24}}))
     assert local.config["width"] == 24
 
 
@@ -242,12 +245,12 @@ def test_a_config_of_an_earlier_version_reads_as_today():
     then = {
         "experiment": "exp2",
         "preset": "tiny",
-        "tell": {"kind": "grid", "label": "one"},
-        "denoiser": {"hears": 3},
+        "tell": {"kind": "grid", "label": "one", "slots": 12, "fill": "first"},
+        "denoiser": {"kind": "patchwise", "hears": 3, "depth": 6, "local_width": 96},
         "training": {"micro": 16, "rampup": 99, "decay": 0, "stockpile": 64, "compile": "off"},
     }
     settings = settings_from(then)
-    assert (settings.conditioner.label, settings.denoiser.cond_radius) == ("one", 3)
+    assert (settings.conditioner.labels, settings.denoiser.cond_radius) == ("one", 3)
     training = settings.training
     assert (training.micro_batch, training.lr_warmup, training.lr_decay_start) == (16, 99, 0)
     assert (training.render_batch, training.strategy) == (64, "eager")

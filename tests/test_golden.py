@@ -64,12 +64,13 @@ class Case:
     needs: tuple[str, ...] = ()  # optional packages
 
 
-TINY_NETWORK = (
-    "--preset tiny --conditioner.cells 8 --data.size 16 --denoiser.width 8 --denoiser.blocks 1 --denoiser.mult 1 "
-    "--denoiser.head-width 8 --denoiser.tile 1 --training.batch 8 --training.render-batch 32 "
-    "--training.checkpoint 64 --training.snapshot 32 --device cpu "
+TINY = (
+    "--preset tiny --data.size 16 --training.batch 8 --training.render-batch 32 --training.checkpoint 64 "
+    "--training.snapshot 32 --device cpu --total 64 --tensorboard off --out {out}/run"
 )
-TRAIN = f"{TINY_NETWORK} --total 64 --tensorboard off --out {{out}}/run"
+UNET = "--denoiser.width 8 --denoiser.blocks 1 --denoiser.mult 1 --denoiser.head-width 8 --denoiser.tile 1"
+CELLS = "--conditioner.cells 8"
+TRAIN = f"{UNET} {CELLS} {TINY}"
 TRAINED = {
     "config": "run/config.json",
     "log": "run/log.jsonl",
@@ -80,9 +81,13 @@ SAMPLE = "--steps 6 --device cpu --threads 1 --json --out {out}/s"
 LOCATE = "--images 1 --levels 3 --steps 4 --device cpu --json"
 SDXL = "--steps 2 --seeds 2 --device cpu --json"
 STUDY = (
-    f"{TINY_NETWORK} --total 16 --training.batch 4 --training.checkpoint 8 --k 0-3 --each 2 --steps 2 --seeds 1 "
-    "--root {out}/runs --results {out}/results --json"
+    "--preset tiny --set conditioner.cells=8 --set data.size=16 --set denoiser.width=8 --set denoiser.blocks=1 "
+    "--set denoiser.mult=1 --set denoiser.head-width=8 --set denoiser.tile=1 --set training.batch=4 "
+    "--set training.render-batch=32 --set training.checkpoint=8 --set training.snapshot=32 --device cpu --total 16 "
+    "--k 0-3 --each 2 --steps 2 --seeds 1 --root {out}/runs --results {out}/results --json"
 )
+
+IDEAL = "reproduce closed-form --set size=16 --device cpu --json"
 
 
 def float_images(folder: Path) -> dict[str, Json]:
@@ -221,7 +226,7 @@ CASES: dict[str, Case] = {
         (
             "render --count 4 --objects 1-5 --size 48 --depth --sheet --seed 3 --out {out}/a --device cpu",
             "render --count 4 --objects 1-5 --size 48 --quality fast --seed 3 --out {out}/b --device cpu",
-            "render --count 2 --size 32x24 --locations '0.65,0.65 0.25,0.65' --no-jitter "
+            "render --count 2 --size 32x24 --locations '0.65,0.65 0.25,0.65' --set no_jitter=on "
             "--out {out}/c --device cpu",
             "tools/compare_renders.py {out}/b {out}/a --json",
         ),
@@ -243,7 +248,7 @@ CASES: dict[str, Case] = {
     "settings": Case(measure=settings_of_all),
     # training
     "train-exp1": Case(
-        (f"train exp1 {TRAIN}", "ema {out}/run --std 0.07"),
+        (f"train exp1 {TRAIN}", "models export {out}/run --std 0.07"),
         TRAINED | {"ema": "run/models/*/*.safetensors", "state": "run/snapshots/state-*64.safetensors"},
     ),
     "train-exp2": Case((f"train exp2 {TRAIN}",), TRAINED),
@@ -251,15 +256,15 @@ CASES: dict[str, Case] = {
     "train-exp2-drop": Case((f"train exp2-drop --training.cooldown 32 {TRAIN}",), TRAINED),
     "train-exp3": Case((f"train exp3 --denoiser.attention 16 {TRAIN}",), TRAINED),
     "train-exp2L": Case((f"train exp2L --objects 1 --denoiser.radius 1 {TRAIN}",), TRAINED),
-    "train-exp1C": Case((f"train exp1C --denoiser.local-width 16 {TRAIN}",), TRAINED),
-    "train-color": Case((f"train color --training.weight-norm in-forward {TRAIN}",), TRAINED),
+    "train-exp1C": Case((f"train exp1C --denoiser.local-width 16 {CELLS} {TINY}",), TRAINED),
+    "train-color": Case((f"train color --set training.weight-norm=in-forward {UNET} {TINY}",), TRAINED),
     "run-chain": Case(
         (
             f"train exp1 {TRAIN}",
             f"sample {{out}}/run --k 1,2 --each 2 {SAMPLE}",
-            "evaluate {out}/s --resamples 50 --json --device cpu",
+            "evaluate {out}/s --set resamples=50 --json --device cpu",
             f"locality {{out}}/run --k 2 {LOCATE}",
-            "features {out}/run --at output --seeds 2 --nulls 2 --k 2 --steps 4 --device cpu --json",
+            "features {out}/run --at output --seeds 2 --nulls 2 --k 2 --set steps=4 --device cpu --json",
             "report {out}/run --quick --n 2 --k 0-3 --steps 3 --out {out}/report.html --device cpu --json",
         ),
         chaotic=True,
@@ -281,9 +286,9 @@ CASES: dict[str, Case] = {
     "detector-samples": Case(
         (
             "sample exp1 --k 0-9 --each 4 --steps 10 --device cpu --threads 1 --out {out}/s",
-            "evaluate {out}/s --resamples 200 --json --scores {out}/v.jsonl --device cpu",
-            "evaluate {out}/s --resamples 200 --json --require-well-formed --label one --max-train-objects 4 --device cpu",
-            "detector explain {out}/s/k06/0001.png --json",
+            "evaluate {out}/s --set resamples=200 --json --scores {out}/v.jsonl --device cpu",
+            "evaluate {out}/s --set resamples=200 --json --require-well-formed --labels one --max-train-objects 4 --device cpu",
+            "evaluate {out}/s/k06/0001.png --explain --device cpu --json",
         ),
         {"verdicts": "v.jsonl"},
         slow=True,
@@ -291,15 +296,15 @@ CASES: dict[str, Case] = {
     "detector-renders": Case(
         (
             "render --count 6 --objects 0-6 --size 64 --seed 8 --out {out}/a --device cpu",
-            "evaluate {out}/a --max-train-objects 3 --resamples 100 --json --scores {out}/v.jsonl --device cpu",
-            "detector explain {out}/a/images/CLEVR_tessera_000002.png --locations 0.4,0.5 --json --out {out}/e.png",
+            "evaluate {out}/a --max-train-objects 3 --set resamples=100 --json --scores {out}/v.jsonl --device cpu",
+            "evaluate {out}/a/images/CLEVR_tessera_000002.png --explain --device cpu --locations 0.4,0.5 --json --out {out}/e.png",
         ),
         {"verdicts": "v.jsonl"},
     ),
     "detector-colors": Case(
         (
             "sample color --k 0-5 --each 2 --steps 8 --device cpu --threads 1 --out {out}/s",
-            "evaluate {out}/s --resamples 50 --json --scores {out}/v.jsonl --device cpu",
+            "evaluate {out}/s --set resamples=50 --json --scores {out}/v.jsonl --device cpu",
         ),
         {"verdicts": "v.jsonl"},
     ),
@@ -318,25 +323,30 @@ CASES: dict[str, Case] = {
     "locality-residual": Case(
         (
             f"train exp1 {TRAIN}",
-            f"locality {{out}}/run --k 2 --residual --radius 1 {LOCATE}",
-            f"locality {{out}}/run --k 2 --residual --fill other {LOCATE} --images 2 --source truth",
+            f"locality {{out}}/run --k 2 --residual --set radius=1 {LOCATE}",
+            f"locality {{out}}/run --k 2 --residual --set fill=other {LOCATE} --images 2 --source truth",
         ),
     ),
     "locality-exp2L": Case((f"locality exp2L --k 2 --source truth {LOCATE}",), slow=True),
     "locality-color": Case((f"locality color --k 2 --source generated {LOCATE}",)),
     "locality-scatter": Case(
-        ("locality scatter {out}/points.json --resamples 200 --json",), prepare=write_scatter_points
+        ("reproduce scatter --set points={out}/points.json --set resamples=200 --json",),
+        prepare=write_scatter_points,
     ),
     "explore-probe": Case(
-        ("explore probe exp1 --at 0.65,0.65 --step 2 --locations 0.65,0.65 --steps 6 --device cpu --json",)
+        ("explore exp1 --probe 0.65,0.65 --step 2 --locations 0.65,0.65 --steps 6 --device cpu --json",)
     ),
     # features
     "features-color": Case(
-        ("features color --at 'encoder.*,output' --seeds 2 --nulls 2 --k 3 --steps 6 --device cpu --json",),
+        (
+            "features color --at 'encoder.*,output' --seeds 2 --nulls 2 --k 3 --set steps=6 --device cpu --json",
+        ),
         slow=True,
     ),
     "features-exp1": Case(
-        ("features exp1 --at output --seeds 2 --nulls 2 --k 2 --steps 6 --source truth --device cpu --json",)
+        (
+            "features exp1 --at output --seeds 2 --nulls 2 --k 2 --set steps=6 --source truth --device cpu --json",
+        )
     ),
     # text to image
     "sdxl-tiny": Case(
@@ -350,58 +360,59 @@ CASES: dict[str, Case] = {
     "sdxl-locality": Case(
         (
             "tools/tiny_pipeline.py {out}/p",
-            f"sdxl locality {{out}}/p {SDXL} --levels 2 --probe '8,8' --at 1,2",
+            f"t2i locality {{out}}/p {SDXL} --levels 2 --probe '8,8' --at 1,2",
         ),
         needs=("diffusers", "transformers", "accelerate"),
     ),
     "sdxl-words": Case(
         (
             "tools/tiny_pipeline.py {out}/p",
-            f"sdxl words {{out}}/p {SDXL} --levels 2 --probe '8,8' --words horse,dog",
+            f"t2i words {{out}}/p {SDXL} --levels 2 --probe '8,8' --words horse,dog",
         ),
         needs=("diffusers", "transformers", "accelerate"),
     ),
     "sdxl-features": Case(
         (
             "tools/tiny_pipeline.py {out}/p --plant",
-            f"sdxl features {{out}}/p {SDXL} --prompts one,own --null 2 --layers 'mid*'",
+            f"t2i features {{out}}/p {SDXL} --prompts one,own --set null=2 --layers 'mid*'",
         ),
         needs=("diffusers", "transformers", "accelerate"),
         slow=True,
     ),
     # theory
-    "theory-check": Case(("theory check --instances 20 --conditions 4 --json",)),
+    "theory-check": Case(("reproduce theory --set instances=20 --set conditions=4 --json",)),
     "theory-ideal": Case(
         (
-            "theory ideal --scenes 200 --size 16 --cells 8 --k 1-3 --each 2 --steps 4 --device cpu --json",
-            "theory ideal --kind local --scenes 100 --size 16 --cells 8 --k 1 --each 1 --steps 3 --device cpu --json",
-            "theory ideal --kind empirical --scenes 60 --objects 1 1 --size 16 --cells 2 --k 1 --each 1 --steps 3 "
-            "--device cpu --json",
+            f"{IDEAL} --set scenes=200 --set cells=8 --k 1-3 --each 2 --steps 4",
+            f"{IDEAL} --set kind=local --set scenes=100 --set cells=8 --k 1 --each 1 --steps 3",
+            f"{IDEAL} --set kind=empirical --set scenes=60 --set objects=1 --set cells=2 --k 1 --each 1 --steps 3",
         )
     ),
     "theory-likeness": Case(
-        ("theory ideal --model exp1 --scenes 60 --each 0 --compared 2 --steps 4 --device cpu --json",)
+        (
+            "reproduce closed-form exp1 --set scenes=60 --each 0 --set compared=2 --steps 4 --device cpu --json",
+        )
     ),
     # learning dynamics
     "dynamics-run": Case(
         (
             "dynamics run --mu 1,2 --sigma 0.05 --model uut --w0 0.0025,0.00225;0.00225,0.0025 --time 20 --json "
             "--out {out}/a",
-            "dynamics run --clock flow --start positive --json",
+            "dynamics run --set clock=flow --start positive --json",
             "dynamics run --model one-layer --json",
             "dynamics run --model deep --depth 3 --time 40 --json",
-            "dynamics run --model deep --start default --seed 5 --solver descent --step 0.1 --json",
-            "dynamics run --model relu --samples 200 --time 2 --json",
-            "dynamics run --model mlp --depth 1 --samples 200 --time 5 --rotation 1 --json",
+            "dynamics run --model deep --start default --seed 5 --solver descent --set step=0.1 --json",
+            "dynamics run --model relu --set samples=200 --time 2 --json",
+            "dynamics run --model mlp --depth 1 --set samples=200 --time 5 --set rotation=1 --json",
         ),
         {"curves": "a/curves.csv"},
     ),
     "dynamics-sweep": Case(
         (
             "dynamics sweep --cells 6 --seeds 2 --json",
-            "dynamics sweep --x omega --y rho --y-range 0.5,0.9 --start aligned --seeds 1 --cells 3 --json",
-            "dynamics sweep depth --depths 1,3 --dims 2 --seeds 10 --json",
-            "dynamics sweep width --widths 2,8 --seeds 10 --json",
+            "dynamics sweep --x omega --y rho --set y_range=0.5,0.9 --start aligned --seeds 1 --cells 3 --json",
+            "dynamics sweep depth --set depths=1,3 --set dims=2 --seeds 10 --json",
+            "dynamics sweep width --set widths=2,8 --seeds 10 --json",
         )
     ),
     "dynamics-figures": Case(measure=data_of_figures, slow=True),
@@ -418,28 +429,28 @@ CASES: dict[str, Case] = {
     ),
     "study-scatter": Case(
         (
-            f"reproduce table1 --only exp1-M1,exp2-M2,color-M1 --snapshots 4 --training.lr-warmup 0 {STUDY}",
-            "reproduce scatter --preset tiny --results {out}/results --max-train-objects None --rule paper --json",
+            f"reproduce table1 --only exp1-M1,exp2-M2,color-M1 --snapshots 4 --set training.lr-warmup=0 {STUDY}",
+            "reproduce scatter --preset tiny --results {out}/results --set max_train_objects=none --set rule=paper --json",
         ),
         chaotic=True,
         slow=True,
     ),
     "compose": Case(
         (
-            "reproduce composition exp2 --beside exp1 --k 0,1,3 --each 2 --steps 5 --batch 16 --device cpu --json "
+            "reproduce composition exp2 --set beside=exp1 --k 0,1,3 --each 2 --steps 5 --set batch=16 --device cpu --json "
             "--out {out}/r.json",
         ),
         slow=True,
     ),
     "crowding": Case(
         (
-            "reproduce crowding exp1 --k 1-3 --each 2 --pairs 1 --steps 4 --device cpu --results {out}/r --json",
+            "reproduce crowding exp1 --k 1-3 --each 2 --set pairs=1 --steps 4 --device cpu --results {out}/r --json",
         ),
         slow=True,
     ),
     "fig12": Case(
         (
-            "reproduce fig12 --cifar {out} --out {out}/f --preset tiny --total 16 --images 1 --levels 2 "
+            "reproduce fig12 --set cifar={out} --out {out}/f --preset tiny --total 16 --set images=1 --set levels=2 "
             "--device cpu --json",
         ),
         prepare=write_cifar,
@@ -447,8 +458,8 @@ CASES: dict[str, Case] = {
     ),
     "swingby": Case(
         (
-            "reproduce swingby --gaps 0.4 --seeds 2 --steps 3 --batch 4 --moments 3 --images 2 --levels 2 "
-            "--width 8 --root {out}/runs --out {out}/s.json --device cpu --json",
+            "reproduce swingby --set gaps=0.4 --seeds 2 --steps 3 --set batch=4 --set moments=3 --set images=2 --set levels=2 "
+            "--set width=8 --root {out}/runs --out {out}/s.json --device cpu --json",
         ),
     ),
     "study-plan": Case(("reproduce all --seeds 1 --dry-run --root {out}/a --results {out}/b --json",)),
@@ -456,7 +467,7 @@ CASES: dict[str, Case] = {
     "demo": Case(measure=demo_of_two_models, slow=True),
     "report": Case(
         (
-            "report exp1 exp2 color --quick --n 2 --k 1,3 --steps 4 --keep {out}/kept --out {out}/report.html "
+            "report exp1 exp2 color --quick --n 2 --k 1,3 --steps 4 --set keep={out}/kept --out {out}/report.html "
             "--device cpu --json",
         ),
         {"measurements": "kept/**/*.json"},
@@ -467,10 +478,10 @@ CASES: dict[str, Case] = {
         slow=True,
     ),
     "demo-trained": Case(
-        ("demo --train --train-minutes 0 --count 2 --each 2 --device cpu --json --out {out}/d",),
+        ("demo --train --set train_minutes=0 --set count=2 --set each=2 --device cpu --json --out {out}/d",),
         slow=True,
     ),
-    "zoo": Case(("zoo list --json",)),
+    "zoo": Case(("models --json",)),
 }
 
 

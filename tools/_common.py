@@ -3,8 +3,6 @@
 A program holds a dataclass with its options and `run()`, and ends with `main = program(Options)`.
 """
 
-import dataclasses
-import json
 import resource
 import statistics
 import sys
@@ -16,7 +14,7 @@ from typing import Any
 import torch
 import tyro
 
-from tessera.config import Settings, look_up, parse_count, settings_for
+from tessera.config import Settings, parse_changes, settings_for
 from tessera.devices import peak_memory, synchronize
 from tessera.errors import UserError
 
@@ -49,31 +47,8 @@ def settings_with(
     experiment: str, preset: str, overrides: Sequence[str]
 ) -> tuple[Settings, Mapping[str, Any]]:
     """The settings of an experiment with `training.batch=64` and the like on top, and these changes by group."""
-    changes: dict[str, dict[str, Any]] = {}
-    usual = settings_for(experiment, preset)
-    for text in overrides:
-        key, _, value = text.partition("=")
-        group, _, name = key.partition(".")
-        look_up(group, {field.name: None for field in dataclasses.fields(usual)}, "group of settings")
-        known = vars(getattr(usual, group))
-        look_up(name, known, f"{group} setting")
-        changes.setdefault(group, {})[name] = _parsed(key, value, known[name])
+    changes = parse_changes(overrides)
     return settings_for(experiment, preset, changes), changes
-
-
-def _parsed(key: str, text: str, usual: Any) -> Any:
-    """The value of `key=text`, of the type that the setting has; lists are written 1,2,3."""
-    if isinstance(usual, bool) and text in ("on", "off"):
-        return text == "on"
-    if isinstance(usual, tuple):
-        return tuple(json.loads(f"[{text}]"))
-    try:
-        value = parse_count(text) if isinstance(usual, int) else json.loads(text)
-    except ValueError:
-        value = text
-    if usual is not None and not isinstance(value, type(usual)) and not isinstance(usual, float):
-        raise UserError(f"{key} takes a value like {usual!r}, not `{text}`.")
-    return value
 
 
 # --- timing -----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from doc_tables.locality import LOCALITY_TABLES, scatter_headline
 from doc_tables.study import STUDY_TABLES, headline
 from doc_tables.text_to_image import SDXL_TABLES
 from doc_tables.theory import THEORY_TABLES
-from tessera.config import settings_for
+from tessera.config import current_settings, settings_for
 from tessera.console import say
 from tessera.errors import UserError
 from tessera.files import atomic, read_json
@@ -185,7 +185,7 @@ def training_name(record: Record) -> str:
 
 def changes(record: Record) -> dict[str, Any]:
     """Settings of the network in which a record differs from its preset."""
-    settings = record["settings"]
+    settings = current_settings(record["settings"])
     usual = settings_for(settings["experiment"], settings["preset"]).plain()["denoiser"]
     return {key: value for key, value in settings["denoiser"].items() if usual.get(key) != value}
 

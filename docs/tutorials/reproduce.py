@@ -48,7 +48,7 @@ def main(
 
     # 3. One page: the counts of the records, and the locality of each network, measured now.
     sources = [str(runs / job) for job in jobs] + [str(results / "study" / f"{job}.json") for job in jobs]
-    Report(tuple(sources), out=out / "report.html", n=min(each, 8), k=k, steps=steps, quick=True).run()
+    Report(sources=tuple(sources), out=out / "report.html", n=min(each, 8), k=k, steps=steps, quick=True).run()
 
 
 if __name__ == "__main__":

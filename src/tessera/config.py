@@ -1,137 +1,304 @@
-"""The experiments of the study and the sizes they can be run at: one table each, to be compared by eye."""
+"""The experiments of the study and the sizes they can be run at: one table each, to be compared by eye.
+
+Every network and every conditioner has a class of settings of its own, so that a run has no setting that its network does not have.
+Types that are written in a special way on the command line (4Mi, 1-3, 1,2,2, on) say so in their annotation; settings marked
+`Fixed` are no options of their own: `--set training.beta1=0.95` or a config file changes them.
+"""
 
 import dataclasses
 import difflib
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import tyro
+from tyro.constructors import PrimitiveConstructorSpec
 
 from tessera.errors import UserError
 from tessera.records import SETTING_KEYS, SETTING_VALUES
 
 Ki, Mi = 2**10, 2**20
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": Ki, "mi": Mi, "gi": 2**30}
-COUNT = "count"  # marks settings that may be written 4Mi or 500k
 
-ConditionerKind = Literal["grid", "list", "color", "nothing"]
 Label = Literal["all", "one", "random", "all-but-one", "drop"]
 Strategy = Literal["eager", "compiled", "graph"]
-DenoiserKind = Literal["edm2", "patchwise", "localconv"]
+
+
+# -- how settings are written -----------------------------------------------------------------------------
+
+
+def parse_count(text: str | int) -> int:
+    """4Mi, 500k or 1048576 as a number of images."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?)?", str(text).strip().lower())
+    if not match:
+        raise UserError(f"`{text}` is no number of images; write for example 65536, 500k or 4Mi.")
+    return round(float(match[1]) * UNITS[match[2] or ""])
+
+
+def format_count(count: int) -> str:
+    """1048576 as 1Mi, 1500 as 1500."""
+    for unit, size in (("Gi", 2**30), ("Mi", Mi), ("Ki", Ki)):
+        if count and count % size == 0:
+            return f"{count // size}{unit}"
+    return str(count)
+
+
+def parse_range(text: str, what: str = "objects") -> tuple[int, int]:
+    """`1-3` or `3` as (fewest, most)."""
+    match = re.fullmatch(r"\s*(\d+)\s*(?:[-:,]\s*(\d+)\s*)?", text)
+    if not match or int(match[2] or match[1]) < int(match[1]):
+        raise UserError(f"`{text}` is no range of {what}; write for example 1-3.")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def parse_numbers(text: str, kind: Callable[[str], Any] = float) -> tuple:
+    """`1,2,3` as a tuple; an empty text or `none` as no numbers."""
+    words = [] if text.strip().lower() in ("", "none") else text.replace(",", " ").split()
+    try:
+        return tuple(kind(word) for word in words)
+    except ValueError:
+        raise UserError(f"`{text}` is no list of numbers; write for example 1,2,3.") from None
+
+
+def _format_numbers(numbers: Sequence[float]) -> str:
+    return ",".join(f"{number:g}" for number in numbers) or "none"
+
+
+def _written(metavar: str, parse: Callable[[str], Any], form: Callable[[Any], str], kind: type) -> Any:
+    """The command line takes one word for such a setting: `parse` reads it, `form` shows the default."""
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=lambda words: parse(words[0]),
+        is_instance=lambda value: isinstance(value, kind),
+        str_from_instance=lambda value: [form(value)],
+    )
+
+
+def _parse_switch(text: str) -> bool:
+    if text not in ("on", "off"):
+        raise UserError(f"A switch is on or off, not `{text}`.")
+    return text == "on"
+
+
+Count = Annotated[int, _written("COUNT", parse_count, format_count, int)]
+Range = Annotated[tuple[int, int], _written("RANGE", parse_range, lambda ends: f"{ends[0]}-{ends[1]}", tuple)]
+Integers = Annotated[
+    tuple[int, ...], _written("LIST", lambda text: parse_numbers(text, int), _format_numbers, tuple)
+]
+Numbers = Annotated[tuple[float, ...], _written("LIST", parse_numbers, _format_numbers, tuple)]
+Switch = Annotated[
+    bool,
+    tyro.conf.FlagConversionOff,
+    _written("{on,off}", _parse_switch, lambda on: "on" if on else "off", bool),
+]
+
+
+# -- conditioners -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class ConditionerConfig:
-    """What the network is told about a scene."""
+class GridConfig:
+    """Counts of labeled objects on a grid."""
 
-    kind: Annotated[
-        ConditionerKind, "counts on a grid, a list of locations, counts of colors, or nothing"
-    ] = "grid"
-    label: Annotated[
-        Label,
-        "objects that are labeled: all, one, a random number, all-but-one (at least 1), or drop (n - 1, even 0)",
-    ] = "all"
-    cells: Annotated[int, "cells along one side of the image"] = 16
-    slots: Annotated[int, "locations a list can hold"] = 12
-    fill: Annotated[Literal["anywhere", "first"], "slots a list uses: random ones, or from the first on"] = (
-        "first"
-    )
+    kind: Literal["grid"] = "grid"
+    """Conditioner: grid, list, color or nothing."""
+    labels: Label = "all"
+    """Objects that are labeled: all, one, a random number, all-but-one (at least 1), or drop (n - 1, even 0)."""
+    cells: int = 16
+    """Cells along one side of the image."""
+
+
+@dataclass(frozen=True)
+class ListConfig:
+    """A list of the locations of labeled objects."""
+
+    kind: Literal["list"] = "list"
+    """Conditioner: grid, list, color or nothing."""
+    labels: Label = "all"
+    """Objects that are labeled: all, one, a random number, all-but-one (at least 1), or drop (n - 1, even 0)."""
+    cells: int = 16
+    """Cells along one side of the image, by which distances are counted."""
+    slots: int = 12
+    """Locations a list can hold."""
+    fill: tyro.conf.Fixed[Literal["anywhere", "first"]] = "first"
+    """Slots a list uses: random ones, or from the first on."""
+
+
+@dataclass(frozen=True)
+class ColorConfig:
+    """Counts of labeled objects of each color."""
+
+    kind: Literal["color"] = "color"
+    """Conditioner: grid, list, color or nothing."""
+    labels: Label = "all"
+    """Objects that are labeled: all, one, a random number, all-but-one (at least 1), or drop (n - 1, even 0)."""
+
+
+@dataclass(frozen=True)
+class UnconditionalConfig:
+    """No condition."""
+
+    kind: Literal["nothing"] = "nothing"
+    """Conditioner: grid, list, color or nothing."""
+
+    @property
+    def labels(self) -> Label:
+        return "all"
+
+
+ConditionerConfig = GridConfig | ListConfig | ColorConfig | UnconditionalConfig
+
+
+# -- data -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The scenes and how they are drawn."""
+    """Training scenes and how they are rendered."""
 
-    objects: Annotated[tuple[int, int], "fewest and most objects in a training scene, such as 1-3"] = (1, 3)
-    size: Annotated[int, "side of the image in pixels"] = 64
-    quality: Annotated[Literal["fast", "true"], "quality of the renderer for training images"] = "fast"
-    seed: Annotated[int, "which endless stream of scenes"] = 0
+    objects: Annotated[Range, tyro.conf.arg(aliases=("--objects",))] = (1, 3)
+    """Fewest and most objects in a training scene."""
+    size: int = 64
+    """Side of the image in pixels."""
+    quality: Literal["fast", "true"] = "fast"
+    """Quality of the renderer for training images."""
+    seed: int = 0
+    """Stream of scenes."""
+
+
+# -- networks ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class DenoiserConfig:
-    """The network."""
+class EDM2Config:
+    """A global EDM2 U-Net."""
 
-    kind: Annotated[DenoiserKind, "global EDM2, EDM2 on patches, or a local convolutional network"] = "edm2"
-    width: Annotated[int, "channels of the first level"] = 48
-    mult: Annotated[tuple[int, ...], "width of each level, in multiples of the first, such as 1,2,2"] = (
-        1,
-        2,
-        2,
-    )
-    blocks: Annotated[int, "residual blocks per level"] = 2
-    attention: Annotated[tuple[int, ...], "resolutions (of the whole image) with attention, such as 16,8"] = (
-        16,
-    )
-    head_width: Annotated[int, "channels per attention head"] = 48
-    emb_mult: Annotated[
-        int, "width of what noise level and condition are told through, in multiples; 0: the widest level's"
-    ] = 0
-    coords: Annotated[bool, "give the network the x and y of every pixel"] = True
-    tile: Annotated[int, "pixels along a side that a network takes as one; 1 is the paper's"] = 1
-    radius: Annotated[int, "cells a local network sees on each side of a cell"] = 2
-    cond_radius: Annotated[int, "cells on each side whose conditions a patch is told, if not all it sees"] = (
-        16
-    )
-    depth: Annotated[int, "residual blocks of the local convolutional network"] = 6
-    local_width: Annotated[int, "its channels, on tiles of the image"] = 96
-    dropout: Annotated[float, "share of activations dropped in training"] = 0.0
+    kind: Literal["edm2"] = "edm2"
+    """Network: edm2, patchwise (EDM2 on patches) or localconv (local convolutional)."""
+    width: int = 48
+    """Channels of the first level."""
+    mult: Integers = (1, 2, 2)
+    """Width of each level, in multiples of the first."""
+    blocks: int = 2
+    """Residual blocks per level."""
+    attention: Integers = (16,)
+    """Resolutions (of the whole image) with attention."""
+    head_width: int = 48
+    """Channels per attention head."""
+    emb_mult: tyro.conf.Fixed[int] = 0
+    """Width of the embedding of noise level and condition, in multiples of the first level; 0: the widest level's."""
+    coords: Switch = True
+    """Give the network the x and y of every pixel."""
+    tile: int = 1
+    """Pixels along a side that a network takes as one; 1 in the paper."""
+    dropout: tyro.conf.Fixed[float] = 0.0
+    """Share of activations dropped in training."""
+
+
+@dataclass(frozen=True)
+class PatchwiseConfig(EDM2Config):
+    """EDM2 on patches around every cell."""
+
+    kind: Literal["patchwise"] = "patchwise"  # type: ignore[assignment]
+    """Network: edm2, patchwise (EDM2 on patches) or localconv (local convolutional)."""
+    radius: int = 2
+    """Cells of the image on each side of a cell that belong to its patch."""
+    cond_radius: int = 16
+    """Cells on each side whose conditions a patch takes, at most all of the patch."""
+
+
+@dataclass(frozen=True)
+class LocalConvConfig:
+    """A local convolutional network: one pass per image."""
+
+    kind: Literal["localconv"] = "localconv"
+    """Network: edm2, patchwise (EDM2 on patches) or localconv (local convolutional)."""
+    radius: int = 2
+    """Cells on each side of a pixel in its receptive field."""
+    depth: int = 6
+    """Residual blocks."""
+    local_width: int = 96
+    """Channels, on tiles of the image."""
+    coords: Switch = True
+    """Give the network the x and y of every pixel."""
+
+
+DenoiserConfig = EDM2Config | PatchwiseConfig | LocalConvConfig
+
+
+# -- training ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Optimizer, noise levels, averages, and how the work is done."""
+    """Optimizer, noise levels, averages, and how a step is executed."""
 
-    total: Annotated[int, "images to train on, such as 4Mi", COUNT] = 4 * Mi
-    batch: Annotated[int, "images per step, over all processes", COUNT] = 512
-    patches: Annotated[int, "patches of each image that a network which sees no more learns from"] = 2
-    loss_radius: Annotated[
-        int, "cells around the center of a patch that its loss counts, if not all of it"
-    ] = 16
-    micro_batch: Annotated[int, "images per forward pass and process; 0 takes the whole batch at once"] = 0
-    lr: Annotated[float, "largest learning rate"] = 0.01
-    lr_decay_start: Annotated[
-        float, "steps after which the rate falls as one over the square root; 0: it does not"
-    ] = 2000
-    lr_warmup: Annotated[int, "images over which the rate rises from 0", COUNT] = 100_000
-    cooldown: Annotated[int, "images at the end over which the rate falls to 0", COUNT] = 0
-    beta1: Annotated[float, "Adam's memory of the gradient"] = 0.9
-    beta2: Annotated[float, "Adam's memory of the squared gradient"] = 0.99
-    p_mean: Annotated[float, "mean of ln sigma in training"] = -0.8
-    p_std: Annotated[float, "spread of ln sigma in training"] = 1.6
-    ema: Annotated[tuple[float, ...], "relative lengths of the running averages kept, such as 0.05,0.10"] = (
-        0.05,
-        0.10,
-    )
-    snapshot: Annotated[int, "images between snapshots of the averages, with a sample sheet", COUNT] = Mi // 2
-    checkpoint: Annotated[int, "images between full states to resume from", COUNT] = Mi // 2
-    seed: Annotated[int, "chance of weights, noise and labels"] = 0
-    precision: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16"],
-        "of activations; auto is bfloat16 on CUDA, else float32",
-    ] = "auto"
-    strategy: Annotated[
-        Literal["auto", Strategy],
-        "how a step is executed: plain PyTorch, torch.compile, or compiled and replayed as a CUDA graph; "
-        "auto is graph on CUDA where possible, else compiled; eager elsewhere",
-    ] = "auto"
-    weight_norm: Annotated[
-        Literal["after-update", "in-forward", "projected"], "who keeps the filters at unit size"
-    ] = "projected"
-    render_batch: Annotated[int, "images rendered together, ahead of training", COUNT] = 4096
+    total: Annotated[Count, tyro.conf.arg(aliases=("--total",))] = 4 * Mi
+    """Images to train on."""
+    batch: Count = 512
+    """Images per step, over all processes."""
+    micro_batch: tyro.conf.Fixed[int] = 0
+    """Images per forward pass and process; 0 takes the whole batch at once."""
+    lr: float = 0.01
+    """Largest learning rate."""
+    lr_decay_start: float = 2000
+    """Steps after which the rate falls as one over the square root; 0: it does not."""
+    lr_warmup: Count = 100_000
+    """Images over which the rate rises from 0."""
+    cooldown: Count = 0
+    """Images at the end over which the rate falls to 0."""
+    beta1: tyro.conf.Fixed[float] = 0.9
+    """Adam's decay of the mean gradient."""
+    beta2: tyro.conf.Fixed[float] = 0.99
+    """Adam's decay of the mean squared gradient."""
+    p_mean: tyro.conf.Fixed[float] = -0.8
+    """Mean of ln sigma in training."""
+    p_std: tyro.conf.Fixed[float] = 1.6
+    """Standard deviation of ln sigma in training."""
+    ema: Numbers = (0.05, 0.10)
+    """Relative lengths (sigma_rel) of the running averages."""
+    snapshot: Count = Mi // 2
+    """Images between snapshots of the averages, with an image grid of samples."""
+    checkpoint: Count = Mi // 2
+    """Images between full states to resume from."""
+    seed: int = 0
+    """Random seed of weights, noise and labels."""
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of activations; auto is bfloat16 on CUDA, else float32."""
+    strategy: Literal["auto", Strategy] = "auto"
+    """Plain PyTorch, torch.compile, or compiled and replayed as a CUDA graph; auto takes the fastest that is possible on
+    CUDA, and eager elsewhere."""
+    weight_norm: tyro.conf.Fixed[Literal["after-update", "in-forward", "projected"]] = "projected"
+    """When the filters are normalized."""
+    render_batch: Count = 4096
+    """Images rendered together, ahead of training."""
+
+
+@dataclass(frozen=True)
+class PatchTrainingConfig(TrainingConfig):
+    """Optimizer, noise levels, averages, and how a step is executed; patches of a patchwise network."""
+
+    patches: int = 2
+    """Patches of each image that are trained on."""
+    loss_radius: int = 16
+    """Cells around the center of a patch that the loss counts, at most all of the patch."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """Everything a run depends on. Its plain form is the run folder's config.json."""
 
-    experiment: str = "exp1"
+    experiment: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="EXPERIMENT")] = "exp1"
+    """One of exp1, exp2, exp2-random, exp2-drop, exp3, exp2L, exp3L, exp1C, exp2C, color."""
     preset: str = "small"
-    conditioner: ConditionerConfig = field(default_factory=ConditionerConfig)
+    """tiny (32 px, minutes on a CPU), small (64 px, minutes on a GPU), paper (128 px)."""
+    conditioner: ConditionerConfig = field(default_factory=GridConfig)
     data: DataConfig = field(default_factory=DataConfig)
-    denoiser: DenoiserConfig = field(default_factory=DenoiserConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
+    denoiser: DenoiserConfig = field(default_factory=EDM2Config)
+    training: TrainingConfig | PatchTrainingConfig = field(default_factory=TrainingConfig)
 
     @property
     def run_name(self) -> str:
@@ -142,6 +309,14 @@ class Settings:
     def plain(self) -> dict[str, Any]:
         """As JSON holds it: tuples become lists."""
         return listed(dataclasses.asdict(self))
+
+
+GROUPS: dict[str, tuple[type, ...]] = {
+    "conditioner": get_args(ConditionerConfig),
+    "data": (DataConfig,),
+    "denoiser": get_args(DenoiserConfig),
+    "training": (TrainingConfig, PatchTrainingConfig),
+}
 
 
 class Experiment(dict):
@@ -155,55 +330,55 @@ class Experiment(dict):
 # Numbering of the later revision; the earlier one calls exp2L "Experiment 3".
 EXPERIMENTS: dict[str, Experiment] = {
     "exp1": Experiment(
-        "all objects told on a grid",
-        conditioner={"kind": "grid", "label": "all"},
+        "all objects labeled on a grid",
+        conditioner={"kind": "grid", "labels": "all"},
         denoiser={"kind": "edm2"},
     ),
     "exp2": Experiment(
-        "one object, at random, told on a grid",
-        conditioner={"kind": "grid", "label": "one"},
+        "one object, at random, labeled on a grid",
+        conditioner={"kind": "grid", "labels": "one"},
         denoiser={"kind": "edm2"},
     ),
     "exp2-random": Experiment(
-        "a random number of objects told on a grid",
-        conditioner={"kind": "grid", "label": "random"},
+        "a random number of objects labeled on a grid",
+        conditioner={"kind": "grid", "labels": "random"},
         denoiser={"kind": "edm2"},
     ),
     "exp2-drop": Experiment(
-        "all objects but one told on a grid",
-        conditioner={"kind": "grid", "label": "drop"},
+        "all objects but one labeled on a grid",
+        conditioner={"kind": "grid", "labels": "drop"},
         denoiser={"kind": "edm2"},
     ),
     "exp3": Experiment(
-        "all objects told as a list of locations",
-        conditioner={"kind": "list", "label": "all"},
+        "all objects labeled, as a list of locations",
+        conditioner={"kind": "list", "labels": "all"},
         denoiser={"kind": "edm2"},
     ),
     "exp2L": Experiment(
-        "exp2 made local: patches told only what lies in them",
-        conditioner={"kind": "grid", "label": "one"},
+        "exp2 made local: patches conditioned only on what lies in them",
+        conditioner={"kind": "grid", "labels": "one"},
         denoiser={"kind": "patchwise"},
     ),
     "exp3L": Experiment(
         "exp3 made local",
-        conditioner={"kind": "list", "label": "all"},
+        conditioner={"kind": "list", "labels": "all"},
         denoiser={"kind": "patchwise"},
     ),
     # Ours: local at one pass per image. Its reach of 3 cells, counted from the pixel, is that of a patch of
     # 2 cells to each side, counted from the cell.
     "exp1C": Experiment(
         "exp1 with a local convolutional network",
-        conditioner={"kind": "grid", "label": "all"},
+        conditioner={"kind": "grid", "labels": "all"},
         denoiser={"kind": "localconv", "radius": 3},
     ),
     "exp2C": Experiment(
         "exp2 with a local convolutional network",
-        conditioner={"kind": "grid", "label": "one"},
+        conditioner={"kind": "grid", "labels": "one"},
         denoiser={"kind": "localconv", "radius": 3},
     ),
     "color": Experiment(
         "how many objects of each color",
-        conditioner={"kind": "color", "label": "all"},
+        conditioner={"kind": "color", "labels": "all"},
         denoiser={"kind": "edm2"},
     ),
 }
@@ -287,7 +462,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 NEEDS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
     # Counting the loss in the center of a patch alone, it learns to let a condition further off be.
     ("small", "exp2L"): {"training": {"total": 4 * Mi, "loss_radius": 0}},
-    # Nobody tells which object has which color: objects must agree on it across the image.
+    # No condition assigns a color to an object: objects must agree on it across the image.
     ("small", "color"): {
         "denoiser": {"mult": (4, 4, 4), "blocks": 2, "attention": (32, 16), "emb_mult": 16},
         "training": {"total": 6 * Mi, "cooldown": 2 * Mi},
@@ -295,17 +470,84 @@ NEEDS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
 }
 
 
+# -- making settings --------------------------------------------------------------------------------------
+
+
 def settings_for(
     experiment: str, preset: str = "small", changes: Mapping[str, Any] | None = None, needs: bool = True
 ) -> Settings:
-    """The settings of a row at a size, with `changes` such as {"denoiser": {"width": 96}} on top."""
+    """The settings of an experiment at a size, with `changes` such as {"denoiser": {"width": 96}} on top.
+
+    A change of `kind` chooses another network or conditioner, which then takes what it can of the preset.
+    """
     row = look_up(experiment, EXPERIMENTS, "experiment")
     size = look_up(preset, PRESETS, "preset")
     own = NEEDS.get((preset, experiment), {}) if needs else {}
-    settings = Settings(experiment=experiment, preset=preset)
-    for layer in (size, row, own, changes or {}):
-        settings = changed(settings, layer)
-    return checked(settings)
+    changes = changes or {}
+    settings = Settings(experiment, preset, **_empty_groups(row, own, changes))
+    for layer in (size, row, own):
+        settings = changed(settings, fitting(settings, layer))
+    return checked(changed(settings, changes))
+
+
+def _empty_groups(*layers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The groups of settings, with the network and the conditioner that the last layer to name a kind chooses."""
+    kinds: dict[str, Any] = {}
+    for layer in layers:
+        for name in ("conditioner", "denoiser"):
+            kinds |= {name: layer[name]["kind"]} if "kind" in layer.get(name, {}) else {}
+    groups = {name: _class_of(name, kinds.get(name))() for name in ("conditioner", "denoiser")}
+    patches = isinstance(groups["denoiser"], PatchwiseConfig)
+    return {**groups, "training": PatchTrainingConfig() if patches else TrainingConfig()}
+
+
+def _class_of(group: str, kind: str | None) -> type:
+    """The class of settings of a kind of network or conditioner; the first one if no kind is named."""
+    classes = {cls.kind: cls for cls in GROUPS[group]}  # type: ignore[attr-defined]
+    what = {"conditioner": "conditioner", "denoiser": "network"}[group]
+    return GROUPS[group][0] if kind is None else look_up(kind, classes, what)
+
+
+def fitting(settings: Settings, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Those of the changes that the networks and conditioners of these settings have."""
+    kept: dict[str, dict[str, Any]] = {}
+    for group, values in changes.items():
+        names = {f.name for f in dataclasses.fields(getattr(settings, group))} - {"kind"}
+        kept[group] = {name: value for name, value in values.items() if name in names}
+    return kept
+
+
+def settings_from(config: Mapping[str, Any]) -> Settings:
+    """Settings as read back from config.json, of this version or an earlier one.
+
+    Earlier ones held the settings of all networks and conditioners in one flat group; what this run's do not have is left out.
+    """
+    config = current_settings(config)
+    named = {name: config[name] for name in ("experiment", "preset") if name in config}
+    groups = {name: values for name, values in config.items() if name not in named}
+    return checked(changed(Settings(**named, **_empty_groups(groups)), groups))
+
+
+def current_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings in a file of any version, perhaps not all, as this version would write them."""
+    config = current_names(config)
+    groups = {name: dict(values) for name, values in config.items() if isinstance(values, Mapping)}
+    if "label" in groups.get("conditioner", {}):  # which conditioners themselves, in model folders, still call so
+        groups["conditioner"]["labels"] = groups["conditioner"].pop("label")
+    empty = Settings(**_empty_groups(groups))
+    for name, values in groups.items():
+        own = {f.name for f in dataclasses.fields(getattr(empty, name))} if name in GROUPS else set(values)
+        known = all_settings(name) if name in GROUPS else {}
+        config[name] = {key: value for key, value in values.items() if key in own or key not in known}
+    return config
+
+
+def all_settings(group: str) -> dict[str, Any]:
+    """The settings of a group, of any kind: name -> type."""
+    found: dict[str, Any] = {}
+    for cls in look_up(group, GROUPS, "group of settings"):
+        found |= get_type_hints(cls, include_extras=True)
+    return found
 
 
 def current_names(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -320,139 +562,140 @@ def current_names(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def settings_from(config: Mapping[str, Any]) -> Settings:
-    """Settings as read back from config.json."""
-    config, known = current_names(config), {"experiment", "preset"}
-    named = {name: config[name] for name in known & config.keys()}
-    groups = {name: values for name, values in config.items() if name not in known}
-    return checked(changed(Settings(**named), groups))
-
-
 def changed(settings: Settings, changes: Mapping[str, Mapping[str, Any]]) -> Settings:
     """A copy with some settings of some groups replaced."""
     groups = {}
     for name, values in changes.items():
-        look_up(name, group_names(), "group of settings")
+        look_up(name, GROUPS, "group of settings")
         group = getattr(settings, name)
         for key in values:
-            look_up(key, {f.name: f for f in dataclasses.fields(group)}, f"{name} setting")
+            _check_setting(group, name, key)
         groups[name] = dataclasses.replace(group, **{key: tupled(value) for key, value in values.items()})
     return dataclasses.replace(settings, **groups)
 
 
-NOT_BELOW = [  # group, setting, the least that makes sense
-    ("training", "micro_batch", 0),
-    ("training", "lr_decay_start", 0),
-    ("training", "lr_warmup", 0),
-    ("training", "cooldown", 0),
-    ("training", "render_batch", 1),
-    ("denoiser", "emb_mult", 0),
-    ("denoiser", "width", 1),
-    ("denoiser", "blocks", 1),
-    ("denoiser", "head_width", 1),
-    ("denoiser", "depth", 1),
-    ("denoiser", "local_width", 1),
-    ("conditioner", "cells", 1),
-    ("conditioner", "slots", 1),
-]
+def _check_setting(group: Any, name: str, key: str) -> None:
+    """One sentence about a setting that is misspelled, or that only other networks or conditioners have."""
+    own = {f.name: f for f in dataclasses.fields(group)}
+    if key not in own and key in all_settings(name):
+        kind = getattr(group, "kind", "")
+        what = f"{name} of kind {kind}" if kind else "training of this network"
+        raise UserError(f"A {what} has no setting `{key}`; it has {', '.join(own)}.")
+    look_up(key, own, f"{name} setting")
+
+
+def parse_changes(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """`denoiser.width=96` and the like, as changes of settings."""
+    changes: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        path, equals, value = text.partition("=")
+        group, dot, name = path.strip().replace("-", "_").partition(".")
+        if not (equals and dot):
+            raise UserError(f"`{text}` is no change of a setting; write for example training.total=4Mi.")
+        known = all_settings(group)
+        look_up(name, known, f"{group} setting")
+        changes.setdefault(group, {})[name] = parse_value(known[name], value.strip(), path)
+    return changes
+
+
+def parse_value(hint: Any, text: str, name: str) -> Any:
+    """The text as a value of an annotated type."""
+    while get_origin(hint) is Annotated:
+        base, *notes = get_args(hint)
+        for note in notes:
+            if isinstance(note, PrimitiveConstructorSpec):
+                return note.instance_from_str([text])
+        hint = base
+    if get_origin(hint) in (Union, types.UnionType):
+        if text.lower() == "none":
+            return None
+        hint = next(part for part in get_args(hint) if part is not type(None))
+    if hint is bool:
+        return _parse_switch(text)
+    if get_origin(hint) is tuple:
+        return parse_numbers(text, get_args(hint)[0])
+    if name.endswith(".kind"):
+        return text
+    if get_origin(hint) is Literal:
+        return look_up(text, {word: word for word in get_args(hint)}, f"{name} called")
+    try:
+        return hint(text)
+    except ValueError:
+        kind = {int: "a whole number", float: "a number"}.get(hint, hint.__name__)
+        raise UserError(f"{name} takes {kind}, not `{text}`.") from None
+
+
+NOT_BELOW = {  # the least that makes sense
+    "training": {"micro_batch": 0, "lr_decay_start": 0, "lr_warmup": 0, "cooldown": 0, "render_batch": 1},
+    "denoiser": {"emb_mult": 0, "width": 1, "blocks": 1, "head_width": 1, "depth": 1, "local_width": 1},
+    "conditioner": {"cells": 1, "slots": 1},
+}
 
 
 def checked(settings: Settings) -> Settings:
     """The same settings, if they make sense together."""
-    data, training, denoiser, conditioner = (
-        settings.data,
-        settings.training,
-        settings.denoiser,
-        settings.conditioner,
-    )
+    _check_values(settings)
+    _check_training(settings.training)
+    data, denoiser, conditioner = settings.data, settings.denoiser, settings.conditioner
     low, high = data.objects
     if not 0 <= low <= high:
         raise UserError(f"Training scenes cannot hold from {low} to {high} objects.")
     if data.size < 8:
         raise UserError(f"An image needs at least 8 pixels along a side, not {data.size}.")
+    if isinstance(conditioner, ListConfig) and conditioner.slots < high:
+        raise UserError(
+            f"A list of {conditioner.slots} locations cannot hold {high} objects (--conditioner.slots)."
+        )
+    if isinstance(denoiser, EDM2Config) and not 0 <= denoiser.dropout < 1:
+        raise UserError(f"A share of activations to drop lies between 0 and 1, not at {denoiser.dropout}.")
+    if isinstance(denoiser, PatchwiseConfig | LocalConvConfig):
+        if not isinstance(conditioner, GridConfig | ListConfig):
+            raise UserError(
+                f"A local network needs conditions that lie somewhere, and `{conditioner.kind}` ones do not."
+            )
+        if isinstance(denoiser, PatchwiseConfig) and data.size % conditioner.cells:
+            raise UserError(f"{conditioner.cells} cells do not divide an image of {data.size} pixels.")
+    return settings
+
+
+def _check_values(settings: Settings) -> None:
+    for group, limits in NOT_BELOW.items():
+        for name, least in limits.items():
+            if not getattr(getattr(settings, group), name, least) >= least:
+                raise UserError(f"--{group}.{name.replace('_', '-')} must be at least {least}.")
+
+
+def _check_training(training: TrainingConfig) -> None:
     if min(training.batch, training.total, training.snapshot, training.checkpoint) < 1:
         raise UserError("Batch, total, snapshot and checkpoint must each be at least one image.")
-    if training.patches < 2 or training.patches % 2:
-        raise UserError(
-            "Patches come in pairs, one with a condition in it and one without: --training.patches 2."
-        )
-    if training.loss_radius < 0:
-        raise UserError("The loss counts at least the center cell of a patch: --training.loss-radius 0.")
-    for group, name, least in NOT_BELOW:
-        if not getattr(getattr(settings, group), name) >= least:
-            raise UserError(f"--{group}.{name.replace('_', '-')} must be at least {least}.")
+    if isinstance(training, PatchTrainingConfig):
+        if training.patches < 2 or training.patches % 2:
+            raise UserError(
+                "Patches come in pairs, one with a condition in it and one without: --training.patches 2."
+            )
+        if training.loss_radius < 0:
+            raise UserError("The loss counts at least the center cell of a patch: --training.loss-radius 0.")
     if not (training.lr > 0 and training.p_std > 0):
         raise UserError("The learning rate and the spread of noise levels must be positive.")
     if not all(0 <= beta < 1 for beta in (training.beta1, training.beta2)):
-        raise UserError("Adam's memories lie between 0 and 1 (--training.beta1, --training.beta2).")
-    if conditioner.kind == "list" and conditioner.slots < high:
-        raise UserError(
-            f"A list of {conditioner.slots} locations cannot tell of {high} objects (--conditioner.slots)."
-        )
-    if denoiser.kind != "edm2" and conditioner.kind not in ("grid", "list"):
-        raise UserError(
-            f"A local network needs conditions that lie somewhere, and `{conditioner.kind}` ones do not."
-        )
-    if denoiser.kind == "patchwise" and data.size % conditioner.cells:
-        raise UserError(f"{conditioner.cells} cells do not divide an image of {data.size} pixels.")
+        raise UserError("Adam's decay rates lie between 0 and 1 (--training.beta1, --training.beta2).")
     if not training.ema or not all(0 < std < 0.288 for std in training.ema):
         raise UserError("At least one running average is kept, each of a length between 0 and 0.288.")
     if len(set(training.ema)) < len(training.ema):
         raise UserError("Of running averages of the same length one is enough.")
-    if not 0 <= denoiser.dropout < 1:
-        raise UserError(f"A share of activations to drop lies between 0 and 1, not at {denoiser.dropout}.")
-    return settings
-
-
-UNET = ("width", "mult", "blocks", "attention", "head_width", "emb_mult", "dropout", "tile")
-ONLY_OF: list[tuple[str, tuple[str, ...], str, tuple[str, ...]]] = [
-    # group, settings, whose kind decides, and the kinds that have them
-    ("denoiser", UNET, "denoiser", ("edm2", "patchwise")),
-    ("denoiser", ("depth", "local_width"), "denoiser", ("localconv",)),
-    ("denoiser", ("radius",), "denoiser", ("patchwise", "localconv")),
-    ("denoiser", ("cond_radius",), "denoiser", ("patchwise",)),
-    ("training", ("patches", "loss_radius"), "denoiser", ("patchwise",)),
-    ("conditioner", ("slots", "fill"), "conditioner", ("list",)),
-    ("conditioner", ("cells",), "conditioner", ("grid", "list")),
-    ("conditioner", ("label",), "conditioner", ("grid", "list", "color")),
-]
-
-
-def unused_settings(changes: Mapping[str, Mapping[str, Any]], runs: Sequence[Settings]) -> list[str]:
-    """A sentence about each change that none of these runs notices."""
-    sentences = []
-    for group, names, decider, having in ONLY_OF:
-        kinds = sorted({getattr(run, decider).kind for run in runs})
-        if set(kinds) & set(having):
-            continue
-        what = "networks" if decider == "denoiser" else "conditions"
-        why = f"it is for {what} of kind {' and '.join(having)}, not {' and '.join(kinds)}"
-        flags = [f"--{group}.{name.replace('_', '-')}" for name in names if name in changes.get(group, {})]
-        sentences += [f"{flag} changes nothing here: {why}." for flag in flags]
-    return sentences
 
 
 def first_difference(old: Settings, new: Settings, ignoring: set[str]) -> tuple[str, Any, Any] | None:
     """The first setting, as `group.name`, in which two runs differ, with both values."""
     if old.experiment != new.experiment:
         return "experiment", old.experiment, new.experiment
-    for group in group_names():
-        before, after = getattr(old, group), getattr(new, group)
-        for f in dataclasses.fields(before):
-            name, was, now = f"{group}.{f.name}", getattr(before, f.name), getattr(after, f.name)
+    for group in GROUPS:
+        before, after = (dataclasses.asdict(getattr(each, group)) for each in (old, new))
+        for key in dict.fromkeys([*before, *after]):
+            name, was, now = f"{group}.{key}", before.get(key), after.get(key)
             if was != now and name not in ignoring:
                 return name, was, now
     return None
-
-
-def group_names() -> dict[str, type]:
-    """The groups of settings and their classes."""
-    hints = get_type_hints(Settings)
-    return {
-        name: kind
-        for name, kind in hints.items()
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind)
-    }
 
 
 def look_up(name: str, table: Mapping[str, Any], what: str) -> Any:
@@ -464,30 +707,6 @@ def look_up(name: str, table: Mapping[str, Any], what: str) -> Any:
     raise UserError(f"There is no {what} `{name}`; {hint}")
 
 
-def parse_count(text: str | int) -> int:
-    """4Mi, 500k or 1048576 as a number of images."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?)?", str(text).strip().lower())
-    if not match:
-        raise UserError(f"`{text}` is no number of images; write for example 65536, 500k or 4Mi.")
-    return round(float(match[1]) * UNITS[match[2] or ""])
-
-
-def format_count(count: int) -> str:
-    """1048576 as 1Mi, 1500 as 1500."""
-    for unit, size in (("Gi", 2**30), ("Mi", Mi), ("Ki", Ki)):
-        if count and count % size == 0:
-            return f"{count // size}{unit}"
-    return str(count)
-
-
-def parse_range(text: str, what: str = "objects") -> tuple[int, int]:
-    """`1-3` or `3` as (fewest, most)."""
-    match = re.fullmatch(r"\s*(\d+)\s*(?:[-:,]\s*(\d+)\s*)?", text)
-    if not match or int(match[2] or match[1]) < int(match[1]):
-        raise UserError(f"`{text}` is no range of {what}; write for example 1-3.")
-    return int(match[1]), int(match[2] or match[1])
-
-
 def tupled(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
@@ -497,12 +716,3 @@ def listed(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: listed(item) for key, item in value.items()}
     return [listed(item) for item in value] if isinstance(value, tuple | list) else value
-
-
-def plain_type(hint: Any) -> Any:
-    """The type below Annotated and Optional."""
-    if get_origin(hint) is Annotated:
-        hint = get_args(hint)[0]
-    if get_origin(hint) in (Union, types.UnionType):
-        hint = next(kind for kind in get_args(hint) if kind is not type(None))
-    return hint

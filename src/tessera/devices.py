@@ -67,20 +67,20 @@ def taken_memory(device) -> int | None:
     return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None
 
 
-def use_threads(threads: int) -> None:
-    """So many CPU threads from now on; 0 leaves their number as it is."""
+def use_threads(threads: int = 0) -> None:
+    """So many CPU threads from now on; 0 takes those that other work leaves free."""
     import torch
 
     if threads < 0:
         raise UserError(f"A number of threads is not negative, as {threads} is.")
-    if threads:
-        torch.set_num_threads(threads)
+    torch.set_num_threads(threads or free_threads(torch.get_num_threads(), os.getloadavg()[0]))
 
 
 def free_threads(threads: int, load: float) -> int:
-    """How many threads to use beside the work that already runs.
+    """How many threads to use, of at most `threads`, beside the work already going on.
 
-    Threads that share a core with others wait for each other: on two busy cores, two are several times slower
-    than one.
+    Threads that share a core with others wait for each other: on two busy cores, two threads train 13 times slower than one.
     """
-    return max(1, min(threads, (os.cpu_count() or 1) - round(load)))
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return max(1, min(threads, cores - round(load)))

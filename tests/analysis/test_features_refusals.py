@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from programs import with_set
 from tessera.cli.main import main
 
 QUICK = ("--seeds", 2, "--steps", 2, "--sigmas", 10, "--k", 2, "--nulls", 1, "--device", "cpu")
@@ -11,7 +12,7 @@ QUICK = ("--seeds", 2, "--steps", 2, "--sigmas", 10, "--k", 2, "--nulls", 1, "--
 
 def run(capsys, *words):
     with pytest.raises(SystemExit) as leaving:
-        main(["features", *map(str, words)])
+        main(with_set("features", *words))
     said = capsys.readouterr()
     return leaving.value.code or 0, said.out, said.err
 

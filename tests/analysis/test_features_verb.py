@@ -7,6 +7,7 @@ import torch
 from waking import awake
 
 from doc_tables.features import words
+from programs import with_set
 from tessera.cli.main import main
 from tessera.conditioning import LocationGrid
 from tessera.conditioning.unconditional import Unconditional
@@ -20,7 +21,7 @@ QUICK = ("--seeds", 2, "--steps", 3, "--sigmas", 10, "--device", "cpu")
 def run(capsys, *words):
     """Exit code, what was printed, what was complained about."""
     with pytest.raises(SystemExit) as leaving:
-        main([str(word) for word in words])
+        main(with_set(*words))
     said = capsys.readouterr()
     return leaving.value.code or 0, said.out, said.err
 

@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from programs import with_set
 from tessera.analysis.pixel_influence import memory_bytes
 from tessera.cli.main import main
 from tessera.conditioning import LocationGrid
@@ -14,7 +15,7 @@ from tessera.models.model_folder import save_model
 
 def run(capsys, *words):
     with pytest.raises(SystemExit) as leaving:
-        main([str(word) for word in words])
+        main(with_set(*words))
     said = capsys.readouterr()
     return leaving.value.code or 0, said.out, said.err
 

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from programs import with_set
 from tessera.cli.main import main
 from tessera.conditioning import LocationGrid
 from tessera.config import settings_for
@@ -14,7 +15,7 @@ from tessera.models.model_folder import save_model
 def run(capsys, *words):
     """Exit code, what was printed, what was complained about."""
     with pytest.raises(SystemExit) as leaving:
-        main([str(word) for word in words])
+        main(with_set(*words))
     said = capsys.readouterr()
     return leaving.value.code or 0, said.out, said.err
 
@@ -86,16 +87,16 @@ def test_scatter_draws_points_and_refuses_half_a_pair(capsys, tmp_path):
     file = tmp_path / "points.json"
     file.write_text(json.dumps({"points": rows}))
     words = ("--out", tmp_path / "out", "--resamples", 100, "--json")
-    code, printed, _ = run(capsys, "locality", "scatter", file, *words)
+    code, printed, _ = run(capsys, "reproduce", "scatter", "--points", file, *words)
     record = json.loads(printed)
     assert code == 0 and record["spearman"]["value"] > 0.9 and record["points"] == 12
     assert (tmp_path / "out" / "scatter.png").stat().st_size > 20_000
     again = tmp_path / "out" / "scatter.json"  # which the verb reads as well as it writes
-    code, printed, _ = run(capsys, "locality", "scatter", again, "--resamples", 100, "--json")
+    code, printed, _ = run(capsys, "reproduce", "scatter", "--points", again, "--resamples", 100, "--json")
     assert code == 0 and json.loads(printed)["spearman"] == record["spearman"]
     half = tmp_path / "locality.json"
     half.write_text(json.dumps({"conditional_locality": None}))
-    code, _, said = run(capsys, "locality", "scatter", half)
+    code, _, said = run(capsys, "reproduce", "scatter", "--points", half)
     assert code == 2 and "lacks the detector's record" in said
     code, _, said = run(
         capsys, "reproduce", "fig12", "--cifar", tmp_path / "none", "--out", tmp_path / "fig12"

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from programs import with_set
 from tessera.cli.main import main
 from tessera.devices import free_threads
 from tessera.render.image_io import load_png
@@ -18,7 +19,7 @@ def empty_shelf(tmp_path, monkeypatch):
 
 def demo(*words) -> int:
     with pytest.raises(SystemExit) as leaving:
-        main(["demo", *SMALL, *map(str, words)])
+        main(with_set("demo", *SMALL, *words))
     return leaving.value.code
 
 
@@ -61,7 +62,7 @@ def test_a_missing_detector_is_told_before_any_work(tmp_path, capsys, monkeypatc
 
 
 def test_a_busy_machine_gets_fewer_threads_and_never_none(monkeypatch):
-    monkeypatch.setattr("tessera.devices.os.cpu_count", lambda: 8)
+    monkeypatch.setattr("tessera.devices.os.sched_getaffinity", lambda process: range(8))
     assert [free_threads(8, load) for load in (0.2, 2.6, 7.9, 30.0)] == [8, 5, 1, 1]
     assert free_threads(2, 0.0) == 2  # what the user allows is kept
 

@@ -1,11 +1,15 @@
 """The command line: fast, and one clear sentence for every mistake."""
 
+import json
+import re
 import subprocess
 import sys
 
 import pytest
 
-from tessera.cli.main import VERBS, main, one_sentence
+from tessera.cli.main import VERBS, main, options_class, parse
+from tessera.cli.options import flags_of
+from tessera.config import changed, settings_for
 
 
 def complaint(capsys, *words: str) -> str:
@@ -62,11 +66,11 @@ def test_no_option_takes_what_is_no_finite_number(capsys, value):
 
 
 def test_a_file_that_cannot_be_written_is_told_before_the_work(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("tessera.studies.clevr.composition.ReproduceComposition.run", None)
+    monkeypatch.setattr("tessera.cli.studies.Composition.run", None)
     (tmp_path / "file").touch()
     (tmp_path / "folder.json").mkdir()
     for out in (tmp_path / "file" / "x.json", tmp_path / "folder.json"):
-        complaint(capsys, "reproduce", "compose", "exp2", "--out", str(out))
+        complaint(capsys, "reproduce", "composition", "exp2", "--out", str(out))
 
 
 def test_a_folder_may_have_a_dot_in_its_name(capsys, tmp_path):
@@ -80,32 +84,35 @@ def test_a_folder_may_have_a_dot_in_its_name(capsys, tmp_path):
 def test_running_out_of_memory_is_told_in_one_sentence(capsys, monkeypatch):
     import torch
 
-    monkeypatch.setattr("tessera.studies.clevr.zoo.ZooList.run", lambda self: torch.empty(10**15))
-    assert "not enough memory" in complaint(capsys, "zoo", "list")
-    monkeypatch.setattr("tessera.studies.clevr.zoo.ZooList.run", lambda self: {}[1])
+    monkeypatch.setattr("tessera.cli.models.Models.run", lambda self: torch.empty(10**15))
+    assert "not enough memory" in complaint(capsys, "models")
+    monkeypatch.setattr("tessera.cli.models.Models.run", lambda self: {}[1])
     with pytest.raises(KeyError):
-        main(["zoo", "list"])
+        main(["models"])
 
 
 def test_a_misspelt_verb_is_told_the_near_one(capsys):
     assert "did you mean `render`" in complaint(capsys, "rendr")
-    assert "did you mean `detector explain`" in complaint(capsys, "detector", "explian")
+    assert "did you mean `detector calibrate`" in complaint(capsys, "detector", "calibrat")
 
 
 def test_a_misspelt_option_is_told_the_near_one(capsys):
     told = complaint(capsys, "render", "--out", "x", "--coun", "5")
-    assert "Unrecognized options: --coun" in told and "--count" in told
+    assert "no option --coun" in told and "--count" in told
 
 
 def test_a_wrong_value_names_its_option(capsys):
     assert "--count" in complaint(capsys, "render", "--out", "x", "--count", "abc")
-    assert "Expected one of" in complaint(capsys, "render", "--out", "x", "--device", "cude")
+    assert "one of auto, cpu, cuda, mps, not `cude`" in complaint(
+        capsys, "render", "--out", "x", "--device", "cude"
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["dynamics", "run", "--dim", "1.5"], "--dim takes a whole number, not `1.5`."),  # int or None
+        (["dynamics", "run", "--width", "1.5"], "--width takes a whole number, not `1.5`."),  # int or None
+        (["dynamics", "run", "--set", "dim=1.5"], "dim takes a whole number, not `1.5`."),
         (["dynamics", "run", "--omega", "much"], "--omega takes a number, not `much`."),
         (["sample", "exp1", "--each", "few"], "--each takes a whole number, not `few`."),
     ],
@@ -118,15 +125,58 @@ def test_a_missing_option_is_named(capsys):
     assert "--out" in complaint(capsys, "render")
 
 
-def test_a_complaint_is_read_out_of_its_box():
-    box = "\n".join(
-        [
-            "╭─ Value error ──────────────────────────────────────────────────╮",
-            "│ Error parsing --omega: could not convert string to float: 'a'  │",
-            "│ ────────────────────────────────────────────────────────────── │",
-            "│ Argument helptext:                                             │",
-            "│     --omega FLOAT                                              │",
-            "╰────────────────────────────────────────────────────────────────╯",
-        ]
-    )
-    assert one_sentence(box) == "--omega takes a number, not `a`."
+def test_there_are_at_most_24_verbs_and_260_options():
+    counts = {name: len(set(flags_of(options_class(name)))) for name in VERBS}
+    print(f"{len(VERBS)} verbs, {sum(counts.values())} options: {counts}")
+    assert len(VERBS) <= 24 and sum(counts.values()) <= 260
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_the_options_that_are_counted_are_those_of_the_help(name, capsys):
+    """Of `train`, whose options depend on the experiment, exp2L has most of the networks'."""
+    with pytest.raises(SystemExit):
+        main([*name.split(), *(["exp2L"] if name == "train" else []), "--help"])
+    shown = {*re.findall(r"--[a-z][\w.-]*", capsys.readouterr().out)}
+    counted = set(flags_of(options_class(name)))
+    others = ("--conditioner.slots", "--denoiser.depth", "--denoiser.local-width")  # of a list, of localconv
+    assert counted - shown <= ({*others} if name == "train" else set())
+    assert {flag for flag in shown if "." in flag} <= counted
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_the_completion_script_knows_verbs_and_options(shell, capsys):
+    with pytest.raises(SystemExit) as leaving:
+        main(["--print-completion", shell])
+    script = capsys.readouterr().out
+    assert leaving.value.code == 0 and "--s-churn" in script and '"dynamics sweep"' in script
+    assert "bash" in complaint(capsys, "--print-completion", "fish")
+
+
+def test_bash_completes_verbs_options_and_families(capsys):
+    with pytest.raises(SystemExit):
+        main(["--print-completion", "bash"])
+    script = capsys.readouterr().out
+
+    def completed(*words):
+        quoted = " ".join(f"'{word}'" for word in words)
+        asked = f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _tessera; echo ${{COMPREPLY[@]}}"
+        return subprocess.run(
+            ["bash", "-c", f"{script}\n{asked}"], capture_output=True, text=True
+        ).stdout.split()
+
+    assert completed("tessera", "loc") == ["locality"]
+    assert completed("tessera", "sample", "--s-") == ["--s-churn"]
+    assert completed("tessera", "dynamics", "sw") == ["sweep"]
+    assert "--mu" in completed("tessera", "dynamics", "run", "--")
+
+
+def test_the_config_of_a_run_gives_the_settings_and_options_change_them(tmp_path):
+    settings = settings_for("exp2L", "tiny", {"training": {"lr": 0.5}})
+    (tmp_path / "config.json").write_text(json.dumps({"tessera": "0", **settings.plain()}))
+    parsed = parse("train", ["--config", str(tmp_path / "config.json"), "--denoiser.radius", "1"])
+    assert parsed.settings == changed(settings, {"denoiser": {"radius": 1}})
+
+
+def test_a_setting_of_another_network_is_refused(capsys):
+    said = complaint(capsys, "train", "exp1C", "--denoiser.width", "8")
+    assert "--denoiser.width is for another network" in said

@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 from stand_in import StandIn
 
+from programs import with_set
 from tessera.cli.evaluate import Evaluate
 from tessera.cli.main import main
 from tessera.errors import UserError
@@ -65,7 +66,7 @@ def run(capsys, *words):
     """Exit code, what was printed for programs, and what for people."""
     split = [part for word in words for part in (word.split() if isinstance(word, str) else [str(word)])]
     with pytest.raises(SystemExit) as leaving:
-        main(split)
+        main(with_set(*split))
     out, err = capsys.readouterr()
     return leaving.value.code, json.loads(out) if out.startswith("{") else out, err
 
@@ -130,7 +131,7 @@ def test_images_that_were_asked_for_different_locations_are_not_told_apart_by_lo
 def test_what_the_folder_does_not_say_can_be_said(tmp_path, evaluated_by, capsys):
     evaluated_by([all_of(2)] * 2)
     folder = sampled(tmp_path, (2,), settings=False)
-    _, record, _ = run(capsys, "evaluate", folder, "--max-train-objects", 4, "--label", "one", "--json")
+    _, record, _ = run(capsys, "evaluate", folder, "--max-train-objects", 4, "--labels", "one", "--json")
     assert record["max_train_objects"] == 4 and record["extras_allowed"] == 3
 
 
@@ -330,11 +331,11 @@ def test_an_image_of_a_few_pixels_is_refused(tmp_path):
 def test_explain_finds_what_was_asked_beside_the_image_and_draws_it(tmp_path, evaluated_by, capsys):
     folder = sampled(tmp_path, (2,), each=1)
     evaluated_by([[obj(LOCATIONS[0])]])
-    code, record, err = run(capsys, "detector", "explain", folder / "k02" / "0000.png", "--json")
+    code, record, err = run(capsys, "evaluate", folder / "k02" / "0000.png", "--json", "--explain")
     assert code == 0 and record["score"]["missing"] == 1 and err == ""
     assert record["score"]["reason"] == "nothing at (0.65, 0.25)"
     evaluated_by([[obj(LOCATIONS[0])]])
-    _, out, _ = run(capsys, "detector", "explain", folder / "k02" / "0000.png")
+    _, out, _ = run(capsys, "evaluate", folder / "k02" / "0000.png", "--explain")
     assert out.startswith("nothing at (0.65, 0.25); see ")
     assert Image.open(folder / "k02" / "0000-explained.png").width > 500
 
@@ -342,11 +343,11 @@ def test_explain_finds_what_was_asked_beside_the_image_and_draws_it(tmp_path, ev
 def test_explain_takes_locations_and_refuses_what_is_no_image(tmp_path, evaluated_by, capsys):
     save(tmp_path / "a.png")
     evaluated_by([[obj((0.5, 0.5))]])
-    words = ("detector explain", tmp_path / "a.png", "--locations 0.5,0.5 --out", tmp_path / "b.png")
+    words = ("evaluate --explain", tmp_path / "a.png", "--locations 0.5,0.5 --out", tmp_path / "b.png")
     assert run(capsys, *words)[0] == 0 and (tmp_path / "b.png").is_file()
     (tmp_path / "c.png").write_text("no")
-    assert run(capsys, "detector", "explain", tmp_path / "c.png")[0] == 2
-    assert run(capsys, "detector", "explain", tmp_path / "gone.png")[0] == 2
+    assert run(capsys, "evaluate", tmp_path / "c.png", "--explain")[0] == 2
+    assert run(capsys, "evaluate", tmp_path / "gone.png", "--explain")[0] == 2
 
 
 class Blind:
@@ -380,11 +381,11 @@ def test_calibration_prints_tables_and_refuses_nothing_to_do(tmp_path, monkeypat
 
 def test_another_detector_or_another_rule_is_not_corrected_with_the_shipped_detector_s_error(tmp_path):
     folder = Path("anywhere")
-    assert Evaluate(folder).own_calibration() is not None
-    assert Evaluate(folder, weights=tmp_path).own_calibration() is None
-    assert Evaluate(folder, require_well_formed=True).own_calibration() is None
+    assert Evaluate(path=folder).own_calibration() is not None
+    assert Evaluate(path=folder, weights=tmp_path).own_calibration() is None
+    assert Evaluate(path=folder, require_well_formed=True).own_calibration() is None
     write_json(tmp_path / "own.json", load_calibration())
-    own = Evaluate(folder, weights=tmp_path, calibration=tmp_path / "own.json")
+    own = Evaluate(path=folder, weights=tmp_path, calibration=tmp_path / "own.json")
     assert own.own_calibration() == load_calibration()
 
 
@@ -418,8 +419,8 @@ def test_an_image_is_not_replaced_by_its_explanation_and_explanations_are_not_ev
     before = (tmp_path / "k01" / "0.png").read_bytes()
     evaluated_by([all_of(1)] * 4)
     image = tmp_path / "k01" / "0.png"
-    assert run(capsys, "detector", "explain", image, "--out", image)[0] == 2
+    assert run(capsys, "evaluate", image, "--out", image, "--explain")[0] == 2
     assert image.read_bytes() == before
-    assert run(capsys, "detector", "explain", image)[0] == 0
+    assert run(capsys, "evaluate", image, "--explain")[0] == 0
     code, record, _ = run(capsys, "evaluate", tmp_path, "--device", "cpu", "--json")
     assert code == 0 and record["images"] == 1 and not record["skipped"]

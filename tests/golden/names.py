@@ -6,6 +6,7 @@ rephrased freely, as long as they hold the same numbers.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 Json = Any
@@ -114,9 +115,53 @@ def with_ends(content: Json) -> Json:
     return content
 
 
-RESHAPE: dict[str, Callable[[Json], Json]] = {
+UNET = {"kind", "width", "mult", "blocks", "attention", "head_width", "emb_mult", "coords", "tile", "dropout"}
+OWN_SETTINGS = {  # of the networks and conditioners; one flat group held those of all of them
+    "edm2": UNET,
+    "patchwise": UNET | {"radius", "hears"},
+    "localconv": {"kind", "radius", "depth", "local_width", "coords"},
+    "grid": {"kind", "label", "cells"},
+    "list": {"kind", "label", "cells", "slots", "fill"},
+    "color": {"kind", "label"},
+    "nothing": {"kind"},
+}
+
+
+def settings_of_the_kind(value: Json) -> Json:
+    """Settings without those of other networks and conditioners; `label` is called `labels` among settings."""
+    if isinstance(value, list):
+        return [settings_of_the_kind(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    value = {key: settings_of_the_kind(part) for key, part in value.items()}
+    if not {"denoiser", "training"} <= value.keys():
+        return value
+    conditioner = "tell" if "tell" in value else "conditioner"
+    for group in ("denoiser", conditioner):
+        own = OWN_SETTINGS[value[group]["kind"]]
+        value[group] = {key: part for key, part in value[group].items() if key in own}
+    if "label" in value[conditioner]:
+        value[conditioner]["labels"] = value[conditioner].pop("label")
+    if value["denoiser"]["kind"] != "patchwise":
+        patches = ("patches", "loss_radius")
+        value["training"] = {key: part for key, part in value["training"].items() if key not in patches}
+    return value
+
+
+OF_FILES: dict[str, Callable[[Json], Json]] = {
     "dynamics-sweep": with_ends,
     **dict.fromkeys(("detector-samples", "detector-renders", "detector-colors"), with_coordinates),
+}
+
+
+def reshaped(name: str) -> Callable[[Json], Json]:
+    """All changes of a file's shape, one after the other."""
+    own = OF_FILES.get(name, lambda content: content)
+    return lambda content: settings_of_the_kind(own(content))
+
+
+RESHAPE: dict[str, Callable[[Json], Json]] = {
+    path.stem: reshaped(path.stem) for path in Path(__file__).parent.glob("*.json")
 }
 """Golden file -> function of its content, where more than names has changed, such as the shape of an interval."""
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from programs import with_set
 from tessera.cli.main import main
 from tessera.scenes.clevr import read_scenes, write_scenes
 from tessera.scenes.scene import Scene
@@ -13,7 +14,7 @@ QUICK = ("--size", 16, "--device", "cpu", "--visibility", "off")
 
 def run(capsys, *words):
     with pytest.raises(SystemExit) as leaving:
-        main([str(word) for word in words])
+        main(with_set(*words))
     said = capsys.readouterr()
     return leaving.value.code or 0, said.out, said.err
 

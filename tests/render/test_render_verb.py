@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from programs import with_set
 from tessera.cli.main import main
 from tessera.cli.render import distinct_names, parse_locations, words
 from tessera.render.image_io import load_depth, load_mask, load_png
@@ -25,7 +26,7 @@ PAIR = Scene(
 
 def tessera(*given) -> int:
     with pytest.raises(SystemExit) as leaving:
-        main([str(word) for word in given])
+        main(with_set(*given))
     return leaving.value.code
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from programs import with_set
 from tessera.errors import UserError
 from tessera.files import sha256
 from tessera.render import shards
@@ -220,7 +221,7 @@ def test_a_full_disk_is_told_in_one_sentence_and_finished_shards_stay(tmp_path, 
     assert {k: v for k, v in fingerprints(tmp_path).items() if k in before} == before
 
 
-RENDER = ["render", "--count", "6", "--size", "32", "--shards", "2", "--visibility", "off", "--device", "cpu"]
+RENDER = ["render", "--count", "6", "--size", "32", "--shards", "2", "--set", "visibility=off", "--device", "cpu"]
 
 
 def run_tessera(*words: str, **options) -> subprocess.CompletedProcess:
@@ -277,7 +278,7 @@ def test_shards_and_images_of_the_same_command_are_the_same(tmp_path):
     common = ["--count", "5", "--size", "32", "--device", "cpu", "--visibility", "off", "--batch", "3"]
     for words in (["--out", str(tmp_path / "a")], ["--out", str(tmp_path / "b"), "--shards", "2"]):
         with pytest.raises(SystemExit) as leaving:
-            main(["render", *common, *words])
+            main(with_set("render", *common, *words))
         assert leaving.value.code == 0
     for path in (tmp_path / "a").glob("*/*.png"):
         path.rename(path.with_name(path.name.removeprefix("CLEVR_tessera_")))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from programs import with_set
 from tessera.cli.main import main
 from tessera.conditioning import LocationGrid
 from tessera.config import settings_for
@@ -122,7 +123,7 @@ def by_verb(location_model, tmp_path):
     def run(*words):
         given = ["--locations", "0.1,0.1 0.8,0.7", "--each", "1", "--steps", "2", "--device", "cpu"]
         with pytest.raises(SystemExit) as left:
-            main([str(word) for word in ("sample", location_model, *given, "--out", tmp_path, *words)])
+            main(with_set("sample", location_model, *given, "--out", tmp_path, *words))
         assert left.value.code == 0
         return load_png(tmp_path / "k02" / "0000.png"), read_json(tmp_path / "samples.json")
 
@@ -231,7 +232,7 @@ def test_the_record_has_the_precision_and_the_batch_its_size(by_verb, monkeypatc
 )
 def test_prompts_that_cannot_be_met_are_refused(location_model, capfd, tmp_path, words, sentence):
     with pytest.raises(SystemExit) as left:
-        main(["sample", str(location_model), "--locations", "0.5,0.5", "--out", str(tmp_path / "o"), *words])
+        main(with_set("sample", location_model, "--locations", "0.5,0.5", "--out", tmp_path / "o", *words))
     assert left.value.code == 2 and sentence in " ".join(capfd.readouterr().err.split())
     assert not (tmp_path / "o").exists()
 

@@ -89,9 +89,9 @@ def test_without_runs_or_models_one_sentence_says_so(call, tmp_path, monkeypatch
 
 def test_the_list_names_what_is_on_the_shelf_and_what_is_not(packed, call, monkeypatch, capfd):
     monkeypatch.setattr("tessera.models.model_folder.ZOO_FOLDERS", (packed.parent,))
-    assert call("zoo", "list", "--json") == 0
+    assert call("models", "--json") == 0
     record = json.loads(capfd.readouterr().out)
     assert [model["name"] for model in record["models"]] == ["color"] and "exp1" in record["not_shipped"]
     assert record["models"][0]["k_max"]["paper"]["value"] == 0 and record["models"][0]["bytes"] < 8e6
     assert tessera.load("color").max_train_objects == 5
-    assert call("zoo", "list") == 0 and "color" in capfd.readouterr().out
+    assert call("models") == 0 and "color" in capfd.readouterr().out

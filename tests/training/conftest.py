@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.config import settings_for
+from tessera.config import fitting, settings_for
 
 MINUTE = {
     "conditioner": {"cells": 4},
@@ -26,7 +26,9 @@ def minute():
     """`minute("exp1", training={"total": 8})`: settings of a run of sixteen steps or so."""
 
     def make(experiment="exp1", **changes):
-        groups = {name: {**MINUTE.get(name, {}), **changes.get(name, {})} for name in MINUTE | changes}
+        kind = {"denoiser": changes["denoiser"]} if "kind" in changes.get("denoiser", {}) else {}
+        usual = fitting(settings_for(experiment, "tiny", kind), MINUTE)
+        groups = {name: {**usual.get(name, {}), **changes.get(name, {})} for name in usual | changes}
         return settings_for(experiment, "tiny", groups)
 
     return make

@@ -94,7 +94,7 @@ def test_the_launcher_passes_on_the_documented_command_lines(words):
     """It reads our options as shortened ones of its own where it can: `--run` stood for its `--run-path`."""
     given = get_args_parser().parse_args(words)
     assert given.module and given.training_script == "tessera"
-    assert parse("train", given.training_script_args[1:]).experiment == "exp1"
+    assert parse("train", given.training_script_args[1:]).settings.experiment == "exp1"
 
 
 def test_the_launcher_takes_no_option_of_train_for_its_own(capsys):

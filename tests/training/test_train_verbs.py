@@ -6,13 +6,14 @@ import pytest
 import torch
 from PIL import Image
 
+from programs import fitting_flags, with_set
 from tessera.cli.main import main
 from tessera.sampling import sample_folder as sampling
 from tessera.sampling.prompts import image_seed, parse_ks
 
 SMALL = [
     "--preset", "tiny", "--conditioner.cells", "4", "--data.size", "8", "--denoiser.width", "8", "--denoiser.blocks", "1",
-    "--denoiser.mult", "1,2", "--denoiser.head-width", "8", "--denoiser.radius", "1", "--training.batch", "4",
+    "--denoiser.mult", "1,2", "--denoiser.head-width", "8", "--training.batch", "4",
     "--training.render-batch", "16", "--training.checkpoint", "8", "--training.snapshot", "16", "--tensorboard", "off",
     "--device", "cpu",
 ]  # fmt: skip
@@ -20,7 +21,7 @@ SMALL = [
 
 def call(*words):
     with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
+        main(with_set(*words))
     return left.value.code
 
 
@@ -45,19 +46,16 @@ def test_the_same_command_carries_on(run, capfd):
     assert "Carrying on from state-000000000016" in capfd.readouterr().err
 
 
-def test_an_option_without_effect_gives_a_warning(run, capfd):
-    assert call("train", "exp1", "--objects", "1-2", "--total", "24", "--out", run, *SMALL) == 0
-    assert "note: --denoiser.radius changes nothing here: it is for" in capfd.readouterr().err
-
-
 def test_tensorboard_events_are_written_on_request(tmp_path):
     words = [word if word != "off" else "on" for word in SMALL]
-    assert call("train", "color", "--total", "4", "--out", tmp_path / "r", *words) == 0
+    assert (
+        call("train", "color", "--total", "4", "--out", tmp_path / "r", *fitting_flags("color", words)) == 0
+    )
     assert list((tmp_path / "r" / "tensorboard").iterdir())
 
 
 def test_any_average_becomes_a_model_folder_that_samples(run, tmp_path):
-    assert call("ema", run, "--std", "0.07", "--out", tmp_path / "model") == 0
+    assert call("models", "export", run, "--std", "0.07", "--out", tmp_path / "model") == 0
     assert (
         call(
             "sample",
@@ -139,15 +137,15 @@ def test_what_cannot_be_sampled_is_refused_in_one_sentence(run, tmp_path, capfd,
         (["train", "exp1", "--total", "many"], "no number of images"),
         (["train", "exp1", "--objects", "3-1"], "no range"),
         (["train", "exp1", "--training.lr", "nan"], "finite number"),
-        (["train", "exp1", "--training.p-std", "-1"], "must be positive"),
-        (["train", "exp1", "--training.beta1", "2"], "between 0 and 1"),
+        (["train", "exp1", "--set", "training.p-std=-1"], "must be positive"),
+        (["train", "exp1", "--set", "training.beta1=2"], "between 0 and 1"),
         (["train", "exp1", "--training.render-batch", "0"], "render-batch must be at least 1"),
         (["train", "exp1", "--denoiser.blocks", "-1"], "blocks must be at least 1"),
         (["train", "exp1", "--denoiser.head-width", "0"], "head-width must be at least 1"),
         (["train", "exp1C", "--denoiser.local-width", "0"], "local-width must be at least 1"),
-        (["train", "exp3", "--conditioner.slots", "1"], "cannot tell of 3 objects"),
+        (["train", "exp3", "--conditioner.slots", "1"], "cannot hold 3 objects"),
         (["train", "exp1", "--minutes", "-1"], "--minutes cannot be negative"),
-        (["ema", "nowhere"], "not a run folder"),
+        (["models", "export", "nowhere"], "not a run folder"),
         (["sample", "nowhere"], "no model"),
     ],
 )
@@ -163,7 +161,7 @@ def test_what_is_no_run_folder_is_left_as_it_is(run, tmp_path, capfd, kind):
     if kind == "a file":
         where.write_text("mine")
     else:
-        assert call("ema", run, "--out", where) == 0
+        assert call("models", "export", run, "--out", where) == 0
     before = sorted(path.name for path in tmp_path.rglob("*"))
     assert call("train", "exp1", "--out", where, *SMALL) == 2
     assert "Traceback" not in capfd.readouterr().err
@@ -172,7 +170,7 @@ def test_what_is_no_run_folder_is_left_as_it_is(run, tmp_path, capfd, kind):
 
 def test_a_model_is_not_written_over_somebody_s_files(run, tmp_path, capfd):
     (tmp_path / "README.md").write_text("my notes")
-    assert call("ema", run, "--out", tmp_path) == 2
+    assert call("models", "export", run, "--out", tmp_path) == 2
     assert "choose another folder" in capfd.readouterr().err
     assert [path.read_text() for path in tmp_path.iterdir()] == ["my notes"]
 

@@ -11,14 +11,14 @@ from rich.table import Table
 from torch import Tensor
 
 from _common import settings_with
-from tessera.config import Settings
+from tessera.config import Settings, fitting, parse_changes, settings_for
 from tessera.console import publish
 from tessera.devices import DeviceName, pick_device, precision_on, synchronize, taken_memory
 from tessera.errors import UserError
 from tessera.models.build import build_denoiser
 from tessera.models.edm2 import EDM2
 from tessera.models.flops import flops_per_image
-from tessera.models.views import TrainsOnPatches, innermost, trained_network
+from tessera.models.views import innermost, trained_network
 from tessera.provenance import provenance
 from tessera.stats import student
 from tessera.training.run_folder import stream_for
@@ -168,7 +168,7 @@ def utilization(trainer: Trainer, images_per_second: float) -> dict[str, Any]:
     network = innermost(trainer.denoiser)
     if not isinstance(network, EDM2):
         return {"flops_per_image": None, "flops_per_second": None, "share_of_peak": None}
-    views = trainer.settings.patches if isinstance(trainer.denoiser, TrainsOnPatches) else 1
+    views = getattr(trainer.settings, "patches", 1)
     per_image = views * flops_per_image(network)
     rate, peak = per_image * images_per_second, peak_flops(trainer.device)
     share = None if peak is None else rate / peak
@@ -233,7 +233,10 @@ class BenchDenoise:
         if min(self.batch, self.repeats) < 1:
             raise UserError("A measurement needs at least one image and one call.")
         device = pick_device(self.device)
-        rows = {kind: settings_with(row, self.preset, self.set)[0] for kind, row in COMPARED.items()}
+        changes, rows = parse_changes(self.set), {}
+        for kind, row in COMPARED.items():
+            own = fitting(settings_for(row, self.preset), changes)
+            rows[kind] = settings_for(row, self.preset, own)
         record = measure_denoising(rows, device, self.batch, self.repeats)
         publish(record, self.json, None, denoise_table(record))
 

@@ -26,7 +26,7 @@ def cost(results: Records) -> Rows:
     for verb in ("locality", "features"):
         for precision in ("bfloat16", "float32"):
             record = results.one(f"sdxl-dry-run-{verb}-{precision}")
-            rows.append((f"`sdxl {verb}`", precision, *(cost_cells(record) if record else [NOT_RUN] * 3)))
+            rows.append((f"`t2i {verb}`", precision, *(cost_cells(record) if record else [NOT_RUN] * 3)))
     return rows
 
 

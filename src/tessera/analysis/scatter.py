@@ -163,3 +163,21 @@ BOOTSTRAPS = {"snapshots drawn again": "interval", "models drawn again": "interv
 
 def low_high(ends: list[float] | None) -> str:
     return "unknown" if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}"
+
+
+def gather_points(files: Sequence[Path], rule: str) -> list[Point]:
+    """Points from files of points and from pairs of records, in any order of the two kinds."""
+    points: list[Point] = []
+    waiting: dict[str, Any] | None = None
+    for file in files:
+        content = read_json(file)
+        if waiting is not None:
+            points.append(point_from(waiting, content, rule))
+            waiting = None
+        elif isinstance(content, dict) and "conditional_locality" in content:
+            waiting = content
+        else:
+            points += read_points(file)
+    if waiting is not None:
+        raise UserError(f"{files[-1]} lacks the detector's record that should follow it.")
+    return points

@@ -1,16 +1,16 @@
-"""The verb `theory ideal`: a closed-form denoiser from rendered scenes, sampled, evaluated, set beside a network."""
+"""The study `reproduce closed-form`: a closed-form denoiser from rendered scenes, sampled, evaluated, set beside a network."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-import tyro
 from rich.table import Table
 from torch import Tensor
 
+from tessera.cli.options import Folder, Text
 from tessera.conditioning import Label, LocationGrid
+from tessera.config import Range
 from tessera.console import progress, publish, say
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
@@ -40,24 +40,24 @@ NEW_SEED = 1 << 20  # images the two denoisers are compared on come from another
 
 
 @dataclass(frozen=True)
-class TheoryIdeal:
+class ClosedForm:
     """Sample a denoiser that is a formula over rendered scenes, evaluate it, and compare it with a trained one.
 
     Nothing is trained. local-conditional takes every cell from the patches whose nearby conditions agree, local
     from all patches, empirical from whole images.
     """
 
-    model: Annotated[str | None, tyro.conf.arg(metavar="RUN|MODEL", help_behavior_hint="")] = None
+    model: Text = None
     """A trained model to compare denoised images with: a run or model folder, or the name of a shipped one."""
     kind: Kind = "local-conditional"
     """Which formula."""
     scenes: int = 4000
     """Rendered scenes it knows."""
-    objects: tuple[int, int] = (1, 3)
+    objects: Range = (1, 3)
     """Fewest and most objects in them."""
     size: int = 32
     """Side of the images in pixels (with --model: the model's)."""
-    label: Label = "all"
+    labels: Label = "all"
     """Which objects are told (with --model: as the model was)."""
     cells: int = 16
     """Cells along one side (with --model: the model's)."""
@@ -83,7 +83,7 @@ class TheoryIdeal:
     """Which scenes, and which noise."""
     batch: int = 16
     """Images made together."""
-    out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
+    out: Folder = None
     """Folder for a sheet of the images."""
     device: DeviceName = "auto"
     """Where to compute."""
@@ -116,9 +116,9 @@ class TheoryIdeal:
         """Everything wrong with the numbers is told before any work is done."""
         for name, fewest in FEWEST.items():
             if getattr(self, name) < fewest:
-                raise UserError(f"--{name} must be at least {fewest}, not {getattr(self, name)}.")
+                raise UserError(f"{name} must be at least {fewest}, not {getattr(self, name)}.")
         if 0 < self.most < self.least:
-            raise UserError(f"--most must be 0 or at least {self.least}, which is --least, not {self.most}.")
+            raise UserError(f"most must be 0 or at least {self.least}, which is least, not {self.most}.")
         if not self.each and self.model is None:
             raise UserError("With --each 0 and without --model there is nothing to do.")
         noise_levels(self.steps, self.sigma_min)
@@ -126,7 +126,7 @@ class TheoryIdeal:
     def setting(self, model: Model | None, device) -> tuple[LocationGrid, int]:
         """What is told and the size of images: the model's, where there is one."""
         if model is None:
-            return LocationGrid(self.cells, self.label), self.size
+            return LocationGrid(self.cells, self.labels), self.size
         if not isinstance(model.conditioner, LocationGrid):
             raise UserError("Patches agree on a grid of locations; this model is told something else.")
         set_precision(model, "auto", device)

@@ -1,21 +1,23 @@
 """The verb `demo`: a first look, from nothing to a report."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import tyro
+
 from tessera import console
+from tessera.cli.options import OnDevice, Printed, WithDetails
 from tessera.config import Settings, settings_for
-from tessera.devices import DeviceName, free_threads, pick_device
+from tessera.devices import pick_device
 from tessera.errors import UserError
 from tessera.files import make_folder
 
 OF_TRAINING = ("train_minutes", "experiment", "count", "each")  # options that shipped models have no use for
 
 
-@dataclass(frozen=True)
-class Demo:
+@dataclass(frozen=True, kw_only=True)
+class Demo(OnDevice, Printed, WithDetails):
     """A first look, from nothing to a report. Without shipped models it trains a tiny one; again, it carries on."""
 
     out: Path = Path("demo")
@@ -24,29 +26,22 @@ class Demo:
     """About how long drawing, detecting and locating the shipped models may take."""
     train: bool = False
     """Train a tiny network even where models are shipped."""
-    train_minutes: float = 2.0
+    train_minutes: tyro.conf.Fixed[float] = 2.0
     """With --train: train a tiny network for so long; 0 leaves training out."""
-    experiment: str = "exp1C"
+    experiment: tyro.conf.Fixed[str] = "exp1C"
     """With --train: which experiment; the local convolutional ones learn to position objects soonest."""
-    count: int = 16
+    count: tyro.conf.Fixed[int] = 16
     """With --train: scenes on each contact sheet."""
-    each: int = 16
+    each: tyro.conf.Fixed[int] = 16
     """With --train: images for each K."""
     seed: int = 0
     """Stream of scenes and of samples."""
-    device: DeviceName = "auto"
-    """Where to compute."""
-    json: bool = False
-    """Print the summary on stdout."""
 
     def run(self) -> None:
         self.check()
-        import torch
-
         from tessera.app.report.showcase import models_to_show
 
         settings = settings_for(self.experiment, "tiny")
-        torch.set_num_threads(free_threads(torch.get_num_threads(), os.getloadavg()[0]))
         names = models_to_show()
         if names and not self.train:
             self.check_only_of_shipped()
@@ -57,7 +52,7 @@ class Demo:
     def check_only_of_shipped(self) -> None:
         for name in OF_TRAINING:
             if getattr(self, name) != getattr(Demo, name):
-                raise UserError(f"--{name.replace('_', '-')} is for training a tiny network: add --train.")
+                raise UserError(f"--set {name}=... is for training a tiny network: add --train.")
 
     def show_shipped(self, names: Sequence[str]) -> None:
         """The models that come with Tessera, within minutes."""

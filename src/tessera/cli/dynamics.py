@@ -6,13 +6,14 @@ import time
 import warnings
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
 from rich.table import Table
 
 from tessera import console
+from tessera.cli.options import Folder, Number, Printed, Text, Whole, WithDetails
 from tessera.errors import UserError
 from tessera.files import atomic, make_folder, write_json
 from tessera.provenance import provenance
@@ -25,11 +26,12 @@ from tessera.studies.swingby.starts import aligned_map, factor, gaussian_factors
 
 Model = Literal["uut", "one-layer", "deep", "mlp", "relu"]
 Start = Literal["aligned", "positive", "gaussian", "default"]
+START = tyro.conf.arg(metavar="{aligned,positive,gaussian,default}", help_behavior_hint="")
 KEPT = 20_000  # most samples of a curve that are kept
 
 
-@dataclass(frozen=True)
-class DynamicsRun:
+@dataclass(frozen=True, kw_only=True)
+class DynamicsRun(Printed, WithDetails):
     """One run of the identity-map model: when each concept is learned, and whether the error at their composition
     falls, rises and falls again (swing-by)."""
 
@@ -37,46 +39,44 @@ class DynamicsRun:
     """Signal strength of each concept."""
     sigma: str = "0.05"
     """Diversity: one number, or one per concept."""
-    dim: int | None = None
+    dim: tyro.conf.Fixed[Whole] = None
     """Ambient dimension d (default: the number of concepts)."""
     model: Model = "uut"
     """U U^T; one linear layer; untied linear layers; or an MLP (linear or ReLU) trained by SGD on samples."""
-    w0: str | None = None
+    w0: Text = None
     """The end-to-end map at the start, rows separated by semicolons: "0.0025,0.00225;0.00225,0.0025"."""
-    start: Start | None = None
+    start: Annotated[Start | None, START] = None
     """Without --w0: rows of norm omega at cosine rho; omega * uniform(0.5, 1.5); N(0, omega^2 / width); or the
     uniform default of torch (deep)."""
     omega: float = 0.05
     """Size of the start."""
-    rho: float = 0.9
+    rho: tyro.conf.Fixed[float] = 0.9
     """Alignment of an aligned start."""
-    width: int | None = None
+    width: Whole = None
     """Columns d' of U, or hidden width of an MLP (default d)."""
     depth: int = 2
     """Layers of `deep`, `mlp` and `relu`."""
     seed: int = 0
     """Seed of a random start, and of the samples of an MLP."""
-    time: float | None = None
+    time: Number = None
     """How long to run, on the chosen clock (default: until all is learned)."""
-    clock: symmetric.Clock = "paper"
+    clock: tyro.conf.Fixed[symmetric.Clock] = "paper"
     """For U U^T: the printed field (dU/dt = -1/2 dL/dU) or plain gradient flow, the same path twice as fast. The
     other models have one clock only."""
     solver: Literal["flow", "descent"] = "flow"
     """Continuous time, or gradient descent with --step as its learning rate."""
-    step: float | None = None
+    step: tyro.conf.Fixed[Number] = None
     """Time step, or learning rate of descent and SGD."""
-    threshold: float = analysis.THRESHOLD
+    threshold: tyro.conf.Fixed[float] = analysis.THRESHOLD
     """Share of the first error that counts as a rise."""
-    samples: int = 5000
+    samples: tyro.conf.Fixed[int] = 5000
     """Training samples per cluster of an MLP."""
-    batch: int = 128
+    batch: tyro.conf.Fixed[int] = 128
     """Batch size of SGD."""
-    rotation: int | None = None
+    rotation: tyro.conf.Fixed[Whole] = None
     """Seed of a rotation of data and tests, for an MLP."""
-    out: Path | None = None
+    out: Folder = None
     """Folder for run.json, curves.csv and run.png."""
-    json: bool = False
-    """Print one JSON object."""
 
     def run(self) -> None:
         self.check()
@@ -248,8 +248,8 @@ class RunSummary:
     w0: Array | None = None
 
 
-@dataclass(frozen=True)
-class DynamicsSweep:
+@dataclass(frozen=True, kw_only=True)
+class DynamicsSweep(Printed, WithDetails):
     """Many runs: a phase diagram of two concepts, or how often networks swing by depth, dimension and width."""
 
     study: tyro.conf.Positional[Literal["phase", "depth", "width"]] = "phase"
@@ -258,9 +258,9 @@ class DynamicsSweep:
     """Axis of the phase diagram: mu2/mu1, size of the start, its alignment, or diversity of both concepts."""
     y: sweeps.AxisName = "omega"
     """Second axis."""
-    x_range: str | None = None
+    x_range: tyro.conf.Fixed[Text] = None
     """Range "low,high" instead of the axis's own."""
-    y_range: str | None = None
+    y_range: tyro.conf.Fixed[Text] = None
     """Range of the second axis."""
     cells: int = 40
     """Settings per axis."""
@@ -268,28 +268,26 @@ class DynamicsSweep:
     """Starts per setting."""
     start: sweeps.StartName = "positive"
     """Exact alignment rho (then --seeds 1); omega * uniform(0.5, 1.5); or Gaussian."""
-    width: int = 2
+    width: tyro.conf.Fixed[int] = 2
     """Columns of U for random starts."""
-    ratio: float = sweeps.DEFAULTS["ratio"]
+    ratio: tyro.conf.Fixed[float] = sweeps.DEFAULTS["ratio"]
     """mu2/mu1 where it is no axis."""
-    omega: float = sweeps.DEFAULTS["omega"]
+    omega: tyro.conf.Fixed[float] = sweeps.DEFAULTS["omega"]
     """Size of the start where it is no axis."""
-    rho: float = sweeps.DEFAULTS["rho"]
+    rho: tyro.conf.Fixed[float] = sweeps.DEFAULTS["rho"]
     """Alignment where it is no axis."""
-    sigma: float = sweeps.DEFAULTS["sigma"]
+    sigma: tyro.conf.Fixed[float] = sweeps.DEFAULTS["sigma"]
     """Diversity where it is no axis."""
-    depths: str = "1,2,3,4"
+    depths: tyro.conf.Fixed[str] = "1,2,3,4"
     """Depths of the depth study."""
-    dims: str = "2,3,8"
+    dims: tyro.conf.Fixed[str] = "2,3,8"
     """Ambient dimensions of the depth study."""
-    widths: str = "2,4,8,16,32,64"
+    widths: tyro.conf.Fixed[str] = "2,4,8,16,32,64"
     """Widths of the width study."""
-    threshold: float = analysis.THRESHOLD
+    threshold: tyro.conf.Fixed[float] = analysis.THRESHOLD
     """Share of the first error that counts as a rise, in the phase diagram."""
-    out: Path | None = None
+    out: Folder = None
     """Folder for the record and, for a phase diagram, its image."""
-    json: bool = False
-    """Print one JSON object."""
 
     def run(self) -> None:
         began = time.perf_counter()

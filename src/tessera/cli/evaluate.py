@@ -1,16 +1,17 @@
-"""The verbs `detector`, `detector explain` and `detector calibrate`."""
+"""The verbs `evaluate` and `detector calibrate`."""
 
 import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 from rich.table import Column, Table
 
 from tessera import console
+from tessera.cli.options import File, Folder, OnDevice, Printed, Text, Whole, WithDetails
 from tessera.config import Label
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
@@ -52,44 +53,45 @@ NARROWEST: dict[str, Any] = {**console.NARROW, "padding": 0}
 # --- detector --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Evaluate:
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(OnDevice, Printed, WithDetails):
     """Detect objects in images, count which prompts they fill for every K, and say how far the model length-generalizes."""
 
     path: tyro.conf.Positional[Path]
-    """What `tessera sample` wrote, a run folder, renders with a scenes.json, or folders k00, k01, ..."""
-    prompts: Path | None = None
+    """What `tessera sample` wrote, a run folder, renders with a scenes.json, or folders k00, k01, ...; or one image."""
+    explain: bool = False
+    """Draw the detections in one image: boxes, words, and which parts of its prompt they fill."""
+    prompts: File = None
     """JSON file with the prompt of each image: a list of {file, locations}, or {file: locations}."""
-    locations: str | None = None
-    """Locations asked for in every image, such as "0.65,0.65 0.25,0.65"."""
-    colors: str | None = None
-    """Colors asked for in every image, such as red,blue."""
-    max_train_objects: int | None = None
+    locations: Text = None
+    """Locations asked of every image, such as "0.65,0.65 0.25,0.65", where the folder does not say."""
+    colors: Text = None
+    """Colors asked of every image, such as red,blue, where the folder does not say."""
+    max_train_objects: Whole = None
     """The most objects training showed (default: as the folder says); the paper's rule needs it."""
-    label: Label | None = None
+    labels: Annotated[Label | None, tyro.conf.arg(metavar="RULE", help_behavior_hint="")] = None
     """Which objects training told of (default: as the folder says, else all)."""
     require_well_formed: bool = False
     """Half-drawn objects and blobs fill no location."""
-    strict: bool = False
+    strict: tyro.conf.Fixed[bool] = False
     """Stop at the first file that cannot be evaluated, instead of naming it and going on."""
-    calibration: Path | None = None
+    calibration: tyro.conf.Fixed[File] = None
     """The detector's own error, as `detector calibrate --out` wrote it (default: the shipped one, if it is this detector's)."""
-    weights: Path | None = None
+    weights: tyro.conf.Fixed[Folder] = None
     """Folder of another detector, as `detector train` wrote it."""
     seed: int = 0
     """Seed of the bootstrap."""
-    resamples: int = RESAMPLES
+    resamples: tyro.conf.Fixed[int] = RESAMPLES
     """Bootstrap resamples for the interval of K_max."""
-    scores: Path | None = None
+    scores: File = None
     """Write one line of JSON per image here: detections, which locations they fill, and the reason."""
-    device: DeviceName = "auto"
-    """Where to compute."""
-    json: bool = False
-    """Print one JSON object."""
-    out: Path | None = None
+    out: File = None
     """Write the JSON object to this file too (in a run folder also to results/detector.json)."""
 
     def run(self) -> None:
+        if self.explain:
+            same = ("locations", "colors", "require_well_formed", "weights", "device", "json", "out")
+            return Explain(image=self.path, **{name: getattr(self, name) for name in same}).run()
         if self.resamples < 1:
             raise UserError(f"The bootstrap needs at least one resample, not {self.resamples}.")
         if sum(given is not None for given in (self.locations, self.colors, self.prompts)) > 1:
@@ -114,7 +116,7 @@ class Evaluate:
         self, images: ImageSet, scored: ScoredFolder, calibration: dict[str, Any] | None, device
     ) -> dict[str, Any]:
         known = images.max_train_objects if self.max_train_objects is None else self.max_train_objects
-        training = TrainingFacts(known, self.label or images.label or "all")
+        training = TrainingFacts(known, self.labels or images.label or "all")
         summary = summarize(
             scored.prompts,
             scored.scores,
@@ -179,21 +181,21 @@ def name_skipped(skipped: dict[str, str]) -> None:
 class Explain:
     """Show the detections in one image: boxes, words, and which parts of its prompt they fill."""
 
-    image: tyro.conf.Positional[Path]
-    """The image; its prompt is taken from a samples.json beside it, if there is one."""
-    locations: str | None = None
+    image: Path
+    """The image; what was asked is taken from an samples.json beside it, if there is one."""
+    locations: Text = None
     """Locations asked for, such as "0.65,0.65 0.25,0.65"."""
-    colors: str | None = None
+    colors: Text = None
     """Colors asked for, such as red,blue."""
     require_well_formed: bool = False
     """Half-drawn objects and blobs fill no location."""
-    weights: Path | None = None
+    weights: Folder = None
     """Folder of another detector, as `detector train` wrote it."""
-    device: DeviceName = "cpu"
+    device: DeviceName = "auto"
     """Where to compute."""
     json: bool = False
     """Print one JSON object."""
-    out: Path | None = None
+    out: File = None
     """The PNG to write (default: NAME-explained.png beside the image)."""
 
     def run(self) -> None:
@@ -237,8 +239,8 @@ def detections_in_words(detections: Sequence[Detection]) -> str:
 # --- detector calibrate ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Calibrate:
+@dataclass(frozen=True, kw_only=True)
+class Calibrate(OnDevice, Printed, WithDetails):
     """Measure the detector's own error, for every number of objects, on held-out scenes whose truth is known."""
 
     per_k: int = 2000
@@ -249,25 +251,21 @@ class Calibrate:
     """Sizes of the images, such as 32 64 128 or 320x240."""
     spacing: tuple[Arrangement, ...] = ("official", "study")
     """official (relaxed beyond 10 objects), relaxed, or at the study's locations."""
-    clevr: Path | None = None
+    clevr: tyro.conf.Fixed[Folder] = None
     """Folder of real renders with a scene file, such as CLEVR_v1.0, to calibrate on as well."""
-    split: str | None = None
+    split: tyro.conf.Fixed[Text] = None
     """Split of that folder, such as val."""
-    clevr_size: str | None = None
+    clevr_size: tyro.conf.Fixed[Text] = None
     """Reduce real renders to this size first, such as 64 (default: as they are)."""
-    most: int | None = None
+    most: tyro.conf.Fixed[Whole] = None
     """Look at no more than so many real renders."""
-    seed: int = HELD_OUT
+    seed: tyro.conf.Fixed[int] = HELD_OUT
     """Stream of scenes; training never uses the default one."""
-    batch: int = 128
+    batch: tyro.conf.Fixed[int] = 128
     """ImageSet rendered and evaluated at once."""
-    weights: Path | None = None
+    weights: tyro.conf.Fixed[Folder] = None
     """Folder of another detector, as `detector train` wrote it."""
-    device: DeviceName = "auto"
-    """Where to compute."""
-    json: bool = False
-    """Print one JSON object."""
-    out: Path | None = None
+    out: File = None
     """Write the JSON object to this file too."""
 
     def run(self) -> None:

@@ -24,8 +24,9 @@ from tessera.analysis.features import (
 )
 from tessera.analysis.hooks import MODULATION, OUTPUT, chosen_hooks
 from tessera.analysis.pixel_influence import memory_bytes
+from tessera.cli.options import Colors, Folder, ImageCount, ModelName, Number, OnDevice, Printed, WithDetails
 from tessera.console import progress, publish, say
-from tessera.devices import DeviceName, PrecisionName, pick_device
+from tessera.devices import PrecisionName, pick_device
 from tessera.errors import UserError
 from tessera.files import make_folder, rounded
 from tessera.models.loading import open_model, set_precision
@@ -35,15 +36,15 @@ from tessera.provenance import provenance
 from tessera.sampling.prompts import parse_colors
 
 
-@dataclass(frozen=True)
-class Features:
+@dataclass(frozen=True, kw_only=True)
+class Features(OnDevice, Printed, WithDetails):
     """Compare conditions by what they change inside a network, against the same network untrained."""
 
-    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN|MODEL")]
+    model: ModelName
     """A run folder, a model folder, the name of a shipped model, or a hub id."""
     at: Annotated[str, tyro.conf.arg(metavar="PATTERNS", help_behavior_hint="")] = f"{MODULATION},{OUTPUT}"
     """Hooks to look at, such as encoder.*,output (default: all modulation layers, and the output)."""
-    colors: Annotated[str | None, tyro.conf.arg(metavar="COLORS", help_behavior_hint="")] = None
+    colors: Colors = None
     """Colors to compare, such as red,blue,green (default: all; models told hooks compare the study's)."""
     k: int = 4
     """How many to ask for together where one is removed; the first ones of those compared."""
@@ -55,26 +56,22 @@ class Features:
     """Noisy images: each condition's own sampling, one sampling shared by all, or noised rendered truth."""
     nulls: int = 19
     """Untrained networks that make the null band."""
-    steps: int = 32
+    steps: tyro.conf.Fixed[int] = 32
     """Steps of the sampler the noise levels are taken from."""
-    rows: int = 64
+    rows: tyro.conf.Fixed[int] = 64
     """Images denoised together."""
-    memory: float = 2.0
+    memory: tyro.conf.Fixed[float] = 2.0
     """GiB of features held at a time; less means more passes."""
     seed: int = 0
     """Another seed looks at other images."""
-    std: float | None = None
+    std: tyro.conf.Fixed[Number] = None
     """Length of the running average, for run folders (default: the shortest one kept)."""
-    images: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="")] = None
+    images: tyro.conf.Fixed[ImageCount] = None
     """Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last)."""
-    precision: PrecisionName = "float32"
+    precision: tyro.conf.Fixed[PrecisionName] = "float32"
     """Of the network; differences of features deserve float32."""
-    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
+    out: Folder = None
     """Folder for figures and features.json (default: none are written)."""
-    device: DeviceName = "auto"
-    """Where to compute."""
-    json: bool = False
-    """Print one JSON object on stdout."""
 
     def run(self) -> None:
         device = pick_device(self.device)

@@ -1,8 +1,8 @@
-"""The verbs `locality` and `locality scatter`: a locality study of a model, and of many against their K_max."""
+"""The verb `locality`: which pixels and which conditions influence a pixel."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import tyro
 from rich.table import Table
@@ -18,41 +18,49 @@ from tessera.analysis.locality import (
 from tessera.analysis.locality_figures import (
     figure_conditions,
     figure_residual,
-    figure_scatter,
 )
 from tessera.analysis.pixel_influence import GradientConfig, memory_bytes
 from tessera.analysis.residual import Fill, definition_residual
-from tessera.analysis.scatter import Point, coefficient_lines, point_from, read_points, scatter_record
+from tessera.cli.options import (
+    Folder,
+    ImageCount,
+    Locations,
+    ModelName,
+    Number,
+    OnDevice,
+    Printed,
+    WithDetails,
+)
 from tessera.conditioning import ColorCounts
 from tessera.console import progress, publish, say
-from tessera.devices import DeviceName, PrecisionName, pick_device
+from tessera.devices import PrecisionName, pick_device
 from tessera.errors import UserError
-from tessera.files import make_folder, read_json, rounded
+from tessera.files import make_folder, rounded
 from tessera.models.loading import open_model, set_precision
 from tessera.models.model_folder import Model
 from tessera.plots.figures import save_figure
 from tessera.provenance import provenance
-from tessera.records import LocalityRecord, ScatterRecord, new_record
+from tessera.records import LocalityRecord, new_record
 from tessera.sampling.prompts import parse_ks, parse_locations
 
 SOURCES: tuple[Source, ...] = ("generated", "truth")
 
 
-@dataclass(frozen=True)
-class Locality:
-    """Measure which pixels and which conditions move a pixel, at every noise level of sampling."""
+@dataclass(frozen=True, kw_only=True)
+class Locality(OnDevice, Printed, WithDetails):
+    """Measure which pixels and which conditions move a pixel, at every noise level on the way to an image."""
 
-    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN|MODEL")]
+    model: ModelName
     """A run folder, a model folder, the name of a shipped model, or a hub id."""
     k: str = "4"
     """GradientConfig many locations (or colors) to ask for, such as 4 or 2-6."""
     images: int = 8
     """Images of each scene."""
-    scenes: int = 1
+    scenes: tyro.conf.Fixed[int] = 1
     """Scenes for each K: the study's locations first, then random ones."""
-    locations: Annotated[str | None, tyro.conf.arg(metavar="LOCATIONS", help_behavior_hint="")] = None
+    locations: Locations = None
     """Locations of your own instead, such as "0.65,0.65 0.25,0.65" (x,y in 0..1 from the top left)."""
-    probes: Annotated[str | None, tyro.conf.arg(metavar="LOCATIONS", help_behavior_hint="")] = None
+    probes: Locations = None
     """Locations to probe (default: the asked locations and the center)."""
     source: Literal["generated", "truth", "both"] = "both"
     """Along the model's own sampling, on noised rendered scenes, or on both in turn."""
@@ -62,30 +70,26 @@ class Locality:
     """Steps of the sampler they are taken from."""
     residual: bool = False
     """Also test the definition: exchange what lies beyond a neighborhood and see what changes."""
-    radius: int = 2
+    radius: tyro.conf.Fixed[int] = 2
     """Cells to each side that belong to the neighborhood, for --residual."""
-    fill: Fill = "noise"
+    fill: tyro.conf.Fixed[Fill] = "noise"
     """What replaces the image beyond it, for --residual: noise, or the next image."""
     seed: int = 0
     """Another seed looks at other images."""
-    memory: float = 1.0
+    memory: tyro.conf.Fixed[float] = 1.0
     """GiB that gradients may take."""
-    rows: int = 64
+    rows: tyro.conf.Fixed[int] = 64
     """Images denoised together where no gradient is needed."""
-    checkpoint: bool = False
+    checkpoint: tyro.conf.Fixed[bool] = False
     """Recompute the inside of the network's blocks to save memory."""
-    std: float | None = None
+    std: tyro.conf.Fixed[Number] = None
     """Length of the running average, for run folders (default: the shortest one kept)."""
-    images_seen: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="")] = None
+    images_seen: tyro.conf.Fixed[ImageCount] = None
     """Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last)."""
-    precision: PrecisionName = "float32"
+    precision: tyro.conf.Fixed[PrecisionName] = "float32"
     """Of the network; gradients deserve float32."""
-    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
+    out: Folder = None
     """Folder for figures and locality.json (default: none are written)."""
-    device: DeviceName = "auto"
-    """Where to compute."""
-    json: bool = False
-    """Print one JSON object on stdout."""
 
     def run(self) -> None:
         how = GradientConfig(memory=memory_bytes(self.memory), checkpoint=self.checkpoint)
@@ -237,56 +241,3 @@ def locality_words(found: dict[str, Any] | None) -> tuple[str, str, str]:
         f"{null['value']:.3f} ({null['low']:.3f} to {null['high']:.3f})",
         f"{band['sigma_min']:.3g} to {band['sigma_max']:.3g}",
     )
-
-
-# -- many models -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class LocalityScatter:
-    """Plot length generalization against conditional locality over snapshots and models, with their correlation."""
-
-    points: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="FILE ...")]
-    """Files of points, or pairs of records: locality.json detector.json locality.json detector.json ..."""
-    rule: Literal["paper", "strict"] = "paper"
-    """Which K_max to take from the detector's records."""
-    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
-    """Folder for scatter.png and scatter.json (default: none are written)."""
-    resamples: int = 2000
-    """Bootstrap resamples."""
-    seed: int = 0
-    """Of the bootstrap."""
-    json: bool = False
-    """Print one JSON object on stdout."""
-
-    def run(self) -> None:
-        points = gathered(self.points, self.rule)
-        record = {**scatter_record(points, self.resamples, self.seed), "provenance": provenance()}
-        out = None if self.out is None else make_folder(self.out)
-        if out:
-            save_figure(figure_scatter(points, record), out / "scatter.png")
-            say(f"scatter.png and scatter.json are in {out}.")
-        publish(
-            new_record(ScatterRecord, record),
-            self.json,
-            out and out / "scatter.json",
-            *coefficient_lines(record),
-        )
-
-
-def gathered(files: tuple[Path, ...], rule: str) -> list[Point]:
-    """Points from files of points and from pairs of records, in any order of the two kinds."""
-    points: list[Point] = []
-    waiting: dict[str, Any] | None = None
-    for file in files:
-        content = read_json(file)
-        if waiting is not None:
-            points.append(point_from(waiting, content, rule))
-            waiting = None
-        elif isinstance(content, dict) and "conditional_locality" in content:
-            waiting = content
-        else:
-            points += read_points(file)
-    if waiting is not None:
-        raise UserError(f"{files[-1]} lacks the detector's record that should follow it.")
-    return points

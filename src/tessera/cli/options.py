@@ -1,79 +1,119 @@
-"""Every setting of a run as an optional flag (`--denoiser.width 96`); the preset gives the rest."""
+"""Types of options that several verbs share, and what every verb's options are called."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+import types
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
-from tessera.config import COUNT, Settings, group_names, parse_count, parse_range, plain_type, unused_settings
-from tessera.console import say
+from tessera.config import look_up, parse_value
+from tessera.devices import DeviceName
 from tessera.errors import UserError
 
+# Options that may be left out; their help says in words what happens then.
+Text = Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")]
+List = Annotated[str | None, tyro.conf.arg(metavar="LIST", help_behavior_hint="")]
+Locations = Annotated[str | None, tyro.conf.arg(metavar="LOCATIONS", help_behavior_hint="")]
+Colors = Annotated[str | None, tyro.conf.arg(metavar="COLORS", help_behavior_hint="")]
+ImageCount = Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="")]
+Whole = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
+Number = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")]
+File = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")]
+Folder = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")]
+ModelName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN|MODEL")]
+Changes = Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=VALUE")]
 
-def flags_for(group: str) -> type:
-    """A dataclass of optional flags `--group.name`, one for each setting of the group."""
-    kind = group_names()[group]
+
+@dataclass(frozen=True, kw_only=True)
+class OnDevice:
+    """Options of every verb that runs a network or the renderer."""
+
+    device: DeviceName = "auto"
+    """Where to compute."""
+    threads: int = 0
+    """CPU threads; 0: as many as other work leaves free. Another number may change the last bits of a result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Printed:
+    """Options of every verb that measures."""
+
+    json: bool = False
+    """Print one JSON object on stdout."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithDetails:
+    """Less common settings are `tyro.conf.Fixed` fields of a verb: not options, but set by `--set`."""
+
+    set: Changes = ()
+    """Change a less common setting; may be repeated."""
+
+
+def with_changes(options: Any, kind: type) -> Any:
+    """The options with what `--set` changes; what else it may name is in the help of `--set`."""
+    if not issubclass(kind, WithDetails):
+        return options
+    details, found = details_of(kind), {}
+    for text in getattr(options, "set", ()):
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"`{text}` changes nothing; write --set NAME=VALUE.")
+        name = name.strip().replace("-", "_")
+        look_up(name, details, "setting")
+        found[name] = parse_value(details[name], value.strip(), name)
+    return dataclasses.replace(options, **found) if found else options
+
+
+def details_of(kind: Any, prefix: str = "") -> dict[str, Any]:
+    """The less common settings of a verb: name -> type."""
+    found: dict[str, Any] = {}
+    for name, hint, notes in _fields(kind):
+        inner = prefix if _is_flattened(notes) else f"{prefix}{name}."
+        for part in _members(hint):
+            found |= details_of(part, inner) if dataclasses.is_dataclass(part) else {}
+        if tyro.conf.Fixed in notes:
+            found[f"{prefix}{name}"] = hint
+    return found
+
+
+def description_of(kind: Any) -> str:
+    """What a verb does, and what `--set` may change."""
+    names = ", ".join(details_of(kind))
+    return f"{kind.__doc__}\n\n--set NAME=VALUE also changes: {names}." if names else kind.__doc__
+
+
+def flags_of(kind: Any, prefix: str = "") -> Iterator[str]:
+    """The flags of a verb, `--` and all; of nested settings, those of every network and conditioner."""
+    for name, hint, notes in _fields(kind):
+        if tyro.conf.Fixed in notes or tyro.conf.Positional in notes:
+            continue
+        nested = [part for part in _members(hint) if dataclasses.is_dataclass(part)]
+        inner = prefix if _is_flattened(notes) else f"{prefix}{name}."
+        for part in nested:
+            yield from flags_of(part, inner)
+        if not nested:
+            yield f"--{prefix}{name}".replace("_", "-")
+
+
+def _fields(kind: Any) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
+    """Name, type and annotations of every field."""
     hints = get_type_hints(kind, include_extras=True)
-    fields = [(name, flag(group, name, hint), None) for name, hint in hints.items()]
-    made = dataclasses.make_dataclass(f"{group.title()}Flags", fields, frozen=True)
-    made.__doc__ = kind.__doc__
-    return made
+    for field in dataclasses.fields(kind):
+        hint, notes = hints[field.name], ()
+        if get_origin(hint) is Annotated:
+            hint, *more = get_args(hint)
+            notes = tuple(more)
+        yield field.name, hint, notes
 
 
-def flag(group: str, name: str, hint: Any) -> Any:
-    base, words, *scores = get_args(hint)
-    shown = tyro.conf.arg(
-        name=f"{group}.{name}",
-        help=f"{words[0].upper()}{words[1:]}.",
-        help_behavior_hint="(from preset)",
-        metavar=metavar(base, scores),
-    )
-    return Annotated[flag_type(base, scores) | None, shown]
+def _is_flattened(notes: Sequence[Any]) -> bool:
+    """Whether the flags of a nested group go without the group's name."""
+    return any(getattr(note, "name", None) == "" for note in notes)
 
 
-def flag_type(base: Any, scores: list[str]) -> Any:
-    if base is bool:
-        return Literal["on", "off"]
-    return str if COUNT in scores or get_origin(base) is tuple else base
-
-
-def metavar(base: Any, scores: list[str]) -> str:
-    if get_origin(base) is Literal:
-        return "|".join(get_args(base))
-    if get_origin(base) is tuple:
-        return "LIST"
-    return "COUNT" if COUNT in scores else {bool: "on|off", int: "INT", float: "FLOAT"}.get(base, "NAME")
-
-
-def given(group: str, flags: Any) -> dict[str, Any]:
-    """The settings of a group that were given on the command line, as values of their own types."""
-    hints = get_type_hints(group_names()[group], include_extras=True)
-    chosen = {f.name: getattr(flags, f.name) for f in dataclasses.fields(flags)}
-    return {name: value_of(hints[name], value) for name, value in chosen.items() if value is not None}
-
-
-def note_unused_settings(changes: Mapping[str, Mapping[str, Any]], runs: Sequence[Settings]) -> None:
-    """Tell of flags that were given in vain; they may still be of use to the other runs of a script."""
-    for sentence in unused_settings(changes, runs):
-        say(f"note: {sentence}")
-
-
-def value_of(hint: Any, value: Any) -> Any:
-    base = plain_type(hint)
-    if COUNT in get_args(hint):
-        return parse_count(value)
-    if base is bool:
-        return value == "on"
-    if base == tuple[int, int]:
-        return parse_range(value)
-    return numbers(value, get_args(base)[0]) if get_origin(base) is tuple else value
-
-
-def numbers(text: str, kind: type) -> tuple:
-    """`1,2,3` as a tuple; an empty text or `none` as no numbers."""
-    words = [] if text.strip().lower() in ("", "none") else text.replace(",", " ").split()
-    try:
-        return tuple(kind(word) for word in words)
-    except ValueError:
-        raise UserError(f"`{text}` is no list of numbers; write for example 1,2,3.") from None
+def _members(hint: Any) -> Sequence[Any]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)

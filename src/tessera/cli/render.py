@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import tyro
 from torch import Tensor
 
 from tessera import console
+from tessera.cli.options import File, OnDevice, Text, Whole, WithDetails
 from tessera.config import parse_range
-from tessera.devices import DeviceName, pick_device
+from tessera.devices import pick_device
 from tessera.errors import UserError
 from tessera.files import sha256
 from tessera.plots.image_grid import image_grid
@@ -57,54 +59,52 @@ class Source:
     settings: dict[str, Any]  # what makes these scenes these, for the record
 
 
-@dataclass(frozen=True)
-class Render:
+@dataclass(frozen=True, kw_only=True)
+class Render(OnDevice, WithDetails):
     """Draw scenes as images with masks and a scene file in the official CLEVR layout."""
 
     out: Path
     """Folder for images/, masks/ and scenes.json, or shards; replaces an earlier render, refuses other images."""
-    count: int | None = None
+    count: Whole = None
     """Number of images (default 16, or all scenes of --scenes)."""
     objects: str = "1-3"
     """Objects per image: a number or a range."""
     size: str = "128"
     """128 squeezes the 4:3 frame to a square; 320x240 has square pixels."""
-    scenes: Path | None = None
+    scenes: File = None
     """Draw the scenes of this CLEVR scene file instead of new ones."""
     seed: int = 0
     """Stream of scenes; scene i of a stream is always the same."""
-    start: int = 0
+    start: tyro.conf.Fixed[int] = 0
     """First scene of the stream, or of --scenes."""
     locations: tuple[str, ...] = ()
     """Put one object at each of these locations of the image, such as "0.65,0.65 0.25,0.65"."""
-    shapes: tuple[str, ...] = SHAPES
+    shapes: tyro.conf.Fixed[tuple[str, ...]] = SHAPES
     """Shapes to draw from."""
     colors: tuple[str, ...] = COLOR_NAMES
     """Colors to draw from."""
-    materials: tuple[str, ...] = MATERIALS
+    materials: tyro.conf.Fixed[tuple[str, ...]] = MATERIALS
     """Materials to draw from."""
-    sizes: tuple[str, ...] = tuple(SIZES)
+    sizes: tyro.conf.Fixed[tuple[str, ...]] = tuple(SIZES)
     """Sizes of objects to draw from."""
     hold_out: tuple[str, ...] = ()
     """Combinations that never occur, such as "red cube" "small metal sphere"."""
-    spacing: Spacing = "official"
+    spacing: tyro.conf.Fixed[Spacing] = "official"
     """How far apart objects stand; 11 or 12 hardly fit the official rule."""
-    visibility: Visibility = "exact"
+    visibility: tyro.conf.Fixed[Visibility] = "exact"
     """How to ensure that every object is seen: by an estimate, by counting pixels, or not at all."""
-    no_jitter: bool = False
+    no_jitter: tyro.conf.Fixed[bool] = False
     """Leave camera and lamps at their locations."""
     depth: bool = False
     """Write depth too: 16-bit PNGs, a thousandth of a world unit per level."""
     sheet: bool = False
     """Put the first images (up to 100) on one contact sheet, sheet.png."""
-    shards: str | None = None
+    shards: Text = None
     """Write safetensors shards of so many images (4096) or bytes (256MB); the same command carries on."""
     quality: Quality = "true"
     """Closest to Blender, or fastest."""
-    batch: int | None = None
+    batch: tyro.conf.Fixed[Whole] = None
     """Images drawn at once."""
-    device: DeviceName = "auto"
-    """Where to draw."""
 
     def run(self) -> None:
         began = time.perf_counter()

@@ -11,41 +11,36 @@ from tessera.app.report.columns import ReportData, gather, subject_record
 from tessera.app.report.measure import ColumnEvaluator, ReportConfig, config_record
 from tessera.app.report.verdict import verdict
 from tessera.app.report.write import kept_beside, write_page
+from tessera.cli.options import Folder, List, OnDevice, Printed, Text, Whole, WithDetails
 from tessera.console import publish, say
-from tessera.devices import DeviceName, pick_device
+from tessera.devices import pick_device
 from tessera.errors import UserError
 from tessera.provenance import provenance
 from tessera.sampling.prompts import parse_ks
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, kw_only=True)
+class Report(OnDevice, Printed, WithDetails):
     """Write one self-contained page about runs, models and results: how far each composes, why, and how we know."""
 
     sources: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN|MODEL|RESULTS ...")]
     """Run folders, models (folder, shipped name, hub id), records or folders of them; several stand side by side."""
     out: Path = Path("report.html")
     """The page to write."""
-    n: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 64, quick 8)")] = None
+    n: Whole = None
     """Images evaluated for each K."""
-    k: Annotated[str | None, tyro.conf.arg(metavar="LIST", help_behavior_hint="")] = None
+    k: List = None
     """How many objects to ask for, such as 0-12 (default: all of the study; quick 1,3,6,9)."""
-    steps: Annotated[
-        int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 32, quick 16)")
-    ] = None
+    steps: Whole = None
     """Noise levels on the way from noise to image."""
     quick: bool = False
     """Few images and few noise levels: a first look within minutes on a CPU."""
     seed: int = 0
     """Another seed gives other images."""
-    title: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = None
+    title: tyro.conf.Fixed[Text] = None
     """Heading of the page (default: the names of what it shows)."""
-    keep: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
+    keep: tyro.conf.Fixed[Folder] = None
     """Where measurements of models are kept (default: OUT's name with -measured; those of runs stay in the run)."""
-    device: DeviceName = "auto"
-    """Where to compute."""
-    json: bool = False
-    """Print one JSON object: the verdict on each, and the numbers behind it."""
 
     def run(self) -> None:
         config = self.config()

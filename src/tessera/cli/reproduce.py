@@ -1,23 +1,24 @@
 """The verbs `reproduce` and `reproduce status`."""
 
+import importlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 from rich.table import Column, Table
 
-from tessera.cli.options import flags_for, given, note_unused_settings
-from tessera.config import PRESETS, format_count, look_up, parse_count
+from tessera.cli.options import Changes, Folder, ImageCount, List, Number, OnDevice, Printed, Text, Whole
+from tessera.config import PRESETS, fitting, format_count, look_up, parse_changes, parse_count, parse_value
 from tessera.console import NARROW, publish, say
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.evaluation.pipeline import EvaluationConfig
 from tessera.files import make_folder
 from tessera.sampling.prompts import parse_ks
-from tessera.studies.clevr.entries import CELLS, StudyEntry, cells_for, with_ks
+from tessera.studies.clevr.entries import CELLS, TARGETS, StudyEntry, cells_for, with_ks
 from tessera.studies.clevr.figures import FIGURES, save_figure
 from tessera.studies.clevr.records import read_records, rows_of
 from tessera.studies.clevr.runs import (
@@ -32,57 +33,124 @@ from tessera.studies.clevr.runs import (
 )
 from tessera.studies.clevr.tables import NOT_RUN, k_max_lines, outcome_words, span_words
 
-GROUPS = ("conditioner", "data", "denoiser", "training")
-ConditionerFlags, DataFlags = flags_for("conditioner"), flags_for("data")
-DenoiserFlags, TrainingFlags = flags_for("denoiser"), flags_for("training")
+STUDIES = {  # what is no table or figure of cells; everything else is in `entries.py`
+    "fig12": "tessera.cli.studies:Fig12",
+    "scatter": "tessera.cli.studies:Scatter",
+    "learning": "tessera.cli.studies:Learning",
+    "crowding": "tessera.cli.studies:Crowding",
+    "composition": "tessera.cli.studies:Composition",
+    "swingby": "tessera.cli.swingby:Swingby",
+    "theory": "tessera.cli.theory:Theory",
+    "closed-form": "tessera.cli.closed_form:ClosedForm",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduce(OnDevice, Printed):
+    """Repeat a table, figure or study: train what is missing, sample, evaluate, record. Carries on if stopped.
+
+    Every study has defaults of its own. `--set` changes settings of the trainings (training.total=4Mi) and of the study (pairs=8);
+    a name that is not known is answered with those that are.
+    """
+
+    what: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="WHAT")]
+    """table1, table2, fig1, fig4, fig5, fig8, lists (exp3 and exp3L), ablations, all; fig12 (CIFAR-10), scatter, learning,
+    crowding, composition, swingby, theory, closed-form."""
+    model: Annotated[
+        tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[MODEL]", help_behavior_hint="")
+    ] = None
+    """For crowding, composition and closed-form: a run folder, a model folder, or the name of a shipped model."""
+    preset: Text = None
+    """Size of the trainings: tiny, small or paper (default: small)."""
+    seeds: Whole = None
+    """Trainings of each cell, with seeds 0, 1, ... (default: 3)."""
+    total: ImageCount = None
+    """Images to train each network on, such as 4Mi (default: the preset's)."""
+    k: List = None
+    """How many objects to prompt for, such as 0-12 (default: the study's)."""
+    each: Whole = None
+    """Images evaluated for each K (default: 64, and 256 for exp2L)."""
+    steps: Whole = None
+    """Noise levels of the sampler (default: 32)."""
+    snapshots: Whole = None
+    """Moments of training at which K_max is measured too, the end among them."""
+    only: List = None
+    """Only these cells, such as exp1-M3,exp2L-M1."""
+    root: Folder = None
+    """Folder of the runs (default: runs/study)."""
+    results: Folder = None
+    """Folder of records, study.json and figures (default: results)."""
+    out: Folder = None
+    """File or folder of the results of a study that is not of cells."""
+    minutes: Number = None
+    """Stop after this many minutes, ready to be carried on by the same command."""
+    dry_run: bool = False
+    """Only list what would be done, and how long it may take."""
+    set: Changes = ()
+    """Change a setting; may be repeated."""
+
+    def run(self) -> int | None:
+        return self.study().run()
+
+    def study(self) -> Any:
+        """The study with its own settings, its class's defaults where nothing is given."""
+        kind = _study_class(self.what)
+        hints = get_type_hints(kind, include_extras=True)
+        found: dict[str, Any] = {}
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.name in hints and option.name not in ("set", "threads"):
+                found |= {} if value is None else {option.name: _as_type(hints, option.name, value)}
+            elif value not in (None, False) and option.name not in ("what", "set", "threads", "device"):
+                raise UserError(f"`reproduce {self.what}` has no --{option.name.replace('_', '-')}.")
+        for text in self.set:
+            name, _, value = text.partition("=")
+            name = name.strip().replace("-", "_")
+            if "." in name and "changes" in hints:
+                found["changes"] = (*found.get("changes", ()), text)
+            else:
+                look_up(name, hints, f"setting of `reproduce {self.what}`")
+                found[name] = parse_value(hints[name], value.strip(), name)
+        missing = [f for f in fields(kind) if f.default is f.default_factory and f.name not in found]
+        if missing:
+            raise UserError(f"`reproduce {self.what}` needs --set {missing[0].name}=VALUE.")
+        return kind(**found)
+
+
+def _study_class(what: str) -> Any:
+    look_up(what, {**TARGETS, **STUDIES}, "table, figure or study")
+    if what not in STUDIES:
+        return TableStudy
+    module, name = STUDIES[what].split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _as_type(hints: dict[str, Any], name: str, value: Any) -> Any:
+    return value if isinstance(value, bool) else parse_value(hints[name], str(value), f"--{name}")
 
 
 @dataclass(frozen=True)
-class Reproduce:
-    """Repeat a table or figure of the paper: train what is missing, sample, detector, record. Carries on if stopped."""
+class TableStudy:
+    """Cells of the paper's tables and figures: what is missing is trained, sampled and evaluated."""
 
-    what: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="WHAT")]
-    """table1, table2, fig1, fig4, fig5, fig8, lists (exp3 and exp3L), ablations, or all."""
+    what: str
     preset: str = "small"
-    """Size of the whole: tiny, small or paper."""
     seeds: int = 3
-    """Trainings of each cell, with seeds 0, 1, ..."""
-    total: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="(from preset)")] = None
-    """Images to train each cell on, such as 4Mi."""
-    each: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
-    """Images evaluated for each K (default: 64, and 256 for exp2L)."""
-    k: Annotated[str | None, tyro.conf.arg(metavar="LIST", help_behavior_hint="")] = None
-    """Ks to test, such as 0-12 (default: all that the study asks for)."""
+    total: str | None = None
+    each: int | None = None
+    k: str | None = None
     steps: int = 32
-    """Noise levels on the way from noise to image."""
     snapshots: int = 0
-    """Moments of training at which K_max is measured too, the end among them."""
-    only: Annotated[str | None, tyro.conf.arg(metavar="CELLS", help_behavior_hint="")] = None
-    """Only these cells, such as exp1-M3,exp2L-M1."""
+    only: str | None = None
     root: Path = Path("runs/study")
-    """Where the runs lie, or will."""
     results: Path = Path("results")
-    """Where records, study.json and figures go."""
     minutes: float | None = None
-    """Stop after this many minutes, ready to be carried on by the same command."""
-    keep: Literal["everything", "averages", "last"] = "averages"
-    """What stays of a run once its record is written: full states too, all averages, or the last ones."""
+    keep: Literal["everything", "averages", "last"] = "averages"  # of a run once its record is written
     parallel: int = 1
-    """Processes that share the jobs: while one compiles or sits an evaluation, others train."""
     dry_run: bool = False
-    """Only say what would be done, and how long it may take."""
     device: DeviceName = "auto"
-    """Where to compute."""
     json: bool = False
-    """Print one JSON object."""
-    conditioner: ConditionerFlags = field(default_factory=ConditionerFlags)  # type: ignore[valid-type]
-    """What the network is told."""
-    data: DataFlags = field(default_factory=DataFlags)  # type: ignore[valid-type]
-    """The scenes and how they are drawn; how many objects and the seed are the cell's."""
-    denoiser: DenoiserFlags = field(default_factory=DenoiserFlags)  # type: ignore[valid-type]
-    """The network; what makes a cell stays as it is."""
-    training: TrainingFlags = field(default_factory=TrainingFlags)  # type: ignore[valid-type]
-    """Optimizer, noise levels, averages, and how the work is done."""
+    changes: tuple[str, ...] = ()  # of settings of the trainings; what makes a cell stays as it is
 
     def run(self) -> int | None:
         paths, jobs = StudyPaths(self.root, self.results), self.jobs()
@@ -105,21 +173,16 @@ class Reproduce:
             raise UserError("At least one seed and one process are needed, and no fewer than 0 snapshots.")
         ks = None if self.k is None else tuple(parse_ks(self.k))
         cells = [with_ks(cell, ks) for cell in cells_for(self.what, self.only)]
-        jobs = [self.job(cell, seed) for seed in range(self.seeds) for cell in cells]
-        note_unused_settings(self.changes(), [job.settings for job in jobs])
-        return jobs
-
-    def changes(self) -> dict[str, dict[str, Any]]:
-        return {group: given(group, getattr(self, group)) for group in GROUPS}
+        return [self.job(cell, seed) for seed in range(self.seeds) for cell in cells]
 
     def job(self, cell: StudyEntry, seed: int) -> StudyRun:
-        changes = self.changes()
+        changes = fitting(cell.settings(self.preset, seed), parse_changes(self.changes))
         if self.total is not None:
-            changes["training"]["total"] = parse_count(self.total)
+            changes.setdefault("training", {})["total"] = parse_count(self.total)
         settings = cell.settings(self.preset, seed, changes)
         if self.snapshots:
             every = max(1, settings.training.total // self.snapshots)
-            changes["training"]["snapshot"] = every
+            changes.setdefault("training", {})["snapshot"] = every
             settings = cell.settings(self.preset, seed, changes)
         each = cell.each if self.each is None else self.each
         evaluation = EvaluationConfig(cell.ks, each, self.steps, s_churn=cell.s_churn).plain()

@@ -3,14 +3,24 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import tyro
 from torch import Tensor
 
+from tessera.cli.options import (
+    Colors,
+    ImageCount,
+    List,
+    Locations,
+    ModelName,
+    Number,
+    OnDevice,
+    Printed,
+    WithDetails,
+)
 from tessera.conditioning import ColorCounts, Conditioner
 from tessera.console import print_json, say
-from tessera.devices import DeviceName, PrecisionName, pick_device, use_threads
+from tessera.devices import PrecisionName, pick_device
 from tessera.errors import UserError
 from tessera.models.loading import open_model, set_precision
 from tessera.provenance import provenance
@@ -28,24 +38,24 @@ from tessera.sampling.sample_folder import sample_prompts, save_samples
 AT_ONCE = 64
 
 
-@dataclass(frozen=True)
-class Sample:
+@dataclass(frozen=True, kw_only=True)
+class Sample(OnDevice, Printed, WithDetails):
     """Make images with a trained network: for the study's locations or colors, or for your own.
 
     The same command carries on after an interruption; another one into the same folder replaces its images.
     """
 
-    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN|MODEL")]
+    model: ModelName
     """A run folder, a model folder, the name of a shipped model, or a hub id."""
-    k: Annotated[str | None, tyro.conf.arg(metavar="LIST", help_behavior_hint="")] = None
+    k: List = None
     """ComposeMethod many conditions to ask for, such as 0-12 or 1,3,6 (default: all the study asks for)."""
     each: int = 8
     """Images for each K."""
     out: Path = Path("samples")
     """Folder for images, sheets and samples.json."""
-    locations: Annotated[str | None, tyro.conf.arg(metavar="LOCATIONS", help_behavior_hint="")] = None
+    locations: Locations = None
     """Locations of your own instead, such as "0.65,0.65 0.25,0.65" (x,y in 0..1 from the top left)."""
-    colors: Annotated[str | None, tyro.conf.arg(metavar="COLORS", help_behavior_hint="")] = None
+    colors: Colors = None
     """Colors of your own instead, such as red,blue."""
     steps: int = 32
     """Noise levels on the way (each but the last takes two calls of the network)."""
@@ -55,25 +65,18 @@ class Sample:
     """Another seed gives other images."""
     compose: ComposeMethod = "plain"
     """Prompt the network about few conditions at a time and put its answers together; plain asks about all at once."""
-    radius: int = 2
+    radius: tyro.conf.Fixed[int] = 2
     """Cells to each side that belong to an object, for --compose project and localize."""
-    std: float | None = None
+    std: Number = None
     """Length of the running average, for run folders (default: the shortest one kept)."""
-    images: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="")] = None
+    images: ImageCount = None
     """Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last)."""
-    batch: int = AT_ONCE
+    batch: tyro.conf.Fixed[int] = AT_ONCE
     """Images made together."""
-    precision: PrecisionName = "auto"
+    precision: tyro.conf.Fixed[PrecisionName] = "auto"
     """Of the network; auto is bfloat16 on CUDA and float32 elsewhere."""
-    device: DeviceName = "auto"
-    """Where to compute."""
-    threads: int = 0
-    """CPU threads (0: torch's own number); with another number the last bits of an image may differ."""
-    json: bool = False
-    """Print the record on stdout."""
 
     def run(self) -> None:
-        use_threads(self.threads)
         device = pick_device(self.device)
         model = open_model(self.model, self.std, self.images, device)
         set_precision(model, self.precision, device)

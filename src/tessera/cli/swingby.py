@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from tessera import console
+from tessera.cli.options import Number
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.files import make_folder, save_plot
@@ -20,7 +21,7 @@ from tessera.studies.swingby.tables import swingby_rows
 
 
 @dataclass(frozen=True)
-class ReproduceSwingby:
+class Swingby:
     """Swing-by in a diffusion model: train on three corners of (size, color), watch the fourth. Carries on."""
 
     gaps: str = ",".join(f"{gap:g}" for gap in SwingbyConfig.gaps)
@@ -43,7 +44,7 @@ class ReproduceSwingby:
     """Channels of the first level of the network."""
     share: Annotated[str, tyro.conf.arg(metavar="I/N")] = "0/1"
     """Train only every Nth run from the Ith on: for several processes on one folder."""
-    minutes: float | None = None
+    minutes: Number = None
     """Begin no run after this many minutes; the same command carries on. 0 only sums up what is there."""
     root: Path = Path("runs/swingby")
     """Folder of the runs' records."""

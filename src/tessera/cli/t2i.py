@@ -1,4 +1,4 @@
-"""The verbs `sdxl locality`, `sdxl words` and `sdxl features`."""
+"""The verbs `t2i locality`, `t2i words` and `t2i features`."""
 
 import json as json_text
 import math
@@ -18,8 +18,9 @@ from torch import Tensor
 from tessera.analysis.feature_study import by_memory
 from tessera.analysis.locality import picked
 from tessera.analysis.pixel_influence import GradientConfig, Pairs, memory_bytes
+from tessera.cli.options import Folder, List, OnDevice, Printed, Text, WithDetails
 from tessera.console import progress, publish, say
-from tessera.devices import DeviceName, pick_device
+from tessera.devices import pick_device
 from tessera.errors import UserError
 from tessera.files import atomic, make_folder, rounded
 from tessera.plots.figures import save_figure
@@ -75,8 +76,8 @@ PROBES = (
 # -- what the verbs share ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class OnModel:
+@dataclass(frozen=True, kw_only=True)
+class OnModel(OnDevice, Printed, WithDetails):
     """Options of every question put to a pipeline."""
 
     model: ModelName
@@ -84,31 +85,27 @@ class OnModel:
     steps: int = 50
     """Sampling steps (Euler's method on the model's own schedule)."""
     seeds: int = 10
-    """How many seeds."""
-    seed: int = 0
+    """Number of seeds."""
+    seed: tyro.conf.Fixed[int] = 0
     """The first of them."""
-    guidance: float = 5.0
-    """Guidance strength of the sampler; measurements are made on the conditional network alone."""
-    nothing: Literal["default", "empty", "zeros"] = "default"
+    guidance: tyro.conf.Fixed[float] = 5.0
+    """Scale of classifier-free guidance while sampling; measurements are made on the conditional network alone."""
+    nothing: tyro.conf.Fixed[Literal["default", "empty", "zeros"]] = "default"
     """What guidance moves away from: the model's default, the empty prompt, or embeddings that are all zero."""
-    size: Annotated[str | None, tyro.conf.arg(metavar="WxH", help_behavior_hint="")] = None
-    """Size of the images in pixels, such as 1024 or 1216x832 (default: that of its training)."""
-    batch: int = 8
+    size: Text = None
+    """Size of the images in pixels, such as 1024 or 1216x832 (default: the one it was trained at)."""
+    batch: tyro.conf.Fixed[int] = 8
     """Latents denoised together."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Of the network; gradients deserve float32 or bfloat16."""
-    variant: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = None
+    variant: tyro.conf.Fixed[Text] = None
     """Which of a repository's weight files to read, such as fp16 (default: those without a name)."""
-    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
+    out: Folder = None
     """Folder for figures, arrays and the record (default: none are written)."""
     dry_run: bool = False
     """Print how many passes and minutes it would take, and do nothing. Needs no weights."""
-    tflops: float = 100.0
+    tflops: tyro.conf.Fixed[float] = 100.0
     """Speed to compute minutes with, for --dry-run."""
-    device: DeviceName = "auto"
-    """Where to compute."""
-    json: bool = False
-    """Print one JSON object on stdout."""
 
     def check(self) -> None:
         """Checks that need no model."""
@@ -192,22 +189,22 @@ def spread_steps(steps: int) -> str:
     return f"1,{max(1, steps // 2)},{steps}"
 
 
-# -- sdxl locality and sdxl words --------------------------------------------------------------------------
+# -- t2i locality and t2i words --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OnPrompt(OnModel):
     """Options of questions about one prompt."""
 
     prompt: str = IMAGE
     """What to draw: the paper's prompt, or another."""
-    probe: Annotated[str | None, tyro.conf.arg(metavar="R,C ...", help_behavior_hint="")] = None
+    probe: List = None
     """Cells of the latent to probe, such as "64,64 64,20" (default: middle, left, right and top)."""
     levels: int = 12
     """Noise levels at which words are removed, spread evenly over the sampling steps; at most as many as steps."""
-    words: Annotated[str | None, tyro.conf.arg(metavar="WORDS", help_behavior_hint="")] = None
+    words: List = None
     """Words to remove, such as "horse,dog,cat 2" (default: all but stop words)."""
-    unit: Unit = "clean"
+    unit: tyro.conf.Fixed[Unit] = "clean"
     """What figures show the influence of words on: the clean latent, the predicted noise, or the score."""
 
     def chosen_words(self) -> list[str]:
@@ -253,19 +250,19 @@ class OnPrompt(OnModel):
         return -(-self.seeds // self.batch)
 
 
-@dataclass(frozen=True)
-class SdxlLocality(OnPrompt):
+@dataclass(frozen=True, kw_only=True)
+class T2iLocality(OnPrompt):
     """Which cells of the latent and which words move a cell, from high noise to low (Figures 4 and 6)."""
 
-    at: Annotated[str | None, tyro.conf.arg(metavar="STEPS", help_behavior_hint="")] = None
+    at: List = None
     """Sampling steps to take gradients at, from 1, the noisiest, such as 1,25,50 (default: first, middle, last)."""
-    of: Of = "clean"
+    of: tyro.conf.Fixed[Of] = "clean"
     """Gradients of the clean latent, or of the predicted noise (without the identity)."""
-    channels: Pairs = "same"
+    channels: tyro.conf.Fixed[Pairs] = "same"
     """Influence of each channel on itself, as in the paper, or of all on all."""
-    checkpoint: bool = False
+    checkpoint: tyro.conf.Fixed[bool] = False
     """Recompute blocks in backward passes: much less memory, three times the time."""
-    memory: float = 16.0
+    memory: tyro.conf.Fixed[float] = 16.0
     """GiB that gradients may take, on top of the network."""
 
     def run(self) -> None:
@@ -354,8 +351,8 @@ class SdxlLocality(OnPrompt):
         self.say_estimate(estimate(cost, forward, backward), cost)
 
 
-@dataclass(frozen=True)
-class SdxlWords(OnPrompt):
+@dataclass(frozen=True, kw_only=True)
+class T2iWords(OnPrompt):
     """Where every word of a prompt acts, and by which path: sequence, pooled vector, or its own tokens."""
 
     def run(self) -> None:
@@ -452,11 +449,11 @@ def range_words(found: dict[str, Any]) -> str:
     return f"{found['value']:.2f}{ends}"
 
 
-# -- sdxl features -----------------------------------------------------------------------------------------
+# -- t2i features -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class SdxlFeatures(OnModel):
+@dataclass(frozen=True, kw_only=True)
+class T2iFeatures(OnModel):
     """Do concepts of a category lie together inside the network, beyond what untrained ones show? (Figures 5 and 7)"""
 
     steps: int = 15
@@ -469,13 +466,13 @@ class SdxlFeatures(OnModel):
     """Which transformer blocks, by patterns such as mid* or down_blocks.2.*,up_blocks.0.*"""
     at: str = "1"
     """Sampling steps to record at, counted from 1, the noisiest."""
-    null: int = 3
+    null: tyro.conf.Fixed[int] = 3
     """Untrained networks for the band (0 for none)."""
-    null_text: bool = False
+    null_text: tyro.conf.Fixed[bool] = False
     """Untrained text encoders, too, in those networks."""
-    no_outputs: bool = False
+    no_outputs: tyro.conf.Fixed[bool] = False
     """Leave out the latents and images at the end of sampling."""
-    memory: float = 4.0
+    memory: tyro.conf.Fixed[float] = 4.0
     """GiB of features held at a time; less memory means more passes."""
 
     def run(self) -> None:

@@ -14,7 +14,7 @@ from tessera.studies.theory.checks import CHECKS, run_checks
 
 
 @dataclass(frozen=True)
-class TheoryCheck:
+class Theory:
     """Check the theory's statements on distributions with known scores; exit code 1 if a result is not as expected.
 
     Statements of the source that do not hold as written are among them, expected to fail, with a witness.

@@ -1,5 +1,6 @@
-"""The verbs `train` and `ema`."""
+"""The verb `train`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -7,14 +8,20 @@ from typing import Annotated, Literal
 import torch
 import tyro
 
-from tessera.cli.options import flags_for, given, note_unused_settings
-from tessera.config import Settings, format_count, parse_count, parse_range, settings_for
+from tessera.cli.options import Changes, File, Folder, Number, OnDevice
+from tessera.cli.refusals import value_of
+from tessera.config import (
+    Settings,
+    changed,
+    checked,
+    format_count,
+    parse_changes,
+    settings_for,
+    settings_from,
+)
 from tessera.console import say
-from tessera.devices import DeviceName
-from tessera.errors import UserError
+from tessera.files import read_json
 from tessera.models.build import conditioner_for
-from tessera.models.model_folder import is_model_folder, save_model
-from tessera.models.run_snapshots import format_std, is_run, load_run
 from tessera.plots.image_grid import sample_grid
 from tessera.render.image_io import save_png
 from tessera.sampling.prompts import study_prompts
@@ -25,42 +32,44 @@ from tessera.training.progress_bar import ProgressBar
 from tessera.training.run_folder import RunFolder, RunOutcome, train_run
 from tessera.training.trainer import Trainer
 
-ConditionerFlags, DataFlags = flags_for("conditioner"), flags_for("data")
-DenoiserFlags, TrainingFlags = flags_for("denoiser"), flags_for("training")
-SHEET_KS, SHEET_EACH, SHEET_STEPS = (1, 3, 6), 6, 16  # the sheet at snapshots is a quick look
+SHEET_KS, SHEET_EACH, SHEET_STEPS = (1, 3, 6), 6, 16  # the image grid at snapshots is a quick look
 
 
-@dataclass(frozen=True)
-class Train:
-    """Train one experiment of the study. The same command carries an interrupted run on, exactly."""
+@dataclass(frozen=True, kw_only=True)
+class Train(OnDevice):
+    """Train one experiment. The same command carries an interrupted run on, exactly.
 
-    experiment: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="EXPERIMENT")]
-    """One of exp1, exp2, exp2-random, exp2-drop, exp3, exp2L, exp3L, exp1C, exp2C, color."""
-    objects: Annotated[str | None, tyro.conf.arg(metavar="RANGE", help_behavior_hint="(default: 1-3)")] = None
-    """Fewest and most objects in a training scene."""
-    preset: str = "small"
-    """Size of the whole: tiny (32 px, minutes on a CPU), small (64 px, minutes on a GPU), paper (128 px)."""
-    total: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="(from preset)")] = None
-    """Images to train on, such as 4Mi."""
-    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
+    EXPERIMENT, where it is given, comes first. The defaults shown are those of the experiment, the preset and the network.
+    """
+
+    settings: Annotated[Settings, tyro.conf.arg(name="")] = field(default_factory=Settings)
+    set: Changes = ()
+    """Change a less common setting, such as training.beta1=0.95; may be repeated."""
+    config: File = None
+    """Take all settings from this file, such as the config.json of a run; options change them."""
+    out: Folder = None
     """Run folder (default: runs/EXPERIMENT-M-PRESET)."""
-    minutes: float | None = None
+    minutes: Number = None
     """Pause after this many minutes, ready to be carried on."""
-    device: DeviceName = "auto"
-    """Where to compute."""
     tensorboard: Literal["auto", "on", "off"] = "auto"
     """Write TensorBoard events too; auto does so where TensorBoard is installed."""
-    conditioner: ConditionerFlags = field(default_factory=ConditionerFlags)  # type: ignore[valid-type]
-    """What the network is told."""
-    data: DataFlags = field(default_factory=DataFlags)  # type: ignore[valid-type]
-    """The scenes and how they are drawn."""
-    denoiser: DenoiserFlags = field(default_factory=DenoiserFlags)  # type: ignore[valid-type]
-    """The network."""
-    training: TrainingFlags = field(default_factory=TrainingFlags)  # type: ignore[valid-type]
-    """Optimizer, noise levels, averages, and how the work is done."""
+
+    @staticmethod
+    def defaults(words: Sequence[str]) -> "Train":
+        """The settings of the experiment, preset, network and conditioner that the command line names."""
+        if file := value_of(words, ["--config"]):
+            config = read_json(Path(file))
+            config.pop("tessera", None)
+            return Train(settings=settings_from(config))
+        experiment = words[0] if words and not words[0].startswith("-") else Settings.experiment
+        kinds = {name: value_of(words, [f"--{name}.kind"]) for name in ("conditioner", "denoiser")}
+        changes = {name: {"kind": kind} for name, kind in kinds.items() if kind}
+        return Train(
+            settings=settings_for(experiment, value_of(words, ["--preset"]) or Settings.preset, changes)
+        )
 
     def run(self) -> int | None:
-        settings = self.settings()
+        settings = checked(changed(self.settings, parse_changes(self.set)))
         folder = self.out or Path("runs") / settings.run_name
         group, device = join(self.device)
         try:
@@ -81,20 +90,6 @@ class Train:
         if group.leads:
             say(ending(outcome, folder))
         return 130 if outcome.interrupted and not outcome.finished else None
-
-    def settings(self) -> Settings:
-        """Preset, experiment, then what was given on the command line."""
-        changes = {
-            group: given(group, getattr(self, group))
-            for group in ("conditioner", "data", "denoiser", "training")
-        }
-        if self.objects is not None:
-            changes["data"]["objects"] = parse_range(self.objects)
-        if self.total is not None:
-            changes["training"]["total"] = parse_count(self.total)
-        settings = settings_for(self.experiment, self.preset, changes)
-        note_unused_settings(changes, [settings])
-        return settings
 
 
 def save_sample_grid(run: RunFolder, trainer: Trainer) -> None:
@@ -118,30 +113,3 @@ def ending(outcome: RunOutcome, folder: Path) -> str:
     if outcome.finished:
         return f"Trained on {format_count(seen)} images in {seconds:.0f} s; the run is in {folder}."
     return f"Paused at {format_count(seen)} images; the same command carries on from {folder}."
-
-
-@dataclass(frozen=True)
-class Ema:
-    """Make a model folder from a run, with a running average of any length, chosen after the fact."""
-
-    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="run", metavar="RUN")]
-    """The run folder."""
-    std: float = 0.05
-    """Length of the average, as a share of the training: 0.05 looks back about a twentieth."""
-    images: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="")] = None
-    """Snapshot at which the average ends, in images seen, such as 512Ki (default: the last)."""
-    out: Path | None = None
-    """Model folder to write (default: RUN/models/std-STD)."""
-    full: bool = False
-    """Keep weights in float32 rather than in half precision."""
-
-    def run(self) -> None:
-        if not is_run(self.folder):
-            raise UserError(f"{self.folder} is not a run folder.")
-        model = load_run(self.folder, self.std, None if self.images is None else parse_count(self.images))
-        out = self.out or self.folder / "models" / f"std-{format_std(self.std)}"
-        if out.exists() and not is_model_folder(out) and any(out.iterdir()):
-            raise UserError(f"{out} holds something else than a model; choose another folder (--out).")
-        kept = {key: model.config[key] for key in ("settings", "images_seen", "ema")}
-        save_model(out, model.denoiser, model.conditioner, kept, half=not self.full)
-        say(f"The average of std {self.std:g} at {model.config['images_seen']} images is in {out}.")

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from tessera.config import current_settings
 from tessera.errors import UserError
 from tessera.evaluation.matching import checked_location, wanted_colors
 from tessera.evaluation.truth import ClevrTruth
@@ -59,7 +60,7 @@ class ImageSet:
     def label(self) -> str | None:
         """Which objects were labeled in training, if it is known."""
         try:
-            return str((self.settings or {})["conditioner"]["label"])
+            return str(current_settings(self.settings or {})["conditioner"]["labels"])
         except (KeyError, TypeError):
             return None
 

@@ -351,4 +351,4 @@ def even_batch(count: int, most: int) -> int:
 
 def label_of(model: Model) -> str:
     """Which objects were labeled in training."""
-    return (model.config.get("settings") or {}).get("conditioner", {}).get("label", "all")
+    return (model.config.get("settings") or {}).get("conditioner", {}).get("labels", "all")

@@ -1,13 +1,20 @@
 """Networks from settings and from plain data."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, cast
 
 import torch
 from torch import nn
 
 from tessera.conditioning import Conditioner, SpatialConditioner, conditioner_from
-from tessera.config import DenoiserConfig, Settings, current_names
+from tessera.config import (
+    EDM2Config,
+    LocalConvConfig,
+    PatchwiseConfig,
+    Settings,
+    current_names,
+)
 from tessera.errors import UserError
 from tessera.models.edm2 import EDM2
 from tessera.models.local_conv import LocalConv
@@ -23,19 +30,10 @@ NETWORKS = Registry(
 
 def conditioner_for(settings: Settings) -> Conditioner:
     """The conditioner of a run."""
-    conditioner, kind = settings.conditioner, settings.conditioner.kind
-    options: dict[str, dict[str, Any]] = {
-        "grid": {"label": conditioner.label, "cells": conditioner.cells},
-        "list": {
-            "label": conditioner.label,
-            "cells": conditioner.cells,
-            "slots": conditioner.slots,
-            "fill": conditioner.fill,
-        },
-        "color": {"label": conditioner.label},
-        "nothing": {},
-    }
-    return conditioner_from({"kind": kind, **options[kind]})
+    options = asdict(settings.conditioner)
+    if "labels" in options:
+        options["label"] = options.pop("labels")
+    return conditioner_from(options)
 
 
 def build_denoiser(settings: Settings) -> nn.Module:
@@ -47,15 +45,20 @@ def build_denoiser(settings: Settings) -> nn.Module:
 
 def _make_network(settings: Settings, conditioner: Conditioner) -> nn.Module:
     wanted, size = settings.denoiser, settings.data.size
-    options: dict[str, Any] = {"coords": wanted.coords}
-    if wanted.kind == "localconv":
-        options |= {"width": wanted.local_width, "depth": wanted.depth}
-        return LocalConv(size, _spatial(conditioner), wanted.radius, **options)
-    for name in ("width", "mult", "blocks", "attention", "head_width", "dropout"):
-        options[name] = getattr(wanted, name)
+    if isinstance(wanted, LocalConvConfig):
+        return LocalConv(
+            size,
+            _spatial(conditioner),
+            wanted.radius,
+            width=wanted.local_width,
+            depth=wanted.depth,
+            coords=wanted.coords,
+        )
+    names = ("coords", "width", "mult", "blocks", "attention", "head_width", "dropout")
+    options: dict[str, Any] = {name: getattr(wanted, name) for name in names}
     if wanted.emb_mult:
         options["emb_mult"] = wanted.emb_mult
-    if wanted.kind == "patchwise":
+    if isinstance(wanted, PatchwiseConfig):
         side = (2 * wanted.radius + 1) * (size // _spatial(conditioner).cells)
         return Patchwise(
             size,
@@ -69,7 +72,7 @@ def _make_network(settings: Settings, conditioner: Conditioner) -> nn.Module:
     return EDM2(size, cond_dim=conditioner.dim, **options)
 
 
-def _dividing(side: int, wanted: DenoiserConfig) -> dict[str, Any]:
+def _dividing(side: int, wanted: EDM2Config) -> dict[str, Any]:
     """Tiles and levels that a patch can be divided into evenly: padding would cost more than they bring."""
     smallest = wanted.tile << min(1, len(wanted.mult) - 1)  # a U-Net of several levels halves at least once
     tile = wanted.tile if side % smallest == 0 else 1

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from tessera.conditioning import Conditioner, conditioner_from
+from tessera.config import current_settings
 from tessera.errors import UserError
 from tessera.files import atomic, make_folder, read_json, sha256, write_json
 from tessera.models.build import denoiser_config, denoiser_from
@@ -114,6 +115,8 @@ def load_model(name: str | Path, device=None) -> Model:
     except KeyError as error:
         raise UserError(f"{folder / CONFIG} lacks the entry {error}.") from error
     load_weights_into(denoiser, _read_weights(folder, record), folder)
+    if isinstance(record.get("settings"), dict):
+        record["settings"] = current_settings(record["settings"])
     return Model(denoiser.to(device).eval().requires_grad_(False), conditioner, config=record)
 
 

@@ -6,7 +6,7 @@ from typing import Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from tessera.config import TrainingConfig
+from tessera.config import PatchTrainingConfig, TrainingConfig
 from tessera.errors import UserError
 
 
@@ -59,6 +59,7 @@ def training_views(
 ) -> Views:
     """The images themselves, or patches of each for a network of patches."""
     if isinstance(denoiser, TrainsOnPatches):
+        assert isinstance(settings, PatchTrainingConfig), "`settings_for` gives it to patchwise networks"
         options = settings.seed, settings.patches, settings.loss_radius
         return denoiser.training_patches(images, cond, index, *options)
     return Views(images, cond, index)

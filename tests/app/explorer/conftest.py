@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tessera.app.explorer.models import open_models
-from tessera.config import settings_for
+from tessera.config import fitting, settings_for
 from tessera.evaluation.detector import load_detector
 from tessera.models.build import build_denoiser, conditioner_for
 from tessera.models.model_folder import save_model
@@ -27,7 +27,7 @@ def woken(network):
 
 
 def keep_model(folder, experiment):
-    settings = settings_for(experiment, "tiny", SMALL)
+    settings = settings_for(experiment, "tiny", fitting(settings_for(experiment, "tiny"), SMALL))
     save_model(
         folder, woken(build_denoiser(settings)), conditioner_for(settings), {"settings": settings.plain()}
     )

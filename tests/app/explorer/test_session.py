@@ -16,6 +16,7 @@ pytest.importorskip("fastapi", reason="the explorer's extra is not installed")
 
 from pydantic import ValidationError
 
+from programs import with_set
 from tessera.analysis.pixel_influence import pixel_influence
 from tessera.app.explorer.models import NO_MODELS, SessionModel, distinct, open_models
 from tessera.app.explorer.requests import PixelProbeRequest, SampleRequest, TrajectoryRequest
@@ -48,7 +49,7 @@ def run(command, folder, monkeypatch):
     words = shlex.split(command)
     assert words[0] == "tessera"
     with pytest.raises(SystemExit) as left:
-        main(words[1:])
+        main(with_set(*words[1:]))
     assert left.value.code == 0
     return folder / words[words.index("--out") + 1]
 
@@ -285,7 +286,7 @@ def test_without_a_model_the_shipped_ones_are_shown(folders, monkeypatch):
 
 def call(*words):
     with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
+        main(with_set(*words))
     return left.value.code
 
 
@@ -309,14 +310,14 @@ def test_another_import_that_fails_is_not_blamed_on_the_extra():
 
 def test_bad_input_of_the_verbs_is_refused_in_one_sentence(folders, capfd):
     model = folders["exp1"]
-    probe = ["explore", "probe", model, "--step", "0", "--steps", "2", "--device", "cpu"]
+    probe = ["explore", model, "--step", "0", "--steps", "2", "--device", "cpu"]
     for words, sentence in [
         (["explore", "nowhere", "--device", "cpu"], "There is no model `nowhere`"),
         (["explore", model, "--port", "99999", "--device", "cpu"], "Cannot listen"),
-        ([*probe, "--at", "0.5"], "A location is a pair"),
-        ([*probe, "--at", "0.5,0.5 0.1,0.1"], "One location is probed"),
-        ([*probe, "--at", "0.5,0.5", "--colors", "red"], "exp1 is conditioned on locations"),
-        ([*probe, "--at", "0.5,0.5", "--each", "50"], "The request does not fit: each"),
+        ([*probe, "--probe", "0.5"], "A location is a pair"),
+        ([*probe, "--probe", "0.5,0.5 0.1,0.1"], "One location is probed"),
+        ([*probe, "--probe", "0.5,0.5", "--colors", "red"], "exp1 is conditioned on locations"),
+        ([*probe, "--probe", "0.5,0.5", "--each", "50"], "The request does not fit: each"),
     ]:
         assert call(*words) == 2, words
         got = capfd.readouterr().err
@@ -325,7 +326,7 @@ def test_bad_input_of_the_verbs_is_refused_in_one_sentence(folders, capfd):
 
 def test_a_probe_from_the_command_line_prints_one_object(folders, capfd):
     words = [
-        "--at",
+        "--probe",
         "0.5,0.5",
         "--step",
         "1",
@@ -337,8 +338,8 @@ def test_a_probe_from_the_command_line_prints_one_object(folders, capfd):
         "cpu",
         "--json",
     ]
-    assert call("explore", "probe", folders["exp1C"], *words) == 0
+    assert call("explore", folders["exp1C"], *words) == 0
     record = json.loads(capfd.readouterr().out)
     assert len(record["conditions"]) == 1 and record["provenance"]["tessera"]
-    assert call("explore", "probe", folders["color"], *words[:6], "--colors", "red", "--device", "cpu") == 0
+    assert call("explore", folders["color"], *words[:6], "--colors", "red", "--device", "cpu") == 0
     assert "red" in capfd.readouterr().out

@@ -2,6 +2,7 @@
 
 import pytest
 
+from programs import fitting_flags, with_set
 from tessera.cli.main import main
 
 MINUTE = [
@@ -16,7 +17,7 @@ LITTLE = ["--n", "2", "--k", "0-3", "--steps", "3", "--quick", "--device", "cpu"
 def called(*words) -> int:
     """The exit code of a command."""
     with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
+        main(with_set(*words))
     return left.value.code
 
 
@@ -36,7 +37,7 @@ def runs(tmp_path_factory):
     """A global and a local network after four steps."""
     folder = tmp_path_factory.mktemp("runs")
     assert called("train", "exp1", *MINUTE, "--out", folder / "exp1") == 0
-    assert called("train", "exp1C", *MINUTE, "--out", folder / "exp1C") == 0
+    assert called("train", "exp1C", *fitting_flags("exp1C", MINUTE), "--out", folder / "exp1C") == 0
     return folder
 
 

@@ -85,7 +85,7 @@ def test_other_weights_are_measured_again(runs, call, tmp_path):
 
 
 def test_a_model_folder_keeps_its_measurements_beside_the_page(runs, call, tmp_path, capfd):
-    assert call("ema", runs / "exp1C", "--out", tmp_path / "mine") == 0
+    assert call("models", "export", runs / "exp1C", "--out", tmp_path / "mine") == 0
     capfd.readouterr()
     assert call("report", tmp_path / "mine", "--out", tmp_path / "page.html", *LITTLE, "--json") == 0
     said = json.loads(capfd.readouterr().out)
@@ -98,7 +98,7 @@ def test_a_model_folder_keeps_its_measurements_beside_the_page(runs, call, tmp_p
 
 
 def test_counts_on_the_card_go_before_fewer_counts_made_here(runs, call, tmp_path, capfd):
-    assert call("ema", runs / "exp1C", "--out", tmp_path / "mine") == 0
+    assert call("models", "export", runs / "exp1C", "--out", tmp_path / "mine") == 0
     config = json.loads((tmp_path / "mine" / "config.json").read_text())
     share = {"value": 1.0, "low": 0.9, "high": 1.0, "count": 64, "n": 64}
     yes = {"paper": True, "strict": True}

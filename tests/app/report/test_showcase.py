@@ -16,7 +16,7 @@ from tessera.models.model_folder import load_model
 def models(runs, call, tmp_path, monkeypatch):
     models = tmp_path / "models"
     for name, run in (("exp1", "exp1"), ("exp2L", "exp1C")):
-        assert call("ema", runs / run, "--out", models / name) == 0
+        assert call("models", "export", runs / run, "--out", models / name) == 0
     monkeypatch.setattr("tessera.models.model_folder.ZOO_FOLDERS", (models,))
     monkeypatch.setattr(showcase, "KS", (1, 3))
     monkeypatch.setattr(showcase, "LADDER", ((2, 3),))

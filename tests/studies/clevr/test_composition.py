@@ -42,7 +42,7 @@ def model(tmp_path):
 
 @pytest.fixture
 def repaired(call, detector, model, tmp_path, monkeypatch):
-    monkeypatch.setattr("tessera.studies.clevr.composition.load_detector", lambda device: detector)
+    monkeypatch.setattr("tessera.cli.studies.load_detector", lambda device: detector)
 
     def run(*more):
         out = tmp_path / "repair.json"

@@ -57,7 +57,7 @@ def detectors(monkeypatch):
         opened.append(SeesAllButOne())
         return opened[-1]
 
-    monkeypatch.setattr("tessera.studies.clevr.crowding.load_detector", open_another)
+    monkeypatch.setattr("tessera.cli.studies.load_detector", open_another)
     return opened
 
 

@@ -33,7 +33,7 @@ def test_the_paper_s_numbers_are_those_of_its_tables():
     "cell", [c for c in TABLES if c.paper.extras and c.name != "exp2L-M5"], ids=lambda c: c.name
 )
 def test_extras_the_paper_counts_as_no_failure_are_those_our_rule_allows(cell):
-    label = cell.settings("small").conditioner.label
+    label = cell.settings("small").conditioner.labels
     assert cell.paper.extras == f"0-{TrainingRange(cell.max_train_objects, label).extras_allowed}"
 
 
@@ -44,12 +44,13 @@ def test_in_one_cell_the_paper_saw_fewer_extras_than_its_training_could_have_add
 
 def test_what_makes_a_cell_cannot_be_changed_by_the_caller():
     changes = {"denoiser": {"radius": 5, "coords": True, "width": 24}, "data": {"objects": (1, 9)}}
+    shared = {"denoiser": {"coords": True}}
     settings = CELLS["exp2L-M3-k8"].settings("small", seed=2, changes=changes)
     assert settings.denoiser.radius == 8 and settings.denoiser.width == 24
     assert settings.data.objects == (1, 3) and (settings.data.seed, settings.training.seed) == (2, 2)
     patches = {name: CELLS[name].settings("small").training.patches for name in ("exp2L-M3", "exp2L-M3-k8")}
     assert patches == {"exp2L-M3": 8, "exp2L-M3-k8": 2}  # a whole image is dear
-    assert not CELLS["exp1-M3-plain"].settings("small", 0, changes).denoiser.coords
+    assert not CELLS["exp1-M3-plain"].settings("small", 0, shared).denoiser.coords
 
 
 def test_a_cell_may_change_the_size_of_its_images():

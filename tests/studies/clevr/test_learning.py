@@ -5,10 +5,10 @@ import json
 import pytest
 
 from tessera.cli.main import dispatch
+from tessera.cli.studies import Learning
 from tessera.errors import UserError
 from tessera.stats import share_interval
 from tessera.studies.clevr.learning import (
-    ReproduceLearning,
     drawn,
     has_course,
     learning,
@@ -46,7 +46,7 @@ def test_a_course_has_the_moments_of_training():
 
 def test_without_courses_the_user_is_told_how_to_get_them(tmp_path):
     with pytest.raises(UserError, match="--snapshots"):
-        ReproduceLearning(results=tmp_path).run()
+        Learning(results=tmp_path).run()
 
 
 def test_the_verb_reads_the_studys_records(reproduce, tmp_path, capsys):

@@ -262,7 +262,7 @@ def test_a_dry_run_counts_images_and_tells_minutes_only_where_a_speed_is_known(r
     assert plan["images"] == 4 * 6000 and plan["samples"] == 4 * 4 * 2
     assert plan["minutes"] is None and plan["unknown"] == 4
     settings = CELLS["exp1-M1"].settings("tiny").plain()
-    del settings["denoiser"]["cond_radius"]  # a record from before there was such a setting
+    del settings["denoiser"]["emb_mult"]  # a record from before there was such a setting
     bench = {"settings": settings, "images_per_second": {"value": 100.0}}
     results.mkdir()
     (results / "bench-train-tiny.json").write_text(json.dumps(bench))
@@ -337,12 +337,12 @@ def test_a_dry_run_tells_that_another_training_is_in_the_way(reproduce, capfd):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["reproduce", "fig9"], "did you mean `fig8`"),
+        (["reproduce", "fig9"], "did you mean `fig"),
         (["reproduce", "fig1", "--only", "exp1-M33"], "did you mean `exp1-M3`"),
         (["reproduce", "fig1", "--seeds", "0"], "At least one seed"),
         (["reproduce", "fig1", "--each", "0"], "at least one image"),
         (["reproduce", "fig1", "--k", "99"], "none of --k is among them"),
-        (["reproduce", "compose", "exp1", "--beside", "nowhere"], "nowhere"),
+        (["reproduce", "composition", "exp1", "--beside", "nowhere"], "nowhere"),
         (["reproduce", "status", "--preset", "smal"], "did you mean `small`"),
     ],
 )

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from tessera.cli.studies import Scatter
 from tessera.errors import UserError
-from tessera.studies.clevr.scatter import READINGS, ReproduceScatter, all_readings, points_of
+from tessera.studies.clevr.scatter import READINGS, all_readings, points_of
 
 MOMENTS = ("--snapshots", "4", "--training.lr-warmup", "0")
 
@@ -44,4 +45,4 @@ def test_each_reading_has_its_own_measure_of_length():
 
 def test_without_evaluations_along_training_the_user_is_told_how_to_get_them(tmp_path):
     with pytest.raises(UserError, match="--snapshots"):
-        ReproduceScatter(results=tmp_path).run()
+        Scatter(results=tmp_path).run()

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from programs import with_set
 from tessera.cli.main import main
 from tessera.errors import UserError
 from tessera.studies.swingby.analysis import check_threshold
@@ -14,7 +15,7 @@ from tessera.studies.swingby.starts import gaussian_factors
 
 def leave(*words) -> int | None:
     with pytest.raises(SystemExit) as leaving:
-        main(["dynamics", *words])
+        main(with_set("dynamics", *words))
     return leaving.value.code
 
 

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from programs import with_set
 from tessera.cli.main import main
 
 
 def call(words: str, capsys) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as leaving:
-        main(words.split())
+        main(with_set(*words.split()))
     out, err = capsys.readouterr()
     return leaving.value.code, out, err
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from programs import with_set
 from tessera.cli.main import dispatch
-from tessera.cli.swingby import ReproduceSwingby, parse_share
+from tessera.cli.swingby import Swingby, parse_share
 from tessera.errors import UserError
 from tessera.studies.swingby import analysis
 from tessera.studies.swingby.circles import COMPOSITION
@@ -143,15 +144,15 @@ def test_the_verb_writes_a_record_and_a_figure(tmp_path, capsys):
         f"--root={tmp_path / 'runs'}",
         f"--out={tmp_path / 's.json'}",
     ]
-    dispatch(["reproduce", "swingby", *words, "--json"])
+    dispatch(with_set("reproduce", "swingby", *words, "--json"))
     record = json.loads(capsys.readouterr().out)
     assert record == json.loads((tmp_path / "s.json").read_text())
     assert record["gaps"][0]["gap"] == 0.4 and len(record["gaps"][0]["error"]) == 3
-    dispatch(["reproduce", "swingby", *words, "--seeds=4", "--minutes=0", "--json"])
+    dispatch(with_set("reproduce", "swingby", *words, "--seeds=4", "--minutes=0", "--json"))
     again = json.loads(capsys.readouterr().out)
     assert again["gaps"] == record["gaps"]  # what is missing was not trained
     with pytest.raises(UserError, match="no finished run"):
-        ReproduceSwingby(root=tmp_path / "nowhere", minutes=0, device="cpu").run()
+        Swingby(root=tmp_path / "nowhere", minutes=0, device="cpu").run()
     assert (tmp_path / "s.png").stat().st_size > 5000
 
 

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from programs import call_program
+from programs import call_program, with_set
 from tessera.cli.main import main
 from tessera.cli.t2i import parse_steps, spread_steps
 
 
 def run(capsys, *words):
     with pytest.raises(SystemExit) as leaving:
-        main(["sdxl", *map(str, words)])
+        main(with_set("t2i", *words))
     said = capsys.readouterr()
     return leaving.value.code or 0, said.out, said.err
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from programs import call_program
+from programs import call_program, with_set
 from tessera.analysis.feature_study import FeatureResult
 from tessera.cli.main import main
 from tessera.cli.t2i import OnModel
@@ -19,7 +19,7 @@ from tessera.studies.text_to_image.prompts import IMAGE, PAPER
 def run(capsys, *words):
     """Exit code, what was printed, what was complained about."""
     with pytest.raises(SystemExit) as leaving:
-        main([str(word) for word in words])
+        main(with_set(*words))
     said = capsys.readouterr()
     return leaving.value.code or 0, said.out, said.err
 
@@ -37,7 +37,7 @@ def test_tiny_pipeline_writes_a_pipeline(capsys, tmp_path):
 def test_locality_measures_latents_and_words(capsys, folder, tmp_path):
     out = tmp_path / "out"
     words = ("--at", "1,2", "--levels", 2, "--probe", "8,8 2,3", "--out", out)
-    code, printed, _ = run(capsys, "sdxl", "locality", folder, *QUICK, *words)
+    code, printed, _ = run(capsys, "t2i", "locality", folder, *QUICK, *words)
     record = json.loads(printed)
     assert code == 0 and record == json.loads((out / "locality.json").read_text())
     assert len(record["pixel"]) == 4 and record["words"]["words"][2] == "horse"
@@ -52,7 +52,7 @@ def test_locality_measures_latents_and_words(capsys, folder, tmp_path):
 
 def test_words_are_split_into_their_paths(capsys, folder, tmp_path):
     words = ("--levels", 2, "--words", "horse,dog", "--out", tmp_path)
-    code, printed, _ = run(capsys, "sdxl", "words", folder, *QUICK, *words)
+    code, printed, _ = run(capsys, "t2i", "words", folder, *QUICK, *words)
     record = json.loads(printed)
     assert code == 0 and list(record["paths"]) == ["remove", "sequence", "pooled", "mask"]
     same = record["paths"]["remove"]["sameness"]
@@ -68,7 +68,7 @@ def test_features_compare_layers_outputs_and_untrained_networks(capsys, folder, 
     file.write_text(json.dumps([asdict(concept) | {"prompt": concept.prompts[0]} for concept in chosen]))
     out = tmp_path / "out"
     words = ("--prompts", file, "--site", "block,maps", "--layers", "mid*", "--null", 1, "--out", out)
-    code, printed, _ = run(capsys, "sdxl", "features", folder, *QUICK, *words)
+    code, printed, _ = run(capsys, "t2i", "features", folder, *QUICK, *words)
     record = json.loads(printed)
     assert code == 0 and [s["site"] for s in record["studies"]] == ["block", "maps"]
     block, maps = record["studies"]
@@ -88,7 +88,7 @@ def test_features_compare_layers_outputs_and_untrained_networks(capsys, folder, 
 
 def test_a_dry_run_only_counts(capsys, folder, tmp_path):
     words = ("--prompts", "one", "--null", 2, "--dry-run", "--tflops", 2, "--out", tmp_path)
-    code, printed, _ = run(capsys, "sdxl", "features", folder, *QUICK, *words)
+    code, printed, _ = run(capsys, "t2i", "features", folder, *QUICK, *words)
     record = json.loads(printed)
     assert code == 0 and record == json.loads((tmp_path / "dry-run.json").read_text())
     assert record["passes"]["recording, untrained"] == 2 * record["passes"]["recording"] == 2 * 25 * 2
@@ -121,13 +121,13 @@ def test_bad_input_is_one_sentence(capsys, folder, words, complaint):
     verb, *rest = words
     defaults = [] if "--steps" in rest else ["--steps", 2, "--levels", 1, "--at", "1"]
     defaults = [] if verb != "locality" else defaults
-    code, printed, said = run(capsys, "sdxl", verb, folder, *defaults, "--device", "cpu", *rest)
+    code, printed, said = run(capsys, "t2i", verb, folder, *defaults, "--device", "cpu", *rest)
     assert code == 2 and printed == "" and complaint in said and len(said.strip().splitlines()) == 1
 
 
 def test_sizes_are_width_by_height():
     sizes = {None: None, "64": (64, 64), "64x48": (48, 64)}
-    assert {size: OnModel("model", size=size).height_width for size in sizes} == sizes
+    assert {size: OnModel(model="model", size=size).height_width for size in sizes} == sizes
 
 
 def test_sets_of_prompts_whose_files_would_have_one_name_are_refused(capsys, folder, tmp_path):
@@ -137,7 +137,7 @@ def test_sets_of_prompts_whose_files_would_have_one_name_are_refused(capsys, fol
         rows = [{"name": name, "category": name[0], "prompt": name} for name in ("cat", "cow", "dog", "doe")]
         file.write_text(json.dumps(rows))
     code, _, said = run(
-        capsys, "sdxl", "features", folder, *QUICK, "--prompts", ",".join(map(str, files)), "--dry-run"
+        capsys, "t2i", "features", folder, *QUICK, "--prompts", ",".join(map(str, files)), "--dry-run"
     )
     assert code == 2 and "Two sets of prompts are called `mine`" in said
 
@@ -152,7 +152,7 @@ def test_the_best_layer_is_one_whose_ratio_is_known():
 
 
 def test_what_is_no_pipeline_is_told_so(capsys, tmp_path):
-    code, _, said = run(capsys, "sdxl", "features", tmp_path)
+    code, _, said = run(capsys, "t2i", "features", tmp_path)
     assert code == 2 and "is no diffusers folder" in said
-    code, _, said = run(capsys, "sdxl", "words", tmp_path, "--dry-run")
+    code, _, said = run(capsys, "t2i", "words", tmp_path, "--dry-run")
     assert code == 2 and "is no diffusers folder" in said

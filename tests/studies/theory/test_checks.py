@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from programs import with_set
 from tessera.cli import closed_form as ideal_verb
 from tessera.cli import theory as verbs
 from tessera.cli.main import main
@@ -89,13 +90,13 @@ def test_the_full_study_of_six_conditions_and_200_instances():
 
 def run(words, capsys):
     with pytest.raises(SystemExit) as leaving:
-        main(words)
+        main(with_set(*words))
     return leaving.value.code, capsys.readouterr().out
 
 
 def test_the_record_is_one_json_object(capsys, monkeypatch):
     monkeypatch.setattr(verbs, "run_checks", lambda trial, after: [checks.CHECKS[1].run(QUICK)])
-    code, out = run(["theory", "check", "--json"], capsys)
+    code, out = run(["reproduce", "theory", "--json"], capsys)
     (entry,) = json.loads(out)["checks"]
     assert code == 0 and {"name", "holds", "expected", "error", "instances", "witness"} <= set(entry)
     assert entry["holds"] is False and entry["expected"] is False
@@ -105,13 +106,13 @@ def test_a_surprise_leaves_with_one(capsys, monkeypatch):
     result = checks.CHECKS[1].run(QUICK)
     surprising = replace(result, check=replace(result.check, expected=True))
     monkeypatch.setattr(verbs, "run_checks", lambda trial, after: [surprising])
-    code, out = run(["theory", "check"], capsys)
+    code, out = run(["reproduce", "theory"], capsys)
     assert code == 1 and out.splitlines()[-1] == f"Not as expected: {surprising.check.name}."
 
 
 def test_bad_numbers_exit_with_code_2(capsys):
-    assert run(["theory", "check", "--conditions", "0"], capsys)[0] == 2
-    assert run(["theory", "ideal", "--scenes", "0"], capsys)[0] == 2
+    assert run(["reproduce", "theory", "--set", "conditions=0"], capsys)[0] == 2
+    assert run(["reproduce", "closed-form", "--set", "scenes=0"], capsys)[0] == 2
 
 
 def test_correlation_forgives_scale_and_r_squared_does_not():
@@ -134,9 +135,7 @@ def to_half(x, sigma, cond=None):
 
 @pytest.mark.parametrize("kind", ["local-conditional", "local"])
 def test_a_closed_form_is_sampled_and_evaluated(kind, capsys, tmp_path):
-    words = (
-        f"theory ideal --kind {kind} --scenes 40 --k 1-2 --each 2 --steps 2 --radius 1 --device cpu --json"
-    )
+    words = f"reproduce closed-form --kind {kind} --scenes 40 --k 1-2 --each 2 --steps 2 --radius 1 --device cpu --json"
     code, out = run([*words.split(), "--out", str(tmp_path)], capsys)
     record = json.loads(out)
     assert code == 0 and [row["n"] for row in record["evaluated"]["rows"]] == [2, 2]
@@ -169,7 +168,7 @@ def test_images_are_sampled_in_batches_of_the_given_size(monkeypatch):
     monkeypatch.setattr(
         ideal_verb, "sample", lambda *given, batch=64, **_: made.append(batch) or torch.zeros(0)
     )
-    verb = ideal_verb.TheoryIdeal(batch=70)
+    verb = ideal_verb.ClosedForm(batch=70)
     prompts = study_prompts(LocationGrid(cells=8), [1], 70, 0)
     list(verb.images(to_half, prompts, LocationGrid(cells=8), 4, torch.device("cpu")))
     assert made == [70]
@@ -195,7 +194,7 @@ def network(tmp_path):
 def test_the_compared_images_are_not_in_the_data_of_the_closed_form(network, capsys, monkeypatch):
     given = []
     monkeypatch.setattr(ideal_verb, "likeness", lambda *compared, **_: given.extend(compared) or [])
-    words = f"theory ideal --model {network} --kind empirical --scenes 30 --each 0 --compared 4 --device cpu"
+    words = f"reproduce closed-form {network} --kind empirical --scenes 30 --each 0 --compared 4 --device cpu"
     assert run(words.split(), capsys)[0] == 0
     ideal, _, images, _ = given
     apart = torch.cdist(images.flatten(1), ideal.images.flatten(1))  # (compared, known)
@@ -203,7 +202,7 @@ def test_the_compared_images_are_not_in_the_data_of_the_closed_form(network, cap
 
 
 def test_a_closed_form_is_compared_with_a_network(network, capsys):
-    words = f"theory ideal --model {network} --scenes 30 --each 0 --compared 2 --radius 1"
+    words = f"reproduce closed-form {network} --scenes 30 --each 0 --compared 2 --radius 1"
     code, out = run([*words.split(), "--device", "cpu", "--json"], capsys)
     rows = json.loads(out)["likeness"]
     assert code == 0 and [row["sigma"] for row in rows] == list(SIGMAS)

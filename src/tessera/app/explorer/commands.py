@@ -18,8 +18,8 @@ def sample_command(entry: SessionModel, request: SampleRequest) -> str:
 
 def probe_command(entry: SessionModel, request: PixelProbeRequest) -> str:
     """The same influence map and numbers."""
-    pixel = ["--image", str(request.image), "--step", str(request.step), "--at", _location_text([request.at])]
-    words = ["tessera", "explore", "probe", *entry.origin, *_options(entry, request), *pixel]
+    pixel = ["--image", str(request.image), "--step", str(request.step), "--probe", _location_text([request.at])]
+    words = ["tessera", "explore", *entry.origin, *_options(entry, request), *pixel]
     return shlex.join([*words, "--out", f"explored/{entry.name}-probe"])
 
 
@@ -33,7 +33,7 @@ def _options(entry: SessionModel, request: SampleRequest) -> list[str]:
     if request.compose != "plain":
         words += ["--compose", request.compose]
     if request.compose in NEAR:
-        words += ["--radius", str(request.radius)]
+        words += ["--set", f"radius={request.radius}"]
     words += ["--device", entry.device.type]
     # another number of threads adds in another order, and the last bits differ
     if entry.device.type == "cpu":

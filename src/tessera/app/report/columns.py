@@ -10,7 +10,7 @@ from tessera.analysis.locality import SceneLocality
 from tessera.analysis.scatter import Point, point_from, read_points
 from tessera.app.report.measure import ColumnEvaluator, Record, targets_of
 from tessera.app.report.verdict import verdict
-from tessera.config import EXPERIMENTS, settings_from
+from tessera.config import EXPERIMENTS, current_settings, settings_from
 from tessera.errors import UserError
 from tessera.files import read_json
 from tessera.models.build import conditioner_for
@@ -67,7 +67,7 @@ class ReportColumn:
     @property
     def label(self) -> str:
         """Which of the objects in an image training told."""
-        return ((self.settings or {}).get("conditioner") or {}).get("label", "all")
+        return current_settings(self.settings or {}).get("conditioner", {}).get("labels", "all")
 
     @property
     def size(self) -> int | None:

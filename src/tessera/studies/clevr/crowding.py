@@ -7,111 +7,29 @@ locations two at a time, which training shows. Rendered scenes at the very locat
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import tyro
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tessera import console
-from tessera.conditioning import ColorCounts
 from tessera.conditioning.contract import Location
-from tessera.devices import DeviceName, pick_device
-from tessera.errors import UserError
 from tessera.evaluation.calibrate import visible_at
-from tessera.evaluation.detector import load_detector
 from tessera.evaluation.kmax import Counts, generalization_record
 from tessera.evaluation.matching import CELL, ImageScore, filled_at
 from tessera.evaluation.pipeline import Evaluator, label_of, score_images
-from tessera.files import make_folder, save_plot
-from tessera.models.loading import open_model
 from tessera.models.model_folder import Model
-from tessera.provenance import provenance
-from tessera.records import CrowdingRecord, new_record
 from tessera.render.render import render
-from tessera.sampling.prompts import Prompt, check_number, own_prompts, parse_ks
+from tessera.sampling.prompts import Prompt, own_prompts
 from tessera.scenes.placement import reachable
 from tessera.scenes.vocabulary import LOCATIONS, SIZES
 from tessera.stats import counted, share_interval
-from tessera.studies.clevr.tables import crowding_pair_rows, crowding_rows
 
 ACROSS = round(1 / CELL)  # cells along one side of the grid
 KEPT = ("k", "n", "all_found", "two_missing", "found", "extra")
-
-
-@dataclass(frozen=True)
-class ReproduceCrowding:
-    """Sample at the study's locations, at as many far apart and at two at a time: does number or distance limit K?"""
-
-    model: tyro.conf.Positional[str] = "exp1"
-    """A run folder, a model folder or the name of a shipped model; its conditions must be locations."""
-    k: str = "1-12"
-    """Numbers of locations in the prompts."""
-    each: int = 64
-    """Images for each K."""
-    pairs: int = 16
-    """Images for each pair of the study's locations."""
-    steps: int = 32
-    """Noise levels of the sampler."""
-    s_churn: float = 0.0
-    """S_churn of stochastic sampling."""
-    seed: int = 0
-    """Another seed gives other images."""
-    results: Path = Path("results")
-    """Where crowding-MODEL.json and its figure go."""
-    device: DeviceName = "auto"
-    """Where to compute."""
-    json: bool = False
-    """Print one JSON object."""
-
-    def run(self) -> None:
-        device = pick_device(self.device)
-        model = open_model(self.model, None, None, device)
-        questions = self.questions(model)
-        figures = make_folder(self.results / "figures")  # before the work, lest it be lost
-        evaluator = Evaluator(load_detector(device=device), None, device)
-        replies = scored(evaluator, evaluator.prepare(model), questions, self)
-        name = Path(self.model).name
-        settings = {"each": self.each, "pairs": self.pairs, "steps": self.steps, "s_churn": self.s_churn}
-        made = {
-            "model": name,
-            "max_train_objects": model.max_train_objects,
-            "evaluation": {**settings, "seed": self.seed},
-            "study": summarized(model, [reply for reply in replies if reply.question.kind == "study"]),
-            "apart": summarized(model, [reply for reply in replies if reply.question.kind == "apart"]),
-            "pairs": [pair_record(reply) for reply in replies if reply.question.kind == "pair"],
-            "provenance": provenance(device),
-        }
-        figure = figures / f"crowding-{name}.png"
-        save_plot(drawn(made), figure)
-        tables = (console.table_of(rows) for rows in (crowding_rows([made]), crowding_pair_rows([made])))
-        console.publish(
-            new_record(CrowdingRecord, made), self.json, self.results / f"crowding-{name}.json", *tables
-        )
-        console.say(f"{figure} is drawn.")
-
-    def questions(self, model: Model) -> "list[Question]":
-        """All prompts, or why there are none."""
-        if isinstance(model.conditioner, ColorCounts):
-            raise UserError(f"{self.model} is not conditioned on locations.")
-        if min(self.each, self.pairs, self.steps) < 1:
-            raise UserError("Every question needs at least one image, and at least one step.")
-        ks = [k for k in parse_ks(self.k) if k]
-        for k in ks:
-            check_number(model.conditioner, k, len(LOCATIONS))
-        if not ks:
-            raise UserError("--k needs a number above 0.")
-        pairs = combinations(LOCATIONS[: max(ks)], 2)
-        return [
-            *(Question("study", LOCATIONS[:k], self.each) for k in ks),
-            *(Question("apart", far_apart(k), self.each) for k in ks),
-            *(Question("pair", pair, self.pairs) for pair in pairs),
-        ]
 
 
 class Question(NamedTuple):
@@ -162,18 +80,22 @@ def smallest_gap(locations: Sequence[Location]) -> float:
 
 
 def scored(
-    evaluator: Evaluator, model: Model, questions: Sequence[Question], settings: ReproduceCrowding
+    evaluator: Evaluator,
+    model: Model,
+    questions: Sequence[Question],
+    *,
+    steps: int,
+    s_churn: float,
+    seed: int,
 ) -> list[Reply]:
     """All questions in one go, as images of different questions fill a batch together."""
-    prompts = [
-        own_prompts(model.conditioner, locations, images, settings.seed) for _, locations, images in questions
-    ]
+    prompts = [own_prompts(model.conditioner, locations, images, seed) for _, locations, images in questions]
     flat = [prompt for several in prompts for prompt in several]
-    scores = iter(evaluator.score(model, flat, settings.steps, settings.s_churn).scores)
+    scores = iter(evaluator.score(model, flat, steps, s_churn).scores)
     replies = []
     with console.progress("rendering", len(questions)) as advance:
         for question, several in zip(questions, prompts):
-            seen = rendered(evaluator, several, model.size, settings.seed)
+            seen = rendered(evaluator, several, model.size, seed)
             replies.append(Reply(question, several[0].targets, [next(scores) for _ in several], seen))
             advance()
     return replies

@@ -4,13 +4,12 @@ The verb `reproduce fig12`, and the function `fig12` behind it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-import tyro
 from torch import Tensor
 
 from tessera.analysis.cifar import SIDE, CifarImages, load_cifar, shuffled_steps
@@ -24,10 +23,8 @@ from tessera.analysis.locality import (
     probes_at,
 )
 from tessera.analysis.locality_figures import figure_12
-from tessera.analysis.pixel_influence import PLAIN, GradientConfig, memory_bytes
-from tessera.config import Settings, parse_count, settings_for
-from tessera.console import progress, publish, say
-from tessera.devices import DeviceName, pick_device
+from tessera.analysis.pixel_influence import PLAIN, GradientConfig
+from tessera.config import Settings, settings_for
 from tessera.errors import UserError
 from tessera.files import make_folder, write_json
 from tessera.models.build import build_denoiser
@@ -178,63 +175,3 @@ def growth(result: SceneLocality, seed: int = 0, resamples: int = RESAMPLES) -> 
         "spearman_with_sigma": rank if np.isfinite(rank) else None,
         "levels_in_a_third": third,
     }
-
-
-@dataclass(frozen=True)
-class ReproduceFig12:
-    """Figure 12: train an EDM2 on CIFAR-10 (or carry on) and measure pixel influence at each noise level."""
-
-    cifar: Annotated[Path, tyro.conf.arg(metavar="PATH")]
-    """The official archive in its binary version (cifar-10-binary.tar.gz), or its folder."""
-    out: Path = Path("fig12")
-    """Folder for the run, fig12.png and fig12.json."""
-    preset: str = "small"
-    """tiny, small or paper."""
-    total: Annotated[str | None, tyro.conf.arg(metavar="COUNT", help_behavior_hint="")] = None
-    """Images to train on, such as 4Mi (default: the preset's)."""
-    images: int = 8
-    """Images over which gradients are averaged."""
-    levels: int = 12
-    """Noise levels at which influence is measured."""
-    source: Source = "truth"
-    """The model's own samples, or noised test images."""
-    seed: int = 0
-    """Random seed of images and samples."""
-    memory: float = 1.0
-    """GiB that gradients may take."""
-    device: DeviceName = "auto"
-    """Where to compute."""
-    json: bool = False
-    """Print one JSON object on stdout."""
-
-    def run(self) -> None:
-        if self.images < 1:
-            raise UserError(f"At least one image must be measured, not {self.images}.")
-        device = pick_device(self.device)
-        total = None if self.total is None else parse_count(self.total)
-        total_images = cifar_settings(self.preset, total).training.total
-        with progress("training", total_images) as advance:
-            seen = [0]
-
-            def moved(images: int) -> None:
-                advance(images - seen[0])
-                seen[0] = images
-
-            record = fig12(
-                self.cifar,
-                self.out,
-                preset=self.preset,
-                total=total,
-                images=self.images,
-                levels=self.levels,
-                source=self.source,
-                seed=self.seed,
-                how=GradientConfig(memory=memory_bytes(self.memory)),
-                device=device,
-                on_step=moved,
-            )
-        say(f"Figure and record are in {self.out}.")
-        sides = record["growth"]["side_low_noise"], record["growth"]["side_high_noise"]
-        publish(
-            record, self.json, None, "90% side: {:.1f} pixels at low noise, {:.1f} at high.".format(*sides)
-        )

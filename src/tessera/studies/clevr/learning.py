@@ -5,68 +5,21 @@ the composition is a number of objects that training never shows.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
-from tessera import console
 from tessera.analysis.scatter import training_name
-from tessera.errors import UserError
-from tessera.files import make_folder, save_plot
 from tessera.plots.figures import distinct_colors
-from tessera.provenance import provenance
-from tessera.records import LearningRecord, new_record
 from tessera.stats import binomial_curves, counted, p_value
-from tessera.studies.clevr.records import Record, moments_of, read_records
-from tessera.studies.clevr.runs import StudyPaths
+from tessera.studies.clevr.records import Record, moments_of
 from tessera.studies.swingby import analysis
 
 FEWEST = 3  # moments, below which nothing can fall, rise and fall again
 RESAMPLES = 2000
-
-
-@dataclass(frozen=True)
-class ReproduceLearning:
-    """K_max along training, and whether a number of objects never shown is learned without being lost again."""
-
-    k: int = 4
-    """How many objects: more than training shows, for most cells."""
-    preset: str = "small"
-    """Size of the trainings to look at."""
-    results: Path = Path("results")
-    """Where the records of `tessera reproduce --snapshots N` lie; learning-kK.json and its figure go there."""
-    json: bool = False
-    """Print one JSON object."""
-
-    def run(self) -> None:
-        records = [r for r in read_records(StudyPaths(results=self.results)) if r["preset"] == self.preset]
-        rows = [learning(record, self.k) for record in records if has_course(record, self.k)]
-        if not rows:
-            raise UserError(
-                f"{self.results} has no training at {self.preset} with evaluations of K = {self.k} "
-                f"at {FEWEST} moments or more; `tessera reproduce table1 --snapshots 8` makes them."
-            )
-        made = {
-            "k": self.k,
-            "preset": self.preset,
-            "cells": rows,
-            "provenance": provenance(torch.device("cpu")),
-        }
-        figure = make_folder(self.results / "figures") / f"learning-k{self.k}-{self.preset}.png"
-        save_plot(drawn(rows, self.k), figure)
-        console.publish(
-            new_record(LearningRecord, made),
-            self.json,
-            self.results / f"learning-k{self.k}.json",
-            table(rows),
-        )
-        console.say(f"{figure} is drawn.")
 
 
 def has_course(record: Record, k: int) -> bool:

@@ -14,7 +14,7 @@ import torch
 
 from tessera.analysis.locality import LocalityConfig, conditional_locality_alone
 from tessera.conditioning import SpatialConditioner
-from tessera.config import Settings, format_count
+from tessera.config import Settings, changed, fitting, format_count
 from tessera.console import say
 from tessera.devices import precision_on, taken_memory
 from tessera.errors import UserError
@@ -233,7 +233,7 @@ class Study:
             "result": {**result, "rows": rows_kept(result)},
             "quality": quality(samples.scores),
             "shown": shown_record(
-                samples, TrainingRange(job.cell.max_train_objects, settings.conditioner.label)
+                samples, TrainingRange(job.cell.max_train_objects, settings.conditioner.labels)
             ),
             "snapshots_requested": job.snapshots,
             "snapshots": moments,
@@ -313,7 +313,8 @@ def rows_kept(result: dict[str, Any]) -> list[dict[str, Any]]:
 def same_make(settings: Settings) -> Settings:
     """The settings of all runs whose networks train by the same code: scenes and labels are only its data."""
     seen = replace(settings.data, objects=(1, 1), seed=0, quality="fast")
-    return replace(settings, experiment="", conditioner=replace(settings.conditioner, label="all"), data=seen)
+    labels = fitting(settings, {"conditioner": {"labels": "all"}})
+    return changed(replace(settings, experiment="", data=seen), labels)
 
 
 def locality_of(model: Model, device: torch.device) -> dict[str, Any] | None:

@@ -132,14 +132,12 @@ def cost_in(record: Mapping[str, Any]) -> tuple:
 
 def cost_of(settings: Settings) -> tuple:
     """The settings that decide how fast a network is."""
-    kind = settings.denoiser.kind
-    denoiser = {name: value for name, value in asdict(settings.denoiser).items() if matters(name, kind)}
-    return denoiser, settings.data.size, settings.training.batch, settings.conditioner.kind
-
-
-def matters(name: str, kind: str) -> bool:
-    """A global network has no radius, and only the local convolutional one a depth."""
-    return not (name == "radius" and kind == "edm2") and not (name == "depth" and kind != "localconv")
+    return (
+        asdict(settings.denoiser),
+        settings.data.size,
+        settings.training.batch,
+        settings.conditioner.kind,
+    )
 
 
 DONE = "done"

@@ -1,74 +1,17 @@
 """Do models compose as far as they look locally? Conditional locality beside K_max, over moments of many trainings."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from tessera.analysis.locality_figures import figure_scatter
 from tessera.analysis.scatter import (
     FEWEST,
     Point,
-    coefficient_lines,
     correlation,
-    scatter_record,
     training_name,
 )
-from tessera.console import publish, say
-from tessera.errors import UserError
-from tessera.files import make_folder, save_plot
-from tessera.provenance import provenance
-from tessera.records import ScatterRecord, new_record
-from tessera.studies.clevr.records import Record, moments_of, read_records
-from tessera.studies.clevr.runs import StudyPaths
+from tessera.studies.clevr.records import Record, moments_of
 
 MAX_CONDITIONS = 10  # beyond, the study's locations crowd each other whatever the model
-
-
-@dataclass(frozen=True)
-class ReproduceScatter:
-    """Length generalization against conditional locality, over the evaluations taken along training (Figure 2, right)."""
-
-    preset: str = "small"
-    """Size of the trainings to look at."""
-    rule: Literal["strict", "paper"] = "strict"
-    """Whose K_max is drawn; scatter.json has the coefficients of both."""
-    max_train_objects: int | None = 3
-    """Draw trainings on 1 to this many objects only (None: all); with more of them K_max has less room to grow."""
-    results: Path = Path("results")
-    """Where the records of `tessera reproduce --snapshots N` lie; scatter.json and its figure go there."""
-    json: bool = False
-    """Print one JSON object."""
-
-    def run(self) -> None:
-        paths = StudyPaths(results=self.results)
-        records = [record for record in read_records(paths) if record["preset"] == self.preset]
-        alike = [
-            record for record in records if self.max_train_objects in (None, record["max_train_objects"])
-        ]
-        points = points_of(alike, READINGS[self.rule])
-        if len(points) < FEWEST:
-            raise UserError(
-                f"{self.results} has too few evaluations along trainings at {self.preset}; "
-                "`tessera reproduce table1 --snapshots 8` makes them."
-            )
-        made = {
-            **scatter_record(points),
-            "rule": self.rule,
-            "max_train_objects": self.max_train_objects,
-            "readings": [*all_readings(alike, self.max_train_objects), *all_readings(records, None)],
-            "preset": self.preset,
-            "provenance": provenance(),
-        }
-        figure = make_folder(paths.figures) / f"scatter-{self.preset}.png"
-        save_plot(figure_scatter(points, made), figure, dpi=120)
-        say(f"{figure} is drawn.")
-        publish(
-            new_record(ScatterRecord, made),
-            self.json,
-            self.results / "scatter.json",
-            *coefficient_lines(made),
-        )
 
 
 Reading = Callable[[Record, Mapping[str, Any]], dict[str, Any] | None]
