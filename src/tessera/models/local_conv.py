@@ -1,4 +1,4 @@
-"""A local conditional score at one pass per image: no output pixel feels anything beyond a stated radius.
+"""A local conditional score at one pass per image: output pixels depend on nothing beyond a stated radius.
 
 The network works on tiles of `tile` x `tile` pixels. 3 x 3 convolutions reach one tile further each and are
 used only while the radius allows; everything else is pointwise. Conditions enter as factors at the cell where

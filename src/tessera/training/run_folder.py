@@ -241,15 +241,15 @@ class RunLog:
 
     def finish(self) -> RunOutcome:
         """Save where training stopped, at the end or before."""
-        seen = self.trainer.images_seen
-        if self.saved_at != seen:
+        images_seen = self.trainer.images_seen
+        if self.saved_at != images_seen:
             if self.losses:
                 self._check_loss(torch.stack(self.losses).mean())
             self._check_weights()
             self._save_state()
         self.trainer.group.wait()
-        done = seen >= self.trainer.settings.total
-        return RunOutcome(seen, time.monotonic() - self.start, done, record=self.record)
+        done = images_seen >= self.trainer.settings.total
+        return RunOutcome(images_seen, time.monotonic() - self.start, done, record=self.record)
 
     def _write_line(self, step: TrainingStep) -> None:
         # Reading the loss waits for the device, so it is read only here.
