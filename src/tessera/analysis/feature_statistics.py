@@ -239,7 +239,7 @@ class Disentanglement:
             **{name: with_interval(getattr(self, name), self.intervals.get(name)) for name in MEASURES},
             "p": known(self.p),
             "lengths": [known(length) for length in self.lengths.tolist()],
-            "matrix": [[known(value) for value in row] for row in self.matrix.tolist()],
+            "matrix": known_table(self.matrix),
         }
 
 
@@ -367,17 +367,17 @@ def null_band(values: Sequence[float]) -> Band | None:
     return Band(min(finite), max(finite), sum(finite) / len(finite), len(finite)) if finite else None
 
 
-def null_bands(found: Sequence[Disentanglement], names: Sequence[str] = MEASURES) -> dict[str, Band | None]:
-    """Bands of the numbers called `names` over untrained networks, at one hook."""
-    return {name: null_band([getattr(one, name) for one in found]) for name in names}
-
-
 # -- plain data and checks ---------------------------------------------------------------------------------
 
 
 def known(value: float) -> float | None:
     """JSON has no NaN."""
     return float(value) if math.isfinite(value) else None
+
+
+def known_table(values: Tensor) -> list[list[float | None]]:
+    """A matrix as rows of numbers."""
+    return [list(map(known, row)) for row in values.tolist()]
 
 
 def with_interval(value: float, ends: tuple[float, float] | None) -> dict[str, float | None]:

@@ -127,7 +127,11 @@ def _directly_in(container: str, hooks: Mapping[str, Hook]) -> list[str]:
     """The outermost modules of a container: none of those inside another hook."""
     modules = [name for name, hook in hooks.items() if hook.kind == "module"]
     inside = [name for name in modules if name.startswith(container + ".")]
-    return [name for name in inside if not any(name.startswith(other + ".") for other in inside)]
+    outermost: list[str] = []
+    for name in inside:  # a module is listed before those inside it
+        if not outermost or not name.startswith(outermost[-1] + "."):
+            outermost.append(name)
+    return outermost
 
 
 def no_such_hook(pattern: str, names: Iterable[str]) -> str:

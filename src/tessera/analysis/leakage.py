@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tessera.analysis.feature_statistics import (
     known,
+    known_table,
     mean_products,
     seed_weights,
     spread_around,
@@ -52,7 +53,7 @@ class Leakage:
             "no_locality": 1 / len(self.own),
             **{name: known(float(value.mean())) for name, value in shares.items()},
             "own_each": [known(value) for value in self.own.tolist()],
-            "coefficients": [[known(value) for value in row] for row in self.coefficients.tolist()],
+            "coefficients": known_table(self.coefficients),
         }
 
 

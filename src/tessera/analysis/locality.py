@@ -261,16 +261,17 @@ class LocalityResult:
         sides = np.concatenate([scene.sides_each.numpy().mean(-1) for scene in self.scenes])  # (B, S)
         energies = np.concatenate([scene.energy_each.numpy().mean(-1) for scene in self.scenes])
         draws = group_counts(generator(self.seed), len(sides), self._scene_of_each)  # (R, B)
-        return [
-            {
+        levels = []
+        for level, sigma in enumerate(self.sigmas):
+            record = {
                 "sigma": sigma,
                 "side90": float(np.mean([scene.sides[level].float().mean() for scene in self.scenes])),
                 "energy": float(np.mean([scene.energy[level].mean() for scene in self.scenes])),
                 "side90_each": mean_of_draws(sides[:, level], draws).to_dict(),
                 "energy_each": mean_of_draws(energies[:, level], draws).to_dict(),
             }
-            for level, sigma in enumerate(self.sigmas)
-        ]
+            levels.append(record)
+        return levels
 
     def table(self) -> Table:
         """Pixel neighborhood, energy and conditional locality at every noise level."""

@@ -257,11 +257,11 @@ def figure_residual(rows: Sequence[dict[str, Any]], title: str = "") -> Figure:
         if name not in rows[0]:
             continue
         color = CONDITIONS[number]
-        low, value, high = ([row[name][key] for row in rows] for key in ("low", "rms", "high"))
-        ax.plot(
-            sigmas, value, color=color, label=f"{name} beyond the neighborhood" if name != "both" else "both"
-        )
-        ax.fill_between(sigmas, low, high, color=color, alpha=0.15, lw=0)
+        changes = [row[name] for row in rows]
+        label = f"{name} beyond the neighborhood" if name != "both" else "both"
+        ax.plot(sigmas, [change["rms"] for change in changes], color=color, label=label)
+        ends = [change["low"] for change in changes], [change["high"] for change in changes]
+        ax.fill_between(sigmas, *ends, color=color, alpha=0.15, lw=0)
     noise_axis(ax)
     ax.set(xlabel=r"noise level $\sigma$", ylabel="change of the clean pixel (rms)", ylim=(0, None))
     ax.legend(fontsize=7)

@@ -5,6 +5,7 @@ which share one backward pass, as many as a budget of memory allows.
 """
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -115,14 +116,13 @@ def full_jacobian(
             f" {how.memory / gib:.2f} GiB allowed; probe some pixels instead."
         )
     height, width = x.shape[-2:]
-    every = [(row, col) for row in range(height) for col in range(width)]
+    every = list(itertools.product(range(height), range(width)))
     found = jacobian(denoise, x, sigma, cond, at=every, how=how)  # (N, H W, C, C, H, W)
     return found.transpose(1, 2).unflatten(2, (height, width))
 
 
-Keep = Callable[
-    [Tensor, Tensor], Tensor
-]  # pulls (E, n, C, H, W) and their output channels (E,) to (E, n, ...)
+# From pulls (E, n, C, H, W) and their output channels (E,) to what is kept, (E, n, ...).
+Keep = Callable[[Tensor, Tensor], Tensor]
 
 
 def swept(

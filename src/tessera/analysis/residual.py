@@ -48,11 +48,16 @@ class Residuals:
     def record(self, seed: int = 0) -> list[dict[str, Any]]:
         """Per level: root mean square changes with 95% intervals, and their size relative to the ceiling."""
         rng = generator(seed)
-        return [
-            {"sigma": sigma, "ceiling": float(np.sqrt(self.ceiling[:, level].mean()))}
-            | {name: self.at_level(values[:, level], level, rng) for name, values in self.squares.items()}
-            for level, sigma in enumerate(self.sigmas)
-        ]
+        records = []
+        for level, sigma in enumerate(self.sigmas):
+            record: dict[str, Any] = {
+                "sigma": sigma,
+                "ceiling": float(np.sqrt(self.ceiling[:, level].mean())),
+            }
+            for name, values in self.squares.items():
+                record[name] = self.at_level(values[:, level], level, rng)
+            records.append(record)
+        return records
 
     def at_level(self, squares: np.ndarray, level: int, rng: np.random.Generator) -> dict[str, Any]:
         ceiling = float(self.ceiling[:, level].mean())

@@ -102,9 +102,8 @@ def correlation(points: Sequence[Point], resamples: int = RESAMPLES, seed: int =
     """
     if len(points) < FEWEST:
         raise UserError(f"A correlation needs at least {FEWEST} points, not {len(points)}.")
-    gained, locality = (
-        np.array([getattr(p, name) for p in points], float) for name in ("gained", "locality")
-    )
+    gained = np.array([point.gained for point in points], float)
+    locality = np.array([point.locality for point in points], float)
     if not (np.isfinite(gained).all() and np.isfinite(locality).all()):
         raise UserError("The points hold values that are not finite.")
     rng = generator(seed)
@@ -122,8 +121,8 @@ def correlation(points: Sequence[Point], resamples: int = RESAMPLES, seed: int =
 
 def whole_models(points: Sequence[Point], rng: np.random.Generator, resamples: int) -> Iterable[np.ndarray]:
     """Numbers of points when models are drawn again, each with all its snapshots."""
-    names = [p.model for p in points]
-    members = [np.flatnonzero([name == own for name in names]) for own in dict.fromkeys(names)]
+    names = np.array([point.model for point in points])
+    members = [np.flatnonzero(names == own) for own in dict.fromkeys(names.tolist())]
     for _ in range(resamples):
         yield np.concatenate([members[m] for m in rng.integers(len(members), size=len(members))])
 

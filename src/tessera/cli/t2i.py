@@ -216,7 +216,8 @@ class OnPrompt(OnModel):
         if self.probe is None:
             return [(int(row * latent[1]), int(col * latent[2])) for row, col in PROBES]
         try:
-            found = [(int(row), int(col)) for row, col in (cell.split(",") for cell in self.probe.split())]
+            cells = [tuple(map(int, cell.split(","))) for cell in self.probe.split()]
+            found = [(row, col) for row, col in cells]
         except ValueError:
             raise UserError(f'`{self.probe}` are no cells; write for example "64,64 64,20".') from None
         if not found:
@@ -484,7 +485,9 @@ class T2iFeatures(OnModel):
             return self.estimate(list(requested.values()), plans)
         sdxl = self.load()
         out = None if self.out is None else make_folder(self.out)
-        todo = [(name, concepts, plan) for name, concepts in requested.items() for plan in plans]
+        todo: list[tuple[str, tuple[Concept, ...], TextFeatureConfig]] = []
+        for name, concepts in requested.items():
+            todo += [(name, concepts, plan) for plan in plans]
         studies, tables = [], []
         with progress("recording", sum(stages(concepts, plan) for _, concepts, plan in todo)) as advance:
             for name, concepts, plan in todo:

@@ -238,8 +238,10 @@ def text_features(
         at = block_hooks(network.unet, config.site, config.layers)
         rows_at_once = min(config.batch, len(config.seeds))  # of one prompt: rounding depends on the batch
         options: dict[str, Any] = {"rows": rows_at_once, "memory": config.memory, "advance": advance}
-        levels = measure_network(network.plain, inputs, at, pairs, describe, **options)
-        return [{block_of(name): found for name, found in level.items()} for level in levels]
+        levels = []
+        for level in measure_network(network.plain, inputs, at, pairs, describe, **options):
+            levels.append({block_of(name): found for name, found in level.items()})
+        return levels
 
     learned = levels_of(sdxl, describe)
     # The spread of untrained networks is the band itself, so seeds of each are hardly drawn again.

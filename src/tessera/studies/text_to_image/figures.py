@@ -226,7 +226,8 @@ def draw_layers(ax: Axes, name: str, result: TextFeatureResult, number: int) -> 
     values = np.array([getattr(found.raw, name) for found in level.values()])
     bands = [result.band(number, hook, name) for hook in level]
     if any(band is not None for band in bands):
-        low, high = ([math.nan if b is None else getattr(b, end) for b in bands] for end in ("low", "high"))
+        low = [math.nan if band is None else band.low for band in bands]
+        high = [math.nan if band is None else band.high for band in bands]
         ax.fill_between(position, low, high, color=BAND, lw=0, step="mid", label="untrained")
     ends = [found.raw.intervals.get(name) or (math.nan, math.nan) for found in level.values()]
     ax.fill_between(position, *np.array(ends).T, color=INTERVAL, alpha=0.7, lw=0, label="95%, seeds")

@@ -70,22 +70,22 @@ class PixelInfluence:
     def record(self, seed: int = 0) -> list[dict[str, Any]]:
         """A row per level and probe; intervals draw seeds again."""
         rng = generator(seed)
-        return [
-            {
-                "sigma": sigma,
-                "row": probe.row,
-                "col": probe.col,
-                "side90": int(self.sides[level, p]),
-                "side90_each": mean_interval(self.sides_each[:, level, p].numpy(), rng).to_dict(),
-                "energy": float(self.energy[level, p]),
-                "share_at_probe": float(
-                    self.maps[level, p, probe.row, probe.col].square()
-                    / self.energy[level, p].clamp(min=1e-300)
-                ),
-            }
-            for level, sigma in enumerate(self.sigmas)
-            for p, probe in enumerate(self.probes)
-        ]
+        records = []
+        for level, sigma in enumerate(self.sigmas):
+            for p, probe in enumerate(self.probes):
+                energy = self.energy[level, p]
+                share = self.maps[level, p, probe.row, probe.col].square() / energy.clamp(min=1e-300)
+                record = {
+                    "sigma": sigma,
+                    "row": probe.row,
+                    "col": probe.col,
+                    "side90": int(self.sides[level, p]),
+                    "side90_each": mean_interval(self.sides_each[:, level, p].numpy(), rng).to_dict(),
+                    "energy": float(energy),
+                    "share_at_probe": float(share),
+                }
+                records.append(record)
+        return records
 
 
 def pixel_study(
@@ -162,42 +162,33 @@ class WordInfluence:
         again = torch.einsum("rb,bspk->rspk", torch.from_numpy(shares), self.each.double())
         whole = sameness(self.each.double().mean(0))  # name: (S,)
         spread = sameness(again)  # name: (R, S)
-        return [
-            {
-                "sigma": sigma,
-                **{name: ranged(whole[name][level], spread[name][:, level], seeds) for name in whole},
-            }
-            for level, sigma in enumerate(self.sigmas)
-        ]
+        records: list[dict[str, Any]] = []
+        for level, sigma in enumerate(self.sigmas):
+            ranges = {name: ranged(whole[name][level], spread[name][:, level], seeds) for name in whole}
+            records.append({"sigma": sigma, **ranges})
+        return records
 
     def record(self, seed: int = 0) -> dict[str, Any]:
         """JSON-ready: curves, dominant words and sameness."""
-        mean = self.each.mean(0)  # (S, P, K)
-        spread = self.maps.flatten(2)
         return {
             "how": self.how,
             "unit": UNITS["clean"],
             "words": list(self.words),
-            "levels": [
-                {
-                    "sigma": sigma,
-                    "probes": [
-                        {
-                            "row": probe.row,
-                            "col": probe.col,
-                            "influence": mean[level, p].tolist(),
-                            "dominant": self.dominant(level, p),
-                        }
-                        for p, probe in enumerate(self.probes)
-                    ],
-                    "mean_over_image": spread[level].mean(1).tolist(),
-                    "variation_over_image": (spread[level].std(1) / spread[level].mean(1))
-                    .nan_to_num()
-                    .tolist(),
-                }
-                for level, sigma in enumerate(self.sigmas)
-            ],
+            "levels": [self._level_record(level) for level in range(len(self.sigmas))],
             "sameness": self.sameness(seed) if len(self.probes) > 1 else None,
+        }
+
+    def _level_record(self, level: int) -> dict[str, Any]:
+        influence, maps = self.each.mean(0)[level], self.maps[level].flatten(1)  # (P, K), (K, H W)
+        probes = []
+        for p, (row, col) in enumerate(self.probes):
+            found = {"influence": influence[p].tolist(), "dominant": self.dominant(level, p)}
+            probes.append({"row": row, "col": col, **found})
+        return {
+            "sigma": self.sigmas[level],
+            "probes": probes,
+            "mean_over_image": maps.mean(1).tolist(),
+            "variation_over_image": (maps.std(1) / maps.mean(1)).nan_to_num().tolist(),
         }
 
 

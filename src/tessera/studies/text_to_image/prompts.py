@@ -89,11 +89,12 @@ CROSSED = (
 
 def ours(wordings: Callable[[str], Sequence[str]]) -> tuple[Concept, ...]:
     """The 24 concepts in the wordings of their category."""
-    return tuple(
-        Concept(name, category, tuple(wording.format(name) for wording in wordings(category)), name)
-        for category, names in CATEGORIES.items()
-        for name in names
-    )
+    concepts = []
+    for category, names in CATEGORIES.items():
+        for name in names:
+            prompts = tuple(wording.format(name) for wording in wordings(category))
+            concepts.append(Concept(name, category, prompts, name))
+    return tuple(concepts)
 
 
 SETS: dict[str, Callable[[], tuple[Concept, ...]]] = {
