@@ -125,7 +125,7 @@ def mean_interval(values: Any, rng: np.random.Generator, resamples: int = RESAMP
     )
 
 
-def weighted_means(values: Array, draws: Array) -> Array:
+def _weighted_means(values: Array, draws: Array) -> Array:
     """Mean over all defined values (B, ...) of each resample, given as counts (R, B); empty ones are left out."""
     flat = values.reshape(len(values), -1)
     defined = np.isfinite(flat)
@@ -137,7 +137,7 @@ def mean_of_draws(values: Array, draws: Array) -> Interval:
     """The mean of all defined values (B, ...), with the interval of its resamples (R, B)."""
     if not np.isfinite(values).any():
         return Interval(None, None, None, 0)
-    return Interval(float(np.nanmean(values)), *quantile_range(weighted_means(values, draws)), len(values))
+    return Interval(float(np.nanmean(values)), *quantile_range(_weighted_means(values, draws)), len(values))
 
 
 def ratio_of_sums(parts: Any, wholes: Any, rng: np.random.Generator, resamples: int = RESAMPLES) -> Interval:

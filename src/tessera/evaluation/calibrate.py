@@ -76,7 +76,7 @@ def tally(
         missed=score.missing,
         false=score.extra,
         errors=center_errors(detections, truth, cell),
-        right=tuple(number_right(detections, truth, score, name) for name in ATTRIBUTES),
+        right=tuple(_number_right(detections, truth, score, name) for name in ATTRIBUTES),
         color_missed=by_color.missing,
         color_false=by_color.extra,
         empty=len(decoys),
@@ -102,7 +102,7 @@ def center_errors(
     return tuple(float(np.hypot(*gap)) for gap in gaps)
 
 
-def number_right(
+def _number_right(
     detections: Sequence[Detection], truth: Sequence[Detection], score: ImageScore, attribute: str
 ) -> int:
     return sum(getattr(truth[t], attribute) == getattr(detections[f], attribute) for t, f in score.pairs)
@@ -138,16 +138,16 @@ def summary(tallies: Sequence[Tally], seed: int = 0) -> dict[str, Any]:
         "location_recall": share_interval(found, int(objects.sum())).to_dict(),
         "location_precision": share_interval(found, int(seen.sum())).to_dict(),
         "false_objects": mean_interval(false, rng).to_dict(),
-        "center_error_cells": error_quantiles([error for t in tallies for error in t.errors]),
+        "center_error_cells": _error_quantiles([error for t in tallies for error in t.errors]),
         **{name: share_interval(int(right[i]), found).to_dict() for i, name in enumerate(ATTRIBUTES)},
         "ood": share_interval(sum(t.ood for t in tallies), len(tallies)).to_dict(),
-        "outcomes": outcome_table(missed, false),
-        "color_outcomes": outcome_table(*np.array([(t.color_missed, t.color_false) for t in tallies]).T),
+        "outcomes": _outcome_table(missed, false),
+        "color_outcomes": _outcome_table(*np.array([(t.color_missed, t.color_false) for t in tallies]).T),
         "false_fills": [sum(t.filled for t in tallies), sum(t.empty for t in tallies)],
     }
 
 
-def error_quantiles(errors: Sequence[float]) -> dict[str, Any]:
+def _error_quantiles(errors: Sequence[float]) -> dict[str, Any]:
     if not errors:
         return {"median": None, "q95": None, "q99": None, "within_half": share_interval(0, 0).to_dict()}
     median, q95, q99 = (float(q) for q in np.quantile(errors, [0.5, 0.95, 0.99]))
@@ -155,7 +155,7 @@ def error_quantiles(errors: Sequence[float]) -> dict[str, Any]:
     return {"median": median, "q95": q95, "q99": q99, "within_half": close}
 
 
-def outcome_table(missed: np.ndarray, false: np.ndarray) -> list[list[int]]:
+def _outcome_table(missed: np.ndarray, false: np.ndarray) -> list[list[int]]:
     """Images by (missed, false)."""
     table = np.zeros((missed.max() + 1, false.max() + 1), dtype=int)
     np.add.at(table, (missed, false), 1)
@@ -196,7 +196,7 @@ class HeldOut:
             count = min(self.batch, self.per_k - start)
             scenes = arranged(arrangement, k, count, self.seed, start, self.device)
             images = render(scenes, self.size)["rgb"]
-            found += evaluate_images(detector, images, truths(scenes, frame_aspect(self.size)))
+            found += evaluate_images(detector, images, truths(scenes, _frame_aspect(self.size)))
             advance(count)
         return found
 
@@ -265,7 +265,7 @@ def visible_at(
     return scenes
 
 
-def frame_aspect(size: Size) -> float:
+def _frame_aspect(size: Size) -> float:
     """A square image shows the 4:3 frame squeezed; any other keeps pixels square."""
     return ASPECT if isinstance(size, int) else size[0] / size[1]
 

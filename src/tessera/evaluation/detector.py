@@ -120,7 +120,7 @@ def load_detector(path: Path | str | None = None, device="cpu") -> Detector:
         state = load_file(folder / "detector.safetensors")
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"There is no readable detector in {folder}: {error}.") from error
-    weights, known = part_of(state, "detector."), part_of(state, "known.")
+    weights, known = _part_of(state, "detector."), _part_of(state, "known.")
     try:
         network = DetectorNetwork(**config)
         unlike = network.load_state_dict(weights, strict=False)
@@ -132,7 +132,7 @@ def load_detector(path: Path | str | None = None, device="cpu") -> Detector:
     return Detector(network, known, device)
 
 
-def part_of(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _part_of(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {
         name.removeprefix(prefix): value.float() for name, value in state.items() if name.startswith(prefix)
     }

@@ -81,12 +81,12 @@ def confusion(error: DetectorError, k: int, extras: int) -> np.ndarray:
     )  # (counted filled, counted extra, true t, true e)
     for t in range(k + 1):
         for e in range(extras + 1):
-            table[:, :, t, e] = counted_given(error, k, extras, t, e)
+            table[:, :, t, e] = _counted_given(error, k, extras, t, e)
     cells = (k + 1) * (extras + 1)
     return table.reshape(cells, cells)
 
 
-def counted_given(error: DetectorError, k: int, extras: int, t: int, e: int) -> np.ndarray:
+def _counted_given(error: DetectorError, k: int, extras: int, t: int, e: int) -> np.ndarray:
     """What is counted, (k + 1, extras + 1), in an image that fills t locations and shows e extras."""
     counted = np.zeros((k + 1, extras + 1))
     chance, landing = error.missed_and_false(t + e), error.landing(t + e, k - t)

@@ -12,7 +12,7 @@ LEAVES = 120  # patches on an image of the dead-leaves kind
 NOISE_STD = 0.5
 
 
-def empty_scenes(count: int, size: int | tuple[int, int], seed: int, device=None) -> Tensor:
+def _empty_scenes(count: int, size: int | tuple[int, int], seed: int, device=None) -> Tensor:
     """The stage with its camera and lamps jittered, and no object on it."""
     return render(Scenes(objects=0).draw(count, seed, device=device), size)["rgb"]
 
@@ -69,7 +69,7 @@ KINDS = (EMPTY, *FOREIGN)
 def nothing_to_find(kind: str, count: int, size: int | tuple[int, int], seed: int, device=None) -> Tensor:
     """Images (B, 3, H, W) of one of the KINDS."""
     if kind == EMPTY:
-        return empty_scenes(count, size, seed, device)
+        return _empty_scenes(count, size, seed, device)
     return FOREIGN[kind](count, size, seed).to(device)
 
 

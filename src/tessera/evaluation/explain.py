@@ -33,7 +33,7 @@ def draw_explanation(canvas: Tensor, score: ImageScore, prompt: Prompt | None = 
         for location, found in zip(prompt.targets, score.found):
             ring(pen, image.size, location, GOOD if found else BAD)
     for number, detection in enumerate(score.detections):
-        box(pen, image.size, detection, number + 1, outline_of(number, score, prompt is not None), aspect)
+        box(pen, image.size, detection, number + 1, _outline_of(number, score, prompt is not None), aspect)
     for number, (text, ink) in enumerate(lines):
         pen.text((image.width + 10, 8 + LINE * number), text, font=ImageFont.load_default(FONT), fill=ink)
     return torch.from_numpy(np.array(sheet)).permute(2, 0, 1)
@@ -47,7 +47,7 @@ def enlarged(image: Image.Image) -> Image.Image:
 def words(score: ImageScore, prompted: bool) -> list[tuple[str, tuple[int, int, int]]]:
     """The lines of the panel and their colors."""
     lines = [
-        (f"{number + 1}  {describe(detection)}", outline_of(number, score, prompted))
+        (f"{number + 1}  {describe(detection)}", _outline_of(number, score, prompted))
         for number, detection in enumerate(score.detections)
     ]
     if not score.detections:
@@ -84,7 +84,7 @@ def wrapped(text: str, width: int = 56) -> list[str]:
     return [*lines, line]
 
 
-def outline_of(number: int, score: ImageScore, prompted: bool) -> tuple[int, int, int]:
+def _outline_of(number: int, score: ImageScore, prompted: bool) -> tuple[int, int, int]:
     """Green fills the prompt, red is extra, orange is half-drawn; without a prompt, the object's own color."""
     detection = score.detections[number]
     if not is_well_formed(detection):

@@ -82,18 +82,18 @@ def images_in(path: Path, prompt: Sequence[Any] | None = None, prompts: Path | N
     path = Path(path)
     if not path.is_dir():
         raise UserError(f"There is no folder {path}.")
-    folder = samples_of(path)
+    folder = _samples_of(path)
     if prompts is not None:
-        found = from_prompt_file(folder, prompts)
+        found = _from_prompt_file(folder, prompts)
     elif prompt is not None:
         wanted = checked_prompt(prompt)
-        found = ImageSet(folder, [Prompt(wanted, file=file) for file in image_files(folder)])
+        found = ImageSet(folder, [Prompt(wanted, file=file) for file in _image_files(folder)])
     elif old_file(folder, SAMPLES).is_file():
-        found = from_sampling(folder)
+        found = _from_sampling(folder)
     elif (folder / "scenes.json").is_file():
-        found = from_scenes(folder)
+        found = _from_scenes(folder)
     else:
-        found = from_names(folder)
+        found = _from_names(folder)
     if found.settings is None and (path / "config.json").is_file():
         found = replace(found, settings=current_words(read_json(path / "config.json")))
     return found
@@ -106,7 +106,7 @@ def checked_prompt(wanted: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(map(checked_location, wanted))
 
 
-def from_prompt_file(folder: Path, file: Path) -> ImageSet:
+def _from_prompt_file(folder: Path, file: Path) -> ImageSet:
     """Images of any origin: `file` is a list of {"file", "locations" or "colors"}, or {file: locations}."""
     content = read_json(file)
     if isinstance(content, dict):
@@ -128,7 +128,7 @@ def from_prompt_file(folder: Path, file: Path) -> ImageSet:
     return ImageSet(folder, prompts)
 
 
-def samples_of(path: Path) -> Path:
+def _samples_of(path: Path) -> Path:
     """The folder itself, or the folder of samples in a run."""
     if old_file(path, SAMPLES).is_file() or not (path / "samples").is_dir():
         return path
@@ -144,7 +144,7 @@ def samples_of(path: Path) -> Path:
     return inside[0]
 
 
-def from_sampling(folder: Path) -> ImageSet:
+def _from_sampling(folder: Path) -> ImageSet:
     """What `tessera sample` wrote."""
     file = old_file(folder, SAMPLES)
     record = current_words(read_json(file))
@@ -165,7 +165,7 @@ def from_sampling(folder: Path) -> ImageSet:
     return ImageSet(folder, prompts, size, record.get("settings"), about)
 
 
-def from_scenes(folder: Path) -> ImageSet:
+def _from_scenes(folder: Path) -> ImageSet:
     """Renders with their scene file: every object of the scene is asked for."""
     truth = ClevrTruth(folder)
     return ImageSet(folder, [_scene_prompt(truth, i) for i in range(len(truth))])
@@ -180,10 +180,10 @@ def _scene_prompt(truth: ClevrTruth, i: int) -> Prompt:
     return Prompt(tuple(obj.location for obj in truth.objects(i, size)), file=file)
 
 
-def from_names(folder: Path) -> ImageSet:
+def _from_names(folder: Path) -> ImageSet:
     """Images in folders k00, k01, ...: the study's first K locations are the prompt."""
     prompts, left_out = [], {}
-    for file in image_files(folder):
+    for file in _image_files(folder):
         number = re.fullmatch(r"k(\d+)", file.parent.name)
         if number and int(number[1]) <= len(LOCATIONS):
             prompts.append(Prompt(LOCATIONS[: int(number[1])], file=file))
@@ -199,7 +199,7 @@ def from_names(folder: Path) -> ImageSet:
     return ImageSet(folder, prompts, left_out=left_out)
 
 
-def image_files(folder: Path) -> list[Path]:
+def _image_files(folder: Path) -> list[Path]:
     """All files but sheets, explanations and records: what turns out to be no image is named when it is read."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
     drawn = [f for f in files if f.name.startswith("sheet") or f.name.endswith(EXPLAINED)]
@@ -213,7 +213,7 @@ def prompt_of(file: Path) -> Prompt | None:
     """The prompt of an image by the samples.json beside it, or one folder up."""
     for folder in (file.parent, file.parent.parent):
         if old_file(folder, SAMPLES).is_file():
-            prompts = from_sampling(folder).prompts
+            prompts = _from_sampling(folder).prompts
             return next((one for one in prompts if one.file and one.file.resolve() == file.resolve()), None)
     return None
 
@@ -236,10 +236,10 @@ class ImageReader:
 
     def batches(self, at_once: int = AT_ONCE) -> Iterator[tuple[list[Prompt], Tensor]]:
         """Prompts, and their images (B, 3, H, W) in [-1, 1]."""
-        size = self.images.size or common_size([file_of(prompt) for prompt in self.images.prompts])
+        size = self.images.size or _common_size([_file_of(prompt) for prompt in self.images.prompts])
         batch: list[tuple[Prompt, Tensor]] = []
         for prompt in self.images.prompts:
-            image = self.read(file_of(prompt), size)
+            image = self.read(_file_of(prompt), size)
             if image is not None:
                 batch.append((prompt, image))
             if len(batch) == at_once:
@@ -258,7 +258,7 @@ class ImageReader:
             return None
 
 
-def file_of(prompt: Prompt) -> Path:
+def _file_of(prompt: Prompt) -> Path:
     assert prompt.file is not None
     return prompt.file
 
@@ -281,7 +281,7 @@ def read_image(file: Path, size: tuple[int, int] | None = None) -> Tensor:
     return load_png(file)
 
 
-def common_size(files: Sequence[Path]) -> tuple[int, int] | None:
+def _common_size(files: Sequence[Path]) -> tuple[int, int] | None:
     """The size most images have, by their headers."""
     sizes: Counter[tuple[int, int]] = Counter()
     for file in files:

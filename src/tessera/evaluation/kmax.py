@@ -153,7 +153,7 @@ def k_max(successes: Mapping[int, Any]) -> Any:
     return int(reached) if np.ndim(reached) == 0 else reached
 
 
-def last_in_a_row(ks: Iterable[int]) -> int:
+def _last_in_a_row(ks: Iterable[int]) -> int:
     """The largest K that can be reached with the Ks that were measured."""
     return k_max(dict.fromkeys(ks, True))
 
@@ -175,7 +175,7 @@ def generalization_record(
         raise UserError("Counts were given twice for the same K.")
     training = TrainingRange(max_train_objects, label)
     counts = sorted(counts, key=lambda c: c.k)
-    drawn = {c.k: resampled_tables(c, generator(seed, c.k), resamples) for c in counts}
+    drawn = {c.k: _resampled_tables(c, generator(seed, c.k), resamples) for c in counts}
     corrected = correct(counts, error, seed) if error else None
     rules = {name: rule for name, rule in RULES.items() if name == "strict" or max_train_objects is not None}
     return {
@@ -185,17 +185,17 @@ def generalization_record(
         "seed": seed,
         "resamples": resamples,
         "k_max": {
-            name: k_max_record(rule, counts, drawn, corrected, training) for name, rule in rules.items()
+            name: _k_max_record(rule, counts, drawn, corrected, training) for name, rule in rules.items()
         },
         "k50": k50(
             [c.k for c in counts], [c.num_all_found for c in counts], [c.n for c in counts], seed
         ).to_dict(),
         "mean_recall": mean_recall(counts, max_train_objects or 0, seed).to_dict(),
-        "rows": [row_record(c, training, rules, corrected, seed) for c in counts],
+        "rows": [_row_record(c, training, rules, corrected, seed) for c in counts],
     }
 
 
-def resampled_tables(counts: Counts, rng: np.random.Generator, resamples: int) -> np.ndarray:
+def _resampled_tables(counts: Counts, rng: np.random.Generator, resamples: int) -> np.ndarray:
     """Tables (R, K + 1, E) of images drawn again with replacement."""
     table = counts.table()
     return rng.multinomial(counts.n, table.ravel() / counts.n, size=resamples).reshape(-1, *table.shape)
@@ -212,7 +212,7 @@ def k50(ks: Sequence[int], all_found: Any, n: Any, seed: int = 0, resamples: int
     """
     counts = np.atleast_2d(np.asarray(all_found, dtype=float))  # (T, K)
     n = np.broadcast_to(np.asarray(n), counts.shape)
-    if not last_in_a_row(ks):
+    if not _last_in_a_row(ks):
         return Interval(None, None, None, 0)
     shares = counts / n
     drawn = binomial_curves(seed, shares, n, resamples)  # (R, T, K)
@@ -286,8 +286,8 @@ def correct(counts: Sequence[Counts], error: DetectorError, seed: int) -> Correc
     for c in counts:
         table = c.table()
         rng = generator(seed, c.k, 2)
-        corrected.best[c.k] = bias_corrected(table[None], error)[0]
-        again = [bias_corrected(stacked(table, c, rng), other, QUICK_STEPS) for other in others]
+        corrected.best[c.k] = _bias_corrected(table[None], error)[0]
+        again = [_bias_corrected(stacked(table, c, rng), other, QUICK_STEPS) for other in others]
         corrected.detectors[c.k] = np.stack([tables[0] for tables in again])
         corrected.both[c.k] = np.concatenate([tables[1:] for tables in again])
     return corrected
@@ -295,10 +295,10 @@ def correct(counts: Sequence[Counts], error: DetectorError, seed: int) -> Correc
 
 def stacked(table: np.ndarray, counts: Counts, rng: np.random.Generator) -> np.ndarray:
     """The table itself, and tables of images drawn again."""
-    return np.concatenate([table[None], resampled_tables(counts, rng, RESAMPLES_EACH)])
+    return np.concatenate([table[None], _resampled_tables(counts, rng, RESAMPLES_EACH)])
 
 
-def bias_corrected(tables: np.ndarray, error: DetectorError, steps: int | None = None) -> np.ndarray:
+def _bias_corrected(tables: np.ndarray, error: DetectorError, steps: int | None = None) -> np.ndarray:
     """Tables (R, K + 1, E) as they would be, as shares, if the detector made no mistakes."""
     k, extras = tables.shape[-2] - 1, tables.shape[-1] - 1
     flat = tables.reshape(len(tables), -1)
@@ -310,7 +310,7 @@ def bias_corrected(tables: np.ndarray, error: DetectorError, steps: int | None =
 # --- records ------------------------------------------------------------------------------------------------
 
 
-def k_max_record(
+def _k_max_record(
     rule: Rule,
     counts: Sequence[Counts],
     drawn: Mapping[int, np.ndarray],
@@ -324,7 +324,7 @@ def k_max_record(
         measured = {k: table for k, table in tables.items() if k > 0}
         return k_max({k: rule(k, shares_of(t, training), numbers[k], training) for k, t in measured.items()})
 
-    tested_to = last_in_a_row(numbers)
+    tested_to = _last_in_a_row(numbers)
     if not tested_to:  # K = 1 was not asked for, so there is nothing to say
         return {"value": None, "low": None, "high": None, "tested_to": 0, "at_least": False}
     value = over({c.k: c.table() for c in counts})
@@ -340,7 +340,7 @@ def k_max_record(
     return record
 
 
-def row_record(
+def _row_record(
     counts: Counts, training: TrainingRange, rules: Mapping[str, Rule], corrected: Corrected | None, seed: int
 ) -> dict[str, Any]:
     """One K: shares, means, quality, and whether it succeeds."""
@@ -354,13 +354,13 @@ def row_record(
         "k": counts.k,
         "n": counts.n,
         **{
-            name: share_with_correction(name, share, counts, training, corrected)
+            name: _share_with_correction(name, share, counts, training, corrected)
             for name, share in named(shares)
         },
         "found": mean_interval(counts.filled, rng).to_dict(),
         "extra": {**mean_interval(counts.extra, rng).to_dict(), **spread(counts.extra)},
         "objects": {**mean_interval(counts.objects, rng).to_dict(), **spread(counts.objects)},
-        "well_formed": well_formed_record(counts, rng),
+        "well_formed": _well_formed_record(counts, rng),
         "succeeds": succeeds,
     }
 
@@ -369,7 +369,7 @@ def named(shares: Shares) -> Iterable[tuple[str, Any]]:
     return shares._asdict().items()
 
 
-def share_with_correction(
+def _share_with_correction(
     name: str, share: float, counts: Counts, training: TrainingRange, corrected: Corrected | None
 ) -> dict[str, Any]:
     record = share_interval(round(share * counts.n), counts.n).to_dict()
@@ -393,6 +393,6 @@ def spread(values: np.ndarray) -> dict[str, Any]:
     return {"min": int(values.min()), "max": int(values.max()), "typical": [int(low), int(high)]}
 
 
-def well_formed_record(counts: Counts, rng: np.random.Generator) -> dict[str, Any]:
+def _well_formed_record(counts: Counts, rng: np.random.Generator) -> dict[str, Any]:
     """Image quality: the share of objects that are proper ones; the bootstrap draws whole images."""
     return ratio_of_sums(counts.malformed, counts.objects, rng).complement().to_dict()

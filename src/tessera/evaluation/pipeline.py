@@ -66,16 +66,16 @@ def evaluate(
         raise UserError(f"Images to evaluate are (B, 3, H, W), not {tuple(images.shape)}.")
     # The detector gets 8-bit images, as it would from files.
     shown = to_float(images if images.dtype == torch.uint8 else to_uint8(images))
-    return Evaluation(score_images(_opened(detector), shown, one_for_each(prompts, len(images))))
+    return Evaluation(score_images(_opened(detector), shown, _one_for_each(prompts, len(images))))
 
 
-def one_for_each(prompts: Any, count: int) -> list[Prompt]:
+def _one_for_each(prompts: Any, count: int) -> list[Prompt]:
     """The prompts of `count` images, given one for all of them or one for each."""
     if is_one_prompt(prompts):
-        return [as_prompt(prompts)] * count
+        return [_as_prompt(prompts)] * count
     if len(prompts) != count:
         raise UserError(f"There are {len(prompts)} prompts for {count} images.")
-    return [as_prompt(prompt) for prompt in prompts]
+    return [_as_prompt(prompt) for prompt in prompts]
 
 
 def is_one_prompt(prompts: Any) -> bool:
@@ -91,12 +91,12 @@ def _is_location(part: Any) -> bool:
     return all(isinstance(number, int | float) for number in part)
 
 
-def as_prompt(wanted: Any) -> Prompt:
+def _as_prompt(wanted: Any) -> Prompt:
     return wanted if isinstance(wanted, Prompt) else Prompt(checked_prompt(wanted))
 
 
 @cache
-def shipped_detector() -> ObjectDetector:
+def _shipped_detector() -> ObjectDetector:
     from tessera.evaluation.detector import load_detector
 
     return load_detector()
@@ -105,7 +105,7 @@ def shipped_detector() -> ObjectDetector:
 def _opened(detector: ObjectDetector | str | Path | None) -> ObjectDetector:
     from tessera.evaluation.detector import open_detector
 
-    return shipped_detector() if detector is None else open_detector(detector)
+    return _shipped_detector() if detector is None else open_detector(detector)
 
 
 def score_images(

@@ -79,7 +79,7 @@ def range_words(ends: Sequence[int]) -> str:
     return str(ends[0]) if ends[0] == ends[1] else f"{ends[0]}-{ends[1]}"
 
 
-def k_max_in_words(rule: str, found: dict[str, Any]) -> str:
+def _k_max_in_words(rule: str, found: dict[str, Any]) -> str:
     if found["value"] is None:
         return f"K_max by the {rule} rule is not known: K = 1 was not measured."
     more = " or more" if found["at_least"] else ""
@@ -95,7 +95,7 @@ def k_max_in_words(rule: str, found: dict[str, Any]) -> str:
 
 def conclusions(record: dict[str, Any]) -> list[str]:
     """K_max in words, and what to bear in mind."""
-    lines = [k_max_in_words(rule, found) for rule, found in record["k_max"].items()]
+    lines = [_k_max_in_words(rule, found) for rule, found in record["k_max"].items()]
     k50 = Interval(**record["k50"])
     if k50.value is not None:
         lines.append(f"K50, where half of the images show everything asked for: {k50}.")

@@ -21,11 +21,11 @@ def truths(scenes: Sequence[Scene] | SceneBatch, aspect: float = ASPECT) -> list
     found = []
     for b, scene in enumerate(batch.unstack()):
         spots = [location for location, here in zip(shown[b], present[b]) if here]
-        found.append([as_detection(obj, *spot) for obj, spot in zip(scene.objects, spots)])
+        found.append([_as_detection(obj, *spot) for obj, spot in zip(scene.objects, spots)])
     return found
 
 
-def as_detection(obj: SceneObject, x: float, y: float) -> Detection:
+def _as_detection(obj: SceneObject, x: float, y: float) -> Detection:
     return Detection(x, y, obj.color, obj.shape, obj.size_name, obj.material, 1.0, 1.0)
 
 
@@ -43,7 +43,7 @@ class ClevrTruth:
 
     def __init__(self, path: Path, split: str | None = None):
         self.folder = ClevrFolder(path, split)
-        self.records = raw_records(self.folder.path, split)
+        self.records = _raw_records(self.folder.path, split)
 
     def __len__(self) -> int:
         return len(self.folder)
@@ -61,21 +61,21 @@ class ClevrTruth:
         if "camera" in self.records[i]:
             return truths([scene], image_aspect(*size))[0]
         spots = [
-            recorded_location(obj, size, f"{self.folder.path}: scene {i}") for obj in self.raw_objects(i)
+            _recorded_location(obj, size, f"{self.folder.path}: scene {i}") for obj in self.raw_objects(i)
         ]
-        return [as_detection(obj, *spot) for obj, spot in zip(scene.objects, spots)]
+        return [_as_detection(obj, *spot) for obj, spot in zip(scene.objects, spots)]
 
     def raw_objects(self, i: int) -> list[dict[str, Any]]:
         return self.records[i]["objects"]
 
 
-def raw_records(path: Path, split: str | None) -> list[dict[str, Any]]:
+def _raw_records(path: Path, split: str | None) -> list[dict[str, Any]]:
     """The scenes of a folder's files as they are written there, in the order of its entries."""
     contents = [read_json(file) for file in scene_files(path, split)]
     return [record for content in contents for record in content.get("scenes", [content])]
 
 
-def recorded_location(obj: dict[str, Any], size: tuple[int, int], where: str) -> tuple[float, float]:
+def _recorded_location(obj: dict[str, Any], size: tuple[int, int], where: str) -> tuple[float, float]:
     try:
         x, y, _ = obj["pixel_coords"]
         return x / size[0], y / size[1]

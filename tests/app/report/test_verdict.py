@@ -37,26 +37,26 @@ LOCAL, GLOBAL = result(0.95, 0.93, 0.97), result(0.3, 0.28, 0.33)
 @pytest.mark.parametrize(
     ("found", "where", "sentence"),
     [
-        (scores(9, 9, 9), LOCAL, "Composes up to 9, by looking locally."),
-        (scores(9, 8, 10), LOCAL, "Composes up to about 9, by looking locally."),
-        (scores(12, 12, 12), LOCAL, "Composes up to 12, perhaps further, by looking locally."),
-        (scores(9, 9, 9), GLOBAL, "Composes up to 9, though it does not look locally."),
+        (scores(9, 9, 9), LOCAL, "Composes up to 9, with local influence of its conditions."),
+        (scores(9, 8, 10), LOCAL, "Composes up to about 9, with local influence of its conditions."),
+        (scores(12, 12, 12), LOCAL, "Composes up to 12, perhaps further, with local influence of its conditions."),
+        (scores(9, 9, 9), GLOBAL, "Composes up to 9, though the influence of its conditions is not local."),
         (scores(9, 9, 9), None, "Composes up to 9."),
         (
             scores(3, 3, 3),
             GLOBAL,
-            "Does not compose beyond the 3 that training showed, and does not look locally.",
+            "Does not compose beyond the 3 objects of its training images, and the influence of its conditions is not local.",
         ),
         (
             scores(1, 1, 1),
             LOCAL,
-            "Does not compose: right only up to 1, though training showed 3, and yet it looks locally.",
+            "Does not compose: right only up to 1, though trained on up to 3, and yet the influence of its conditions is local.",
         ),
-        (scores(0, 0, 0), None, "Does not location even one object reliably."),
+        (scores(0, 0, 0), None, "Does not show even one object reliably."),
         (scores(5, 3, 6), None, "May compose up to about 5, but 3 cannot be ruled out."),
         (scores(2, 0, 8), None, "May not compose beyond 2; anything from 0 to 8 is possible."),
-        (scores(9, 9, 9, n=16), LOCAL, "Seems to compose up to 9, by looking locally."),
-        (None, LOCAL, "How far it composes was not measured; it looks locally."),
+        (scores(9, 9, 9, n=16), LOCAL, "Seems to compose up to 9, with local influence of its conditions."),
+        (None, LOCAL, "How far it composes was not measured; the influence of its conditions is local."),
     ],
 )
 def test_the_sentence_follows_from_the_numbers(found, where, sentence):
@@ -66,7 +66,7 @@ def test_the_sentence_follows_from_the_numbers(found, where, sentence):
 def test_locations_filled_with_too_many_others_are_not_called_a_failure_to_fill_them():
     found = scores_apart((1, 0, 2), (6, 5, 7))
     told = verdict(found | {"label": "one"}, LOCAL)
-    sentence = "Fills what is asked up to about 6, but adds more than training does; it looks locally."
+    sentence = "Follows its prompts up to about 6, but adds more than training does; the influence of its conditions is local."
     assert told.headline == sentence and told.tone == "unsure"
     assert verdict(found | {"label": "all"}, LOCAL).headline.startswith("Does not compose")
 
@@ -74,7 +74,7 @@ def test_locations_filled_with_too_many_others_are_not_called_a_failure_to_fill_
 def test_locations_filled_with_perhaps_too_many_others_are_not_called_one_either():
     found = scores_apart((0, 0, 9), (7, 6, 7))
     told = verdict(found | {"label": "one"}, LOCAL)
-    sentence = "Fills what is asked up to about 7, and may add more than training does; it looks locally."
+    sentence = "Follows its prompts up to about 7, and may add more than training does; the influence of its conditions is local."
     assert told.headline == sentence and told.tone == "unsure"
     assert "May not compose" in verdict(found, LOCAL).headline  # told of everything, extras are mistakes
 
@@ -86,7 +86,7 @@ def test_a_card_without_a_label_is_read_with_that_of_the_training():
         settings={"conditioner": {"label": "one"}, "data": {"objects": [1, found["max_train_objects"]]}},
     )
     take_scores(subject, {name: value for name, value in found.items() if name != "max_train_objects"}, {})
-    assert verdict(subject.scores, LOCAL).headline.startswith("Fills what is asked up to about 6")
+    assert verdict(subject.scores, LOCAL).headline.startswith("Follows its prompts up to about 6")
 
 
 def test_few_images_claim_nothing():
@@ -116,7 +116,7 @@ def test_a_gap_beyond_the_first_failure_decides_nothing():
 def test_without_the_training_range_nothing_is_called_composing():
     found = scores(9, 9, 9, max_train_objects=None)
     del found["k_max"]["paper"]
-    assert verdict(found, None).headline == "Fills what is asked up to 9."
+    assert verdict(found, None).headline == "Follows its prompts up to 9."
 
 
 def test_ood_images_make_the_counts_doubtful():

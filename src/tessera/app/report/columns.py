@@ -96,28 +96,28 @@ def gather(sources: Sequence[str], measurer: ColumnEvaluator, keep: Path) -> Rep
 
     A record of the study that is named like a run given with it tells of that run.
     """
-    check_models(source for source in sources if not is_record(source) and not is_results(Path(source)))
+    check_models(source for source in sources if not _is_record(source) and not _is_results(Path(source)))
     found = ReportData()
-    cells = {Path(source).stem: Path(source) for source in sources if is_record(source)}
+    cells = {Path(source).stem: Path(source) for source in sources if _is_record(source)}
     for source in sources:
-        if is_record(source):
-            if not any(is_run(Path(other)) and name_of(other) == Path(source).stem for other in sources):
-                add_record(found, Path(source))
-        elif is_results(Path(source)):
-            add_results(found, Path(source))
+        if _is_record(source):
+            if not any(is_run(Path(other)) and _name_of(other) == Path(source).stem for other in sources):
+                _add_record(found, Path(source))
+        elif _is_results(Path(source)):
+            _add_results(found, Path(source))
         else:
-            found.subjects.append(measured(source, measurer, keep, cells.get(name_of(source))))
+            found.subjects.append(measured(source, measurer, keep, cells.get(_name_of(source))))
     if found.empty:
         raise UserError(f"There is nothing to report in {', '.join(map(str, sources))}.")
-    found.subjects = with_distinct_names(found.subjects)
+    found.subjects = _with_distinct_names(found.subjects)
     return found
 
 
-def is_record(source: str) -> bool:
+def _is_record(source: str) -> bool:
     return source.endswith(".json") and not Path(source).is_dir()
 
 
-def with_distinct_names(subjects: Sequence[ReportColumn]) -> list[ReportColumn]:
+def _with_distinct_names(subjects: Sequence[ReportColumn]) -> list[ReportColumn]:
     """Subjects of one name get a number."""
     names = [subject.name for subject in subjects]
     turns: dict[str, int] = {}
@@ -135,14 +135,14 @@ def measured(source: str, measurer: ColumnEvaluator, keep: Path, record: Path | 
     """A run or a model with its evaluation and its locality, measured now unless they were before."""
     model = open_model(source, None, None, measurer.device)
     run = RunFolder(Path(source)) if is_run(Path(source)) else None
-    name = name_of(source)
-    known = best_scores(model, run) if record is None else scores_in(record)
+    name = _name_of(source)
+    known = best_scores(model, run) if record is None else _scores_in(record)
     subject = measured_model(name, model, measurer, run.results if run else keep / name, known)
     subject.log = run.records() if run else []
     return subject
 
 
-def scores_in(path: Path) -> tuple[Record, Record]:
+def _scores_in(path: Path) -> tuple[Record, Record]:
     """The counts of a record of the study, and where they come from."""
     record = dict(read_record(path, StudyRunRecord))
     return record["result"], {"found": f"in {path.name}", **record}
@@ -169,7 +169,7 @@ def measured_model(
     return subject
 
 
-def name_of(source: str) -> str:
+def _name_of(source: str) -> str:
     path = Path(source)
     return path.resolve().name if path.exists() else re.sub(r"@.*", "", source).rsplit("/", 1)[-1]
 
@@ -239,26 +239,26 @@ def images_in(scores: Record | None) -> int:
 # --- records ------------------------------------------------------------------------------------------------
 
 
-def is_results(path: Path) -> bool:
+def _is_results(path: Path) -> bool:
     """A folder of records that is neither a run nor a model."""
     if not path.is_dir() or is_run(path) or is_model_folder(path):
         return False
     return any(path.glob("*.json")) or any(path.glob("study/*.json"))
 
 
-def add_results(found: ReportData, folder: Path) -> None:
+def _add_results(found: ReportData, folder: Path) -> None:
     """All records of a folder that a report can show; of a whole study the four headlines, and its tables."""
     for path in sorted(folder.glob("*.json")):
-        add_record(found, path, strict=False)
+        _add_record(found, path, strict=False)
     if (folder / "study.json").is_file():
         found.studies.append(folder)
     kept = sorted((folder / "study").glob("*.json"))
     headlines = [path for cell in HEADLINES for path in kept if path.name.startswith(f"{cell}-")]
-    for path in only_first_seeds(headlines or kept)[:MOST_RECORDS]:
-        add_record(found, path)
+    for path in _only_first_seeds(headlines or kept)[:MOST_RECORDS]:
+        _add_record(found, path)
 
 
-def only_first_seeds(paths: Iterable[Path]) -> list[Path]:
+def _only_first_seeds(paths: Iterable[Path]) -> list[Path]:
     """One record for each cell and size."""
     first: dict[str, Path] = {}
     for path in paths:
@@ -266,16 +266,16 @@ def only_first_seeds(paths: Iterable[Path]) -> list[Path]:
     return list(first.values())
 
 
-def add_record(found: ReportData, path: Path, strict: bool = True) -> None:
+def _add_record(found: ReportData, path: Path, strict: bool = True) -> None:
     """A record goes where it belongs; one of no known kind is an error, or in a folder of many passed over."""
     record = as_record(read_json(path))
     match record:
         case ScatterRecord() | PointsRecord():
             found.points += read_points(path)
         case StudyRunRecord():
-            found.subjects.append(from_study(dict(record), path))
+            found.subjects.append(_from_study(dict(record), path))
         case EvaluationRecord() | LocalityRecord():
-            pair_up(found, dict(record), path)
+            _pair_up(found, dict(record), path)
         case None:
             if strict:
                 raise UserError(f"{path} is no record that a report can show.")
@@ -295,7 +295,7 @@ LISTS: dict[type[ResultRecord], str] = {
 """Kinds of records about no single model -> the list of `ReportData` that holds them."""
 
 
-def from_study(record: Record, path: Path) -> ReportColumn:
+def _from_study(record: Record, path: Path) -> ReportColumn:
     """A cell of the study from its record and its grid_file of images."""
     settings = record["settings"]
     subject = ReportColumn(
@@ -321,9 +321,9 @@ def from_study(record: Record, path: Path) -> ReportColumn:
     return subject
 
 
-def pair_up(found: ReportData, record: Record, path: Path) -> None:
+def _pair_up(found: ReportData, record: Record, path: Path) -> None:
     """Records of `detector` and `locality` about one model make one subject."""
-    name = name_in(record, path)
+    name = _name_in(record, path)
     subject = next((one for one in found.subjects if one.name == name), None)
     if subject is None:
         subject = ReportColumn(name)
@@ -339,7 +339,7 @@ def pair_up(found: ReportData, record: Record, path: Path) -> None:
         subject.facts.setdefault("size", record.get("size"))
 
 
-def name_in(record: Record, path: Path) -> str:
+def _name_in(record: Record, path: Path) -> str:
     model_named = record.get("model") or (record.get("about") or {}).get("model")
     return Path(str(model_named)).name if model_named else path.stem
 

@@ -106,10 +106,10 @@ def targets_of(conditioner: Conditioner, ks: Iterable[str | int]) -> dict[int, t
 def identity(model: Model) -> Record:
     """What distinguishes two sets of weights, whatever their names."""
     facts = {name: model.config.get(name) for name in ("images_seen", "ema")}
-    return {**facts, "sha256": model.config.get("sha256") or weights_digest(model)}
+    return {**facts, "sha256": model.config.get("sha256") or _weights_digest(model)}
 
 
-def weights_digest(model: Model) -> str:
+def _weights_digest(model: Model) -> str:
     return digest({name: value.detach().cpu() for name, value in model.denoiser.state_dict().items()}, "")
 
 
@@ -207,14 +207,14 @@ class ColumnEvaluator:
             "model": identity(model),
             "plan": brief(plan),
             "size": model.size,
-            **locality_record(found),
+            **_locality_record(found),
             "provenance": provenance(self.device),
         }
-        save_locality(make_folder(keep) / MAPS, found.scenes[0])
+        _save_locality(make_folder(keep) / MAPS, found.scenes[0])
         return write_record(keep / LOCALITY, ReportLocalityRecord, record), found.scenes[0]
 
 
-def locality_record(found: LocalityResult) -> Record:
+def _locality_record(found: LocalityResult) -> Record:
     """The record of a study; a network that ignores its conditions has no conditional locality, and a note says so."""
     try:
         return found.to_dict()
@@ -235,7 +235,7 @@ def brief(plan: LocalityConfig) -> Record:
 # --- files -------------------------------------------------------------------------------
 
 
-def save_locality(path: Path, result: SceneLocality) -> None:
+def _save_locality(path: Path, result: SceneLocality) -> None:
     tensors = {
         f.name: value for f in fields(SceneLocality) if isinstance(value := getattr(result, f.name), Tensor)
     }

@@ -1,4 +1,4 @@
-"""A verdict in words, derived from the numbers, and careful where they are not sure."""
+"""A conclusion in words, derived from the numbers, and careful where they are not certain."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ DOUBTFUL = 0.1  # share of images the detector does not know, above which its co
 class Reach:
     """How far a model composes, by one rule."""
 
-    value: int | None  # the largest K such that it and every smaller one asked for succeed
+    value: int | None  # the largest K such that it and every smaller one evaluated succeed
     low: int | None
     high: int | None
     max_train_objects: int | None
@@ -31,7 +31,7 @@ class Reach:
 
     @property
     def open_ended(self) -> bool:
-        """Everything that was asked for succeeded, so more might."""
+        """Every K that was evaluated succeeded, so more might."""
         return self.value is not None and self.value == self.max_conditions
 
 
@@ -45,9 +45,9 @@ class Conclusion:
 
 
 def verdict(scores: Record | None, locality: Record | None) -> Conclusion:
-    """The verdict on a model from its evaluation's marks and its locality record; either may be missing."""
+    """The conclusion on a model from its scores and its locality record; either may be missing."""
     reach, look = reach_of(scores), look_of(locality)
-    said, tone = extras_words(scores, reach) or reach_words(reach)
+    said, tone = _extras_words(scores, reach) or reach_words(reach)
     sentence = joined(said, tone, look)
     return Conclusion(sentence[0].upper() + sentence[1:] + ".", tone, doubts(reach, scores, locality))
 
@@ -56,28 +56,28 @@ def verdict(scores: Record | None, locality: Record | None) -> Conclusion:
 
 
 def reach_of(scores: Record | None, rule: str | None = None) -> Reach | None:
-    """By a rule, else the paper's where training is known, else the strict one; None if nothing was asked for."""
+    """By a rule, else the paper's where training is known, else the strict one; None if no K >= 1 was evaluated."""
     prompted = [row for row in (scores or {"rows": ()})["rows"] if row["k"] >= 1]
     if scores is None or not prompted:
         return None
     rule = rule or ("paper" if "paper" in scores["k_max"] else "strict")
     found = scores["k_max"][rule]
     ks = sorted(row["k"] for row in prompted)
-    gaps = leaves_open(found, ks)
-    value = last_success(prompted, rule) if gaps else found["value"]
+    gaps = _leaves_open(found, ks)
+    value = _last_success(prompted, rule) if gaps else found["value"]
     low, high = (None, None) if gaps else (found["low"], found["high"])
     fewest = min(row["n"] for row in prompted)
     return Reach(value, low, high, scores.get("max_train_objects"), rule, fewest, max(ks), gaps)
 
 
-def leaves_open(found: Record, ks: Sequence[int]) -> bool:
-    """Whether K_max hangs on a K that was left out, while a larger one was asked for."""
+def _leaves_open(found: Record, ks: Sequence[int]) -> bool:
+    """Whether K_max depends on a K that was left out, while a larger one was evaluated."""
     tested_to = found.get("tested_to", ks[-1])
     return found["value"] is None or (found["value"] == tested_to and ks[-1] > tested_to)
 
 
-def last_success(rows: Sequence[Record], rule: str) -> int:
-    """The largest K asked for such that it and every smaller one asked for succeed."""
+def _last_success(rows: Sequence[Record], rule: str) -> int:
+    """The largest K evaluated such that it and every smaller one evaluated succeed."""
     reached = 0
     for row in sorted(rows, key=lambda row: row["k"]):
         if not row["succeeds"][rule]:
@@ -90,17 +90,17 @@ def reach_words(reach: Reach | None) -> tuple[str, Tone]:
     if reach is None or reach.value is None:
         return "how far it composes was not measured", "unsure"
     if reach.n < FEWEST:
-        return f"too few images to tell how far it composes; those drawn are right up to {reach.value}", (
+        return f"too few images to tell how far it composes; those sampled are right up to {reach.value}", (
             "unsure"
         )
     if reach.value == 0 and not reach.high:
-        return "does not location even one object reliably", "bad"
+        return "does not show even one object reliably", "bad"
     if reach.max_train_objects is None:
-        return f"fills what is asked {up_to(reach)}", "unsure"
-    return against_training(reach, reach.value, reach.max_train_objects)
+        return f"follows its prompts {_up_to(reach)}", "unsure"
+    return _against_training(reach, reach.value, reach.max_train_objects)
 
 
-def extras_words(scores: Record | None, reach: Reach | None) -> tuple[str, Tone] | None:
+def _extras_words(scores: Record | None, reach: Reach | None) -> tuple[str, Tone] | None:
     """Where it fills more locations than training showed, and only the objects it adds to them break the paper's rule.
 
     A model told of some objects only may add others; the strict rule does not count those, the paper's allows a few.
@@ -114,36 +114,36 @@ def extras_words(scores: Record | None, reach: Reach | None) -> tuple[str, Tone]
         return None
     sure = reach.high <= reach.max_train_objects  # type: ignore[operator]
     adds = "but adds more than training does" if sure else "and may add more than training does"
-    return f"fills what is asked {up_to(filled)}, {adds}", "unsure"
+    return f"follows its prompts {_up_to(filled)}, {adds}", "unsure"
 
 
-def against_training(reach: Reach, value: int, max_train_objects: int) -> tuple[str, Tone]:
+def _against_training(reach: Reach, value: int, max_train_objects: int) -> tuple[str, Tone]:
     """Beyond what training showed, not beyond, or an interval that allows both."""
     low = value if reach.low is None else reach.low
     high = value if reach.high is None else reach.high
     careful = reach.n < ENOUGH or reach.gaps
     if low > max_train_objects:
-        return f"{'seems to compose' if careful else 'composes'} {up_to(reach)}", "good"
+        return f"{'seems to compose' if careful else 'composes'} {_up_to(reach)}", "good"
     if high <= max_train_objects:
-        return falls_short(value, max_train_objects, careful), "bad"
+        return _falls_short(value, max_train_objects, careful), "bad"
     if value > max_train_objects:
-        return f"may compose {up_to(reach)}, but {low} cannot be ruled out", "unsure"
+        return f"may compose {_up_to(reach)}, but {low} cannot be ruled out", "unsure"
     return f"may not compose beyond {value}; anything from {low} to {high} is possible", "unsure"
 
 
-def up_to(reach: Reach) -> str:
+def _up_to(reach: Reach) -> str:
     about = "about " if reach.low != reach.high else ""
     more = ", perhaps further" if reach.open_ended else ""
     return f"up to {about}{reach.value}{more}"
 
 
-def falls_short(value: int, max_train_objects: int, careful: bool) -> str:
+def _falls_short(value: int, max_train_objects: int, careful: bool) -> str:
     verb = "seems not to compose" if careful else "does not compose"
     if value == max_train_objects:
-        return f"{verb} beyond the {max_train_objects} that training showed"
+        return f"{verb} beyond the {max_train_objects} objects of its training images"
     if value == 0:
-        return "hardly ever locations even one object"
-    return f"{verb}: right only up to {value}, though training showed {max_train_objects}"
+        return "hardly ever shows even one object"
+    return f"{verb}: right only up to {value}, though trained on up to {max_train_objects}"
 
 
 # --- how locally --------------------------------------------------------------------------------------------
@@ -168,18 +168,18 @@ def look_of(locality: Record | None) -> Look:
 
 
 HOW: dict[tuple[str, Look], str] = {
-    ("good", "local"): ", by looking locally",
-    ("good", "partly"): ", looking only partly locally",
-    ("good", "not"): ", though it does not look locally",
-    ("good", "chance"): ", though it looks no more locally than chance would",
-    ("bad", "local"): ", and yet it looks locally",
-    ("bad", "partly"): ", and looks only partly locally",
-    ("bad", "not"): ", and does not look locally",
-    ("bad", "chance"): ", and looks no more locally than chance would",
-    ("unsure", "local"): "; it looks locally",
-    ("unsure", "partly"): "; it looks partly locally",
-    ("unsure", "not"): "; it does not look locally",
-    ("unsure", "chance"): "; it looks no more locally than chance would",
+    ("good", "local"): ", with local influence of its conditions",
+    ("good", "partly"): ", with only partly local influence of its conditions",
+    ("good", "not"): ", though the influence of its conditions is not local",
+    ("good", "chance"): ", though the influence of its conditions is no more local than by chance",
+    ("bad", "local"): ", and yet the influence of its conditions is local",
+    ("bad", "partly"): ", and the influence of its conditions is only partly local",
+    ("bad", "not"): ", and the influence of its conditions is not local",
+    ("bad", "chance"): ", and the influence of its conditions is no more local than by chance",
+    ("unsure", "local"): "; the influence of its conditions is local",
+    ("unsure", "partly"): "; the influence of its conditions is partly local",
+    ("unsure", "not"): "; the influence of its conditions is not local",
+    ("unsure", "chance"): "; the influence of its conditions is no more local than by chance",
 }
 
 
@@ -191,7 +191,7 @@ def joined(said: str, tone: Tone, look: Look) -> str:
 
 
 def doubts(reach: Reach | None, scores: Record | None, locality: Record | None) -> list[str]:
-    """Sentences about everything that makes the numbers weaker than they look."""
+    """Sentences about everything that weakens the numbers."""
     said = []
     if reach is not None and reach.n < ENOUGH:
         said.append(
@@ -200,11 +200,11 @@ def doubts(reach: Reach | None, scores: Record | None, locality: Record | None) 
         )
     if reach is not None and reach.gaps:
         said.append(
-            "Not every K was asked for, so this is the largest of those asked that succeeded in turn."
+            "Not every K was evaluated, so this is the largest of those evaluated that succeeded in turn."
         )
-    ood = ood_share(scores)
+    ood = _ood_share(scores)
     if ood > DOUBTFUL:
-        said.append(f"{100 * ood:.0f}% of its images are not scenes the detector knows: doubt its counts.")
+        said.append(f"{100 * ood:.0f}% of its images are unlike those the detector was trained on: doubt its counts.")
     found = locality["conditional_locality"] if locality else None
     if locality and locality.get("note"):
         said.append(locality["note"])
@@ -213,7 +213,7 @@ def doubts(reach: Reach | None, scores: Record | None, locality: Record | None) 
     return said
 
 
-def ood_share(scores: Record | None) -> float:
+def _ood_share(scores: Record | None) -> float:
     """Share of all images that the detector does not recognize, where that was counted."""
     counted = [row["ood"] for row in (scores or {"rows": ()})["rows"] if "ood" in row]
     total = sum(each["n"] for each in counted)

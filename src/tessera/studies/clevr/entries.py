@@ -81,7 +81,7 @@ class StudyEntry:
         return changed(settings, {"training": {"total": round(self.longer * settings.training.total)}})
 
 
-def cells_of(experiment: str, by_seen_max: Mapping[int, Paper], **more: Any) -> list[StudyEntry]:
+def _cells_of(experiment: str, by_seen_max: Mapping[int, Paper], **more: Any) -> list[StudyEntry]:
     return [
         StudyEntry(experiment, max_train_objects, paper, **more)
         for max_train_objects, paper in by_seen_max.items()
@@ -91,7 +91,7 @@ def cells_of(experiment: str, by_seen_max: Mapping[int, Paper], **more: Any) -> 
 S_CHURN = 20.0  # for patches, which agree only through the noise they share: as much as a step can have
 
 TABLES = [
-    *cells_of("exp1", {
+    *_cells_of("exp1", {
         1: Paper(1, at_zero="0-1"),
         2: Paper(5, at_zero="0"),
         3: Paper(9, at_zero="0"),
@@ -99,32 +99,32 @@ TABLES = [
         5: Paper(10, at_zero="0"),
         6: Paper(11, at_zero="0"),
     }),
-    *cells_of("exp2", {
+    *_cells_of("exp2", {
         2: Paper(1, "0-1", "0-2"),
         3: Paper(1, "0-2", "0-3"),
         4: Paper(1, "0-3", "1-4"),
         5: Paper(1, "0-4", "0-5"),
         6: Paper(1, "0-5", "1-6"),
     }),
-    *cells_of("exp2-random", {
+    *_cells_of("exp2-random", {
         2: Paper(3, at_zero="0-1"),
         3: Paper(5, at_zero="0-3"),
         4: Paper(6, at_zero="0-4"),
         5: Paper(8, at_zero="0-4"),
         6: Paper(9, at_zero="0-4"),
     }),
-    *cells_of("exp2-drop", {
+    *_cells_of("exp2-drop", {
         3: Paper(3, "0-1", "0-1"),
         4: Paper(8, "0-1", "0-1"),
         5: Paper(9, "0-1", "0-1"),
         6: Paper(10, "0-1", "0-1"),
     }),
-    *cells_of(
+    *_cells_of(
         "exp2L", {1: Paper(6), 3: Paper(9, "0-2"), 5: Paper(10, "0-2")}, s_churn=S_CHURN, each=MORE_IMAGES
     ),
-    *cells_of("color", {1: Paper(1), 3: Paper(4), 5: Paper(7)}),
-    *cells_of("exp3", {3: Paper(3, words="fails beyond 3")}),
-    *cells_of("exp3L", {3: Paper(words="restored")}),
+    *_cells_of("color", {1: Paper(1), 3: Paper(4), 5: Paper(7)}),
+    *_cells_of("exp3", {3: Paper(3, words="fails beyond 3")}),
+    *_cells_of("exp3L", {3: Paper(words="restored")}),
 ]  # fmt: skip
 
 FULL_IMAGE = 8  # cells to each side: a patch as large as the image
@@ -132,7 +132,7 @@ FEW = tuple(range(5))  # a patch as large as the image costs a whole network pas
 PAIR = {"training": {"patches": 2}}  # and per patch in training
 
 
-def radius_cell(
+def _radius_cell(
     radius: int, changes: Mapping[str, Mapping[str, Any]] | None = None, **more: Any
 ) -> StudyEntry:
     """Trained and sampled as the paper's: the loss over all of a patch, no fresh noise."""
@@ -141,7 +141,7 @@ def radius_cell(
     return StudyEntry("exp2L", 3, variant=f"k{radius}", about=about, changes=changes, needs=False, **more)
 
 
-def plain_cell(experiment: str) -> StudyEntry:
+def _plain_cell(experiment: str) -> StudyEntry:
     about = "no coordinate channels, as in the paper"
     return StudyEntry(experiment, 3, variant="plain", about=about, changes={"denoiser": {"coords": False}})
 
@@ -159,12 +159,12 @@ FAR = StudyEntry(
 )
 
 ABLATIONS = [
-    radius_cell(1),
-    radius_cell(2, paper=Paper(9, "0-2")),
-    radius_cell(3),
-    radius_cell(FULL_IMAGE, PAIR, paper=Paper(words="fails, as exp2"), own_ks=FEW),
-    plain_cell("exp1"),
-    plain_cell("exp2"),
+    _radius_cell(1),
+    _radius_cell(2, paper=Paper(9, "0-2")),
+    _radius_cell(3),
+    _radius_cell(FULL_IMAGE, PAIR, paper=Paper(words="fails, as exp2"), own_ks=FEW),
+    _plain_cell("exp1"),
+    _plain_cell("exp2"),
     FAR,
 ]
 

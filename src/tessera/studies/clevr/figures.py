@@ -54,7 +54,7 @@ class Panel(NamedTuple):
 def save_figure(name: str, paths: StudyPaths, preset: str, seed: int = 0) -> Path | None:
     """results/figures/NAME-PRESET.webp from the images kept so far; None if there are none."""
     figure = look_up(name, FIGURES, "figure")
-    panels = [panel_for(CELLS[cell], paths, preset, seed) for cell in figure.cells]
+    panels = [_panel_for(CELLS[cell], paths, preset, seed) for cell in figure.cells]
     if not any(panel.rows for panel in panels):
         return None
     path = make_folder(paths.figures) / f"{name}-{preset}{COMPACT}"
@@ -62,7 +62,7 @@ def save_figure(name: str, paths: StudyPaths, preset: str, seed: int = 0) -> Pat
     return path
 
 
-def panel_for(cell: StudyEntry, paths: StudyPaths, preset: str, seed: int) -> Panel:
+def _panel_for(cell: StudyEntry, paths: StudyPaths, preset: str, seed: int) -> Panel:
     """A cell; without images it was not run."""
     objects = f"1 to {cell.max_train_objects} objects" if cell.max_train_objects > 1 else "1 object"
     job = job_name(cell.name, preset, seed)

@@ -24,17 +24,17 @@ RESAMPLES = 2000
 
 def has_course(record: Record, k: int) -> bool:
     moments = moments_of(record)
-    return len(moments) >= FEWEST and all(row_at(moment, k) is not None for moment in moments)
+    return len(moments) >= FEWEST and all(_row_at(moment, k) is not None for moment in moments)
 
 
-def row_at(moment: Mapping[str, Any], k: int) -> Mapping[str, Any] | None:
+def _row_at(moment: Mapping[str, Any], k: int) -> Mapping[str, Any] | None:
     return next((row for row in moment["rows"] if row["k"] == k), None)
 
 
 def learning(record: Record, k: int) -> dict[str, Any]:
     """One training's course: images, K_max by the paper rule, share of images that show all K, and its rise."""
     moments = moments_of(record)
-    shares = [row_at(moment, k)["all_found"] for moment in moments]  # type: ignore[index]
+    shares = [_row_at(moment, k)["all_found"] for moment in moments]  # type: ignore[index]
     return {
         "cell": record["cell"],
         "seed": record["seed"],

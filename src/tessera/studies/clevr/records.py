@@ -26,14 +26,16 @@ def read_records(paths: StudyPaths) -> list[StudyRunRecord]:
 
 def rows_of(records: Sequence[Record], preset: str) -> list[dict[str, Any]]:
     """One row for every cell of the table, run or not, in the table's order."""
-    return [row_of(cell, [r for r in records if belongs(r, cell, preset)], preset) for cell in CELLS.values()]
+    return [
+        _row_of(cell, [r for r in records if belongs(r, cell, preset)], preset) for cell in CELLS.values()
+    ]
 
 
 def belongs(record: Record, cell: StudyEntry, preset: str) -> bool:
     return record["cell"] == cell.name and record["preset"] == preset
 
 
-def row_of(cell: StudyEntry, records: Sequence[Record], preset: str) -> dict[str, Any]:
+def _row_of(cell: StudyEntry, records: Sequence[Record], preset: str) -> dict[str, Any]:
     """A cell beside the paper; without records nothing is claimed of it."""
     row: dict[str, Any] = {
         "cell": cell.name,
@@ -46,7 +48,7 @@ def row_of(cell: StudyEntry, records: Sequence[Record], preset: str) -> dict[str
     }
     if not records:
         return row
-    shares = shares_by_k([record["result"] for record in records])
+    shares = _shares_by_k([record["result"] for record in records])
     return row | {
         "seeds": [record["seed"] for record in records],
         "k_max": {
@@ -57,7 +59,7 @@ def row_of(cell: StudyEntry, records: Sequence[Record], preset: str) -> dict[str
         "extras": spread_at(records, "extra", succeeded=True),
         "at_zero": spread_at(records, "objects", succeeded=False),
         "shares": shares,
-        **without_churn(cell, [record["still"] for record in records if "still" in record]),
+        **_without_churn(cell, [record["still"] for record in records if "still" in record]),
         "well_formed": pooled([record["quality"]["well_formed"] for record in records]),
         "images_seen": [record["training"]["images_seen"] for record in records],
         "training_seconds": [record["training"]["seconds"] for record in records],
@@ -103,11 +105,11 @@ def spread_at(records: Sequence[Record], what: str, succeeded: bool) -> list[int
     return [min(low for low, _ in chosen), max(high for _, high in chosen)] if chosen else None
 
 
-def without_churn(cell: StudyEntry, evaluations: Sequence[Record]) -> dict[str, Any]:
+def _without_churn(cell: StudyEntry, evaluations: Sequence[Record]) -> dict[str, Any]:
     """The evaluations of the same models without stochastic sampling, where there were any."""
     if not evaluations:
         return {}
-    shares = shares_by_k(evaluations)
+    shares = _shares_by_k(evaluations)
     found = {rule: over_seeds([evaluation["k_max"][rule] for evaluation in evaluations]) for rule in RULES}
     return {
         "still": {
@@ -127,7 +129,7 @@ def moments_of(record: Record) -> list[Record]:
     return [*before, {**scores, **end}]
 
 
-def shares_by_k(evaluations: Sequence[Record]) -> dict[str, dict[str, Record]]:
+def _shares_by_k(evaluations: Sequence[Record]) -> dict[str, dict[str, Record]]:
     """Shares of every K over the images of all seeds."""
     by_k: dict[str, list[Record]] = {}
     for evaluation in evaluations:
@@ -150,11 +152,11 @@ def paper_sized(records: Sequence[Record]) -> dict[str, Any]:
     """K_max in evaluations of eight images for each K, as many as the paper's: the first eight, any eight; and any 64."""
     result = records[0]["result"]
     training = TrainingRange(result["max_train_objects"], result["label"])
-    kept = [{int(k): shown_table(int(k), rows) for k, rows in record["shown"].items()} for record in records]
-    counts = all_counts(records)
+    kept = [{int(k): _shown_table(int(k), rows) for k, rows in record["shown"].items()} for record in records]
+    counts = _all_counts(records)
     return {
         "images": PAPER_IMAGES,
-        "first": [evaluation_of(tables, training) for tables in kept],
+        "first": [_evaluation_of(tables, training) for tables in kept],
         "any": drawn_again(PAPER_IMAGES, counts, training),
         "any_64": drawn_again(IMAGES, counts, training),
     }
@@ -167,12 +169,12 @@ def drawn_again(images: int, counts: Mapping[int, np.ndarray], training: Trainin
     return {"median": middle, "low": low, "high": high, "share": 0.9}
 
 
-def evaluation_of(tables: Mapping[int, np.ndarray], training: TrainingRange) -> int:
+def _evaluation_of(tables: Mapping[int, np.ndarray], training: TrainingRange) -> int:
     """K_max by the paper rule of the images in these tables."""
     return k_max({k: paper_rule(k, shares_of(table, training), 0, training) for k, table in tables.items()})
 
 
-def shown_table(k: int, rows: Sequence[Sequence[int]]) -> np.ndarray:
+def _shown_table(k: int, rows: Sequence[Sequence[int]]) -> np.ndarray:
     """Shown images by (filled, extra), as the evaluation counts them."""
     table = np.zeros((k + 1, max(extra for _, extra, *_ in rows) + 2), dtype=int)
     for filled, extra, *_ in rows:
@@ -180,7 +182,7 @@ def shown_table(k: int, rows: Sequence[Sequence[int]]) -> np.ndarray:
     return table
 
 
-def all_counts(records: Sequence[Record]) -> dict[int, np.ndarray]:
+def _all_counts(records: Sequence[Record]) -> dict[int, np.ndarray]:
     """Images of all seeds by (filled, extra), for every K."""
     tables: dict[int, list[np.ndarray]] = {}
     for row in (row for record in records for row in record["result"]["rows"]):

@@ -156,7 +156,7 @@ class Study:
         model = self.evaluator.prepare(load_run(folder, images_seen=end, device=self.device))
         evaluation = EvaluationConfig(**{**job.evaluation, "ks": tuple(job.evaluation["ks"])})
         moments = [self.moment(job, model, evaluation, seen) for seen in self.before_the_end(job, end)]
-        take_weights(model, folder, end)
+        _take_weights(model, folder, end)
         samples = self.evaluator.run(model, evaluation)
         result = self.evaluator.summarize(model, samples)
         moments += [self.state_at(model, end, samples)] if job.snapshots else []
@@ -164,13 +164,13 @@ class Study:
         if evaluation.s_churn:
             record["still"] = self.still(model, evaluation)
         self.write(job, record, samples)
-        tidy(RunFolder(folder), self.keep)
+        _tidy(RunFolder(folder), self.keep)
 
     def still(self, model: Model, evaluation: EvaluationConfig) -> dict[str, Any]:
         """The evaluation without stochastic sampling; for comparison, so of no more images than other cells'."""
         calm = replace(evaluation, s_churn=0.0, each=min(evaluation.each, IMAGES))
         scores = self.evaluator.summarize(model, self.evaluator.run(model, calm))
-        return {"k_max": scores["k_max"], "rows": moment_rows(scores)}
+        return {"k_max": scores["k_max"], "rows": _moment_rows(scores)}
 
     def before_the_end(self, job: StudyRun, end: int) -> list[int]:
         """The snapshots of training to evaluate besides the end."""
@@ -184,7 +184,7 @@ class Study:
         known = read_json(path) if path.is_file() else {}
         if known.get("evaluation") != dict(job.evaluation):
             self.clock.check()
-            take_weights(model, folder, seen)
+            _take_weights(model, folder, seen)
             samples = self.evaluator.run(model, evaluation)
             scores = self.evaluator.summarize(model, samples, False, QUICK_RESAMPLES)
             known = {
@@ -198,14 +198,14 @@ class Study:
         self, model: Model, images_seen: int, result: dict[str, Any], samples: ScoredSamples
     ) -> dict[str, Any]:
         """What is kept of an evaluation during training: K_max, the shares of every K, and conditional locality."""
-        scores = {"k_max": result["k_max"], "rows": moment_rows(result)}
+        scores = {"k_max": result["k_max"], "rows": _moment_rows(result)}
         return {**self.state_at(model, images_seen, samples), **scores}
 
     def state_at(self, model: Model, images_seen: int, samples: ScoredSamples) -> dict[str, Any]:
         """A snapshot without its scores: those of the last one are the record's own."""
         return {
             "images_seen": images_seen,
-            "locality": locality_of(model, self.device),
+            "locality": _locality_of(model, self.device),
             "cost": cost_of(samples),
         }
 
@@ -230,7 +230,7 @@ class Study:
             "evaluation": dict(job.evaluation),
             "training": training_record(job, RunFolder(job.folder(self.paths)), model, self.device),
             "ema": model.config["ema"],
-            "result": {**result, "rows": rows_kept(result)},
+            "result": {**result, "rows": _rows_kept(result)},
             "quality": quality(samples.scores),
             "shown": shown_record(
                 samples, TrainingRange(job.cell.max_train_objects, settings.conditioner.labels)
@@ -298,11 +298,11 @@ def training_seconds(run: RunFolder, end: int) -> tuple[float, dict[str, Any]]:
 MOMENT_ROW = ("k", "n", "all_found", "exact", "allowed_extras", "two_missing", "found", "extra")
 
 
-def moment_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
+def _moment_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
     return [{name: row[name] for name in MOMENT_ROW} for row in result["rows"]]
 
 
-def rows_kept(result: dict[str, Any]) -> list[dict[str, Any]]:
+def _rows_kept(result: dict[str, Any]) -> list[dict[str, Any]]:
     """All but the detector's own error and the study's prompts, which are the same in every record."""
     return [
         {name: value for name, value in row.items() if name not in ("detector", "prompts")}
@@ -317,7 +317,7 @@ def same_make(settings: Settings) -> Settings:
     return changed(replace(settings, experiment="", data=seen), labels)
 
 
-def locality_of(model: Model, device: torch.device) -> dict[str, Any] | None:
+def _locality_of(model: Model, device: torch.device) -> dict[str, Any] | None:
     """Conditional locality on noised truth; None where conditions have no location, or do not count yet."""
     if not isinstance(model.conditioner, SpatialConditioner):
         return None
@@ -336,14 +336,14 @@ def cost_of(samples: ScoredSamples) -> dict[str, Any]:
     }
 
 
-def take_weights(model: Model, folder: Path, seen: int) -> None:
+def _take_weights(model: Model, folder: Path, seen: int) -> None:
     """The weights of another moment in the same module: what was compiled for it stays good."""
     if model.config["images_seen"] != seen:
         model.denoiser.load_state_dict(load_run(folder, images_seen=seen).denoiser.state_dict())
         model.config["images_seen"] = seen
 
 
-def tidy(run: RunFolder, keep: Keep) -> None:
+def _tidy(run: RunFolder, keep: Keep) -> None:
     """Remove what a finished job no longer needs: full states, and perhaps averages before the last."""
     if keep == "everything":
         return

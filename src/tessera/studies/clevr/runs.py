@@ -97,9 +97,9 @@ class Speeds:
     def __init__(self, paths: StudyPaths):
         benches = [current_words(read_json(path)) for path in sorted(paths.results.glob(BENCHES))]
         studied = [read_record(path, StudyRunRecord) for path in sorted(paths.records.glob("*.json"))]
-        self.training = [(cost_in(r), r["images_per_second"]["value"]) for r in in_lists(benches)]
-        self.training += [(cost_in(r), r["training"]["images_per_second"]) for r in studied]
-        self.evaluations = [(cost_in(r), r["cost"]["images"] / seconds_in(r["cost"])) for r in studied]
+        self.training = [(_cost_in(r), r["images_per_second"]["value"]) for r in _in_lists(benches)]
+        self.training += [(_cost_in(r), r["training"]["images_per_second"]) for r in studied]
+        self.evaluations = [(_cost_in(r), r["cost"]["images"] / _seconds_in(r["cost"])) for r in studied]
 
     def images_per_second(self, settings: Settings) -> float | None:
         """Of the latest record of the same network at the same size of image and batch."""
@@ -110,11 +110,11 @@ class Speeds:
         return latest(self.evaluations, settings)
 
 
-def seconds_in(cost: Mapping[str, Any]) -> float:
+def _seconds_in(cost: Mapping[str, Any]) -> float:
     return max(1e-9, cost["sampling_seconds"] + cost["detecting_seconds"])
 
 
-def in_lists(records: Iterable[Any]) -> list[Any]:
+def _in_lists(records: Iterable[Any]) -> list[Any]:
     """A bench file may hold one record or a list of them."""
     return [one for each in records for one in (each if isinstance(each, list) else [each])]
 
@@ -125,7 +125,7 @@ def latest(known: Sequence[tuple[tuple, float | None]], settings: Settings) -> f
     return found[-1] if found else None
 
 
-def cost_in(record: Mapping[str, Any]) -> tuple:
+def _cost_in(record: Mapping[str, Any]) -> tuple:
     """Read as settings, so that a record from before one of them existed counts as having had its default."""
     return cost_of(settings_from(record["settings"]))
 
@@ -183,8 +183,8 @@ def estimate(job: StudyRun, paths: StudyPaths, speeds: Speeds) -> Estimate:
         state,
         left,
         samples,
-        minutes_for(left, speeds.images_per_second(job.settings)),
-        minutes_for(samples, speeds.samples_per_second(job.settings)),
+        _minutes_for(left, speeds.images_per_second(job.settings)),
+        _minutes_for(samples, speeds.samples_per_second(job.settings)),
     )
 
 
@@ -206,7 +206,7 @@ def images_seen(folder: Path) -> int:
     return max((int(name) for name in names if name.isdigit()), default=0)
 
 
-def minutes_for(count: int, per_second: float | None) -> float | None:
+def _minutes_for(count: int, per_second: float | None) -> float | None:
     if not count:
         return 0.0
     return None if per_second is None else count / per_second / 60

@@ -17,7 +17,7 @@ MAX_CONDITIONS = 10  # beyond, the study's locations crowd each other whatever t
 Reading = Callable[[Record, Mapping[str, Any]], dict[str, Any] | None]
 
 
-def by_rule(rule: str) -> Reading:
+def _by_rule(rule: str) -> Reading:
     def read(record: Record, moment: Mapping[str, Any]) -> dict[str, Any] | None:
         reached = moment["k_max"][rule]
         if reached["value"] is None:  # K = 1 was not asked for
@@ -43,8 +43,8 @@ def share_filled(record: Record, moment: Mapping[str, Any]) -> dict[str, Any] | 
 
 
 READINGS: dict[str, Reading] = {
-    "strict": by_rule("strict"),
-    "paper": by_rule("paper"),
+    "strict": _by_rule("strict"),
+    "paper": _by_rule("paper"),
     "filled": share_filled,
 }
 

@@ -79,10 +79,10 @@ def composition_rows(rows: Sequence[Mapping[str, Any]]) -> Rows:
         found |= {row["k"] for row in line["rows"]}
     ks = sorted(found)
     head = ("model", "composition", "K_max, paper rule", "strict", *(f"K = {k}" for k in ks), "passes")
-    return [head, *(composition_row(line, ks) for line in rows)]
+    return [head, *(_composition_row(line, ks) for line in rows)]
 
 
-def composition_row(line: Mapping[str, Any], ks: Sequence[int]) -> Sequence[str]:
+def _composition_row(line: Mapping[str, Any], ks: Sequence[int]) -> Sequence[str]:
     shares = {row["k"]: f"{row['all_found']['value']:.0%}" for row in line["rows"]}
     rules = (k_max_words(line["k_max"][rule]) for rule in ("paper", "strict"))
     return line["model"], line["way"], *rules, *(shares.get(k, "") for k in ks), f"{line['passes']:.1f}"
@@ -106,14 +106,14 @@ def crowding_rows(records: Sequence[Mapping[str, Any]]) -> Rows:
     for record in records:
         study, apart = record["study"], record["apart"]
         for here, there in zip(study["rows"], apart["rows"]):
-            rows.append((record["model"], str(here["k"]), *crowd_words(here), *crowd_words(there)))
+            rows.append((record["model"], str(here["k"]), *_crowd_words(here), *_crowd_words(there)))
         for rule in study["k_max"]:
             near, far = (k_max_words(arranged["k_max"][rule]) for arranged in (study, apart))
             rows.append((record["model"], f"K_max, {rule} rule", near, "", "", far, "", ""))
     return rows
 
 
-def crowd_words(row: Mapping[str, Any]) -> tuple[str, str, str]:
+def _crowd_words(row: Mapping[str, Any]) -> tuple[str, str, str]:
     gap = row["nearest_cells"]
     shares = (row["all_found"]["value"], row["rendered"]["all_found"]["value"])
     drawn, seen = (f"{share:.0%}" for share in shares)

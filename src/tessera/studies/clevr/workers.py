@@ -64,7 +64,7 @@ def run_together(task: Task, jobs: Sequence[StudyRun], workers: int) -> tuple[bo
     failed = {report.job: report.trouble for report in received if report.trouble}
     lost = [worker.exitcode for worker in crew if worker.exitcode]
     if lost:
-        failed["a worker"] = f"ended with code {lost[0]}; {log_folder(task.paths)} says why."
+        failed["a worker"] = f"ended with code {lost[0]}; {_log_folder(task.paths)} says why."
     return not lost and sum(report.finished for report in received) == len(todo), failed
 
 
@@ -86,17 +86,17 @@ def listen(crew: Sequence[Any], reports: Any, expected: int) -> list[WorkerRepor
     return received
 
 
-def log_folder(paths: StudyPaths) -> Path:
+def _log_folder(paths: StudyPaths) -> Path:
     return paths.runs / "workers"
 
 
 def work(task: Task, number: int, waiting: Any, reports: Any) -> None:
     """One job after another until none is waiting or the time is up."""
-    path = make_folder(log_folder(task.paths)) / f"worker{number}.log"
+    path = make_folder(_log_folder(task.paths)) / f"worker{number}.log"
     with open(path, "a", buffering=1) as log:
         os.dup2(log.fileno(), sys.stderr.fileno())
         torch.set_num_threads(task.threads)
-        study, reported = new_study(task)
+        study, reported = _new_study(task)
         while (job := waiting.get()) is not None:
             finished = study.run([job])
             reports.put(WorkerReport(job.name, finished, study.failed.get(job.name), list(reported)))
@@ -105,7 +105,7 @@ def work(task: Task, number: int, waiting: Any, reports: Any) -> None:
                 break
 
 
-def new_study(task: Task) -> tuple[Any, list[str]]:
+def _new_study(task: Task) -> tuple[Any, list[str]]:
     """A study of this process's own, and the list in which it leaves a line for each record."""
     from tessera.evaluation.calibrate import load_calibration
     from tessera.evaluation.detector import load_detector
