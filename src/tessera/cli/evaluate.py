@@ -11,7 +11,8 @@ import tyro
 from rich.table import Column, Table
 
 from tessera import console
-from tessera.cli.options import File, Folder, OnDevice, Printed, Text, Whole, WithDetails
+from tessera.app.report.measure import max_conditions
+from tessera.cli.options import File, Folder, List, OnDevice, OpensModels, Printed, Text, Whole, WithDetails
 from tessera.config import Label
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
@@ -37,14 +38,34 @@ from tessera.evaluation.image_sets import (
     read_image,
 )
 from tessera.evaluation.matching import CELL
-from tessera.evaluation.pipeline import ScoredFolder, TrainingFacts, score_folder, score_images, summarize
+from tessera.evaluation.pipeline import (
+    EACH,
+    Evaluator,
+    ScoredFolder,
+    TrainingFacts,
+    score_folder,
+    score_images,
+    summarize,
+)
 from tessera.evaluation.tables import conclusions, generalization_table, notes, percent, shown_share
 from tessera.evaluation.truth import ClevrTruth
 from tessera.files import atomic, make_folder, rounded, write_json
+from tessera.models.diffusers_unet import is_diffusers_folder
+from tessera.models.loading import open_model
+from tessera.models.model_folder import HUB_ID, is_model_folder
 from tessera.provenance import provenance
 from tessera.records import CalibrationRecord, EvaluationRecord, new_record
+from tessera.registry import names_object
 from tessera.render.image_io import parse_size, save_png, to_float, width_height
-from tessera.sampling.prompts import Prompt, parse_colors, parse_ks, parse_locations
+from tessera.sampling.compose import ComposeMethod, compose
+from tessera.sampling.prompts import (
+    Prompt,
+    own_prompts,
+    parse_colors,
+    parse_ks,
+    parse_locations,
+    study_prompts,
+)
 from tessera.stats import RESAMPLES
 
 NARROWEST: dict[str, Any] = {**console.NARROW, "padding": 0}
@@ -54,11 +75,20 @@ NARROWEST: dict[str, Any] = {**console.NARROW, "padding": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(OnDevice, Printed, WithDetails):
+class Evaluate(OpensModels, Printed, WithDetails):
     """Detect objects in images, count which prompts they fill for every K, and say how far the model length-generalizes."""
 
-    path: tyro.conf.Positional[Path]
-    """What `tessera sample` wrote, a run folder, renders with a scenes.json, or folders k00, k01, ...; or one image."""
+    path: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="IMAGES|MODEL")]
+    """What `tessera sample` wrote, a run folder, renders with a scenes.json, or folders k00, k01, ...; or one image;
+    or a model, which is sampled first: a shipped name, model folder, hub id, folder of diffusers, or my.py:make_model."""
+    k: List = None
+    """For a model: how many objects to prompt for, such as 0-12 (default: as many as its conditioner can express)."""
+    each: int = EACH
+    """For a model: images for every K."""
+    steps: tyro.conf.Fixed[int] = 32
+    """For a model: noise levels of the sampler."""
+    compose: ComposeMethod = "plain"
+    """For a model: compose conditions at inference time."""
     explain: bool = False
     """Draw the detections in one image: boxes, words, and which parts of its prompt they fill."""
     prompts: File = None
@@ -80,7 +110,7 @@ class Evaluate(OnDevice, Printed, WithDetails):
     weights: tyro.conf.Fixed[Folder] = None
     """Folder of another detector, as `detector train` wrote it."""
     seed: int = 0
-    """Seed of the bootstrap."""
+    """Random seed of the bootstrap, and of a model's samples."""
     resamples: tyro.conf.Fixed[int] = RESAMPLES
     """Bootstrap resamples for the interval of K_max."""
     scores: File = None
@@ -97,15 +127,41 @@ class Evaluate(OnDevice, Printed, WithDetails):
         if sum(given is not None for given in (self.locations, self.colors, self.prompts)) > 1:
             raise UserError("Give one of --prompts, --locations and --colors.")
         device = pick_device(self.device)
-        images = images_in(self.path, given_prompt(self.locations, self.colors), self.prompts)
         calibration = self.own_calibration()
         detector = load_detector(self.weights, device)
-        scored = score_folder(images, detector, self.require_well_formed, self.strict)
+        images, scored = self.score(detector, device)
         name_skipped(scored.skipped)
         record = self.record(images, scored, calibration, device)
         self.write(record, scored)
         words = [*conclusions(record), *record["notes"]]
         console.publish(record, self.json, None, generalization_table(record), *words)
+
+    def score(self, detector: ObjectDetector, device: Any) -> tuple[ImageSet, ScoredFolder]:
+        """The scores of the images in a folder, or of images sampled from a model."""
+        if names_model(self.path):
+            return self.score_model(detector, device)
+        images = images_in(self.path, given_prompt(self.locations, self.colors), self.prompts)
+        return images, score_folder(images, detector, self.require_well_formed, self.strict)
+
+    def score_model(self, detector: ObjectDetector, device: Any) -> tuple[ImageSet, ScoredFolder]:
+        if self.prompts is not None:
+            raise UserError(
+                "--prompts says what is in the images of a folder; for a model give --locations or --k."
+            )
+        evaluator = Evaluator(detector, None, device)
+        model = compose(evaluator.prepare(open_model(str(self.path), device=device)), self.compose)
+        given = given_prompt(self.locations, self.colors)
+        if given is None:
+            ks = parse_ks(self.k) if self.k else range(max_conditions(model.conditioner) + 1)
+            prompts = study_prompts(model.conditioner, list(ks), self.each, self.seed)
+        else:
+            prompts = own_prompts(model.conditioner, given, self.each, self.seed)
+        samples = evaluator.score(model, prompts, self.steps)
+        scores = samples.scores
+        if self.require_well_formed:
+            scores = score_images(detector, to_float(samples.images), samples.prompts, True)
+        images = ImageSet(self.path, samples.prompts, settings=model.config.get("settings"))
+        return images, ScoredFolder(samples.prompts, scores, {}, model.size)
 
     def own_calibration(self) -> dict[str, Any] | None:
         """The error of this detector, asked in this way: the shipped one says nothing of another."""
@@ -157,6 +213,15 @@ class Evaluate(OnDevice, Printed, WithDetails):
             make_folder(self.scores.parent)
             with atomic(self.scores) as temporary:
                 temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def names_model(path: Path) -> bool:
+    """Whether a path is no folder of images but the name of a model, or a folder of weights."""
+    if is_model_folder(path) or is_diffusers_folder(path):
+        return True
+    return not path.exists() and (
+        len(path.parts) == 1 or names_object(str(path)) or HUB_ID.fullmatch(str(path)) is not None
+    )
 
 
 def given_prompt(locations: str | None, colors: str | None) -> tuple[Any, ...] | None:

@@ -8,7 +8,16 @@ from typing import Annotated, Any
 import tyro
 from rich.table import Table
 
-from tessera.cli.options import Colors, Folder, ImageCount, Locations, Number, OnDevice, Printed, WithDetails
+from tessera.cli.options import (
+    Colors,
+    Folder,
+    ImageCount,
+    Locations,
+    Number,
+    OpensModels,
+    Printed,
+    WithDetails,
+)
 from tessera.console import publish, say
 from tessera.devices import pick_device
 from tessera.errors import UserError
@@ -31,7 +40,7 @@ def extra_needed() -> Iterator[None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explore(OnDevice, Printed, WithDetails):
+class Explore(OpensModels, Printed, WithDetails):
     """Open a page to prompt models, watch them sample, and see what influences a pixel.
 
     With `--probe` there is no page: one pixel of one image of one model is measured, as a click on the page does.
@@ -41,7 +50,7 @@ class Explore(OnDevice, Printed, WithDetails):
         tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN|MODEL ...", help_behavior_hint="")
     ] = ()
     """Run folders, model folders, names of shipped models or hub ids (default: the study's shipped models)."""
-    host: str = "127.0.0.1"
+    host: tyro.conf.Fixed[str] = "127.0.0.1"
     """Address to listen at; 0.0.0.0 lets other machines in, without a password."""
     port: int = 7860
     """Port to listen at; 0 takes a free one."""
@@ -51,7 +60,7 @@ class Explore(OnDevice, Printed, WithDetails):
     """Location of the pixel to probe, such as 0.65,0.65 (x,y in 0..1 from the top left)."""
     step: int = 0
     """Sampling step to probe at, counted from 0, the noisiest."""
-    image: int = 0
+    image: tyro.conf.Fixed[int] = 0
     """Which of the images, counted from 0."""
     locations: Locations = None
     """Locations of the prompt, such as "0.65,0.65 0.25,0.65"."""
@@ -67,9 +76,9 @@ class Explore(OnDevice, Printed, WithDetails):
     """How single conditions are composed; plain gives the network all of them at once."""
     radius: tyro.conf.Fixed[int] = 2
     """Cells to each side that belong to an object, for --compose project and localize."""
-    std: Number = None
+    std: tyro.conf.Fixed[Number] = None
     """Length of the EMA, for run folders (default: the shortest one kept)."""
-    images: ImageCount = None
+    images: tyro.conf.Fixed[ImageCount] = None
     """Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last)."""
     out: Folder = None
     """Folder for probe.json, the image and the heat map (default: none are written)."""

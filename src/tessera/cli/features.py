@@ -24,7 +24,16 @@ from tessera.analysis.features import (
 )
 from tessera.analysis.hooks import MODULATION, OUTPUT, chosen_hooks
 from tessera.analysis.pixel_influence import memory_bytes
-from tessera.cli.options import Colors, Folder, ImageCount, ModelName, Number, OnDevice, Printed, WithDetails
+from tessera.cli.options import (
+    Colors,
+    Folder,
+    ImageCount,
+    ModelName,
+    Number,
+    OpensModels,
+    Printed,
+    WithDetails,
+)
 from tessera.console import progress, publish, say
 from tessera.devices import PrecisionName, pick_device
 from tessera.errors import UserError
@@ -37,7 +46,7 @@ from tessera.sampling.prompts import parse_colors
 
 
 @dataclass(frozen=True, kw_only=True)
-class Features(OnDevice, Printed, WithDetails):
+class Features(OpensModels, Printed, WithDetails):
     """Compare conditions by what they change inside a network, against the same network untrained."""
 
     model: ModelName

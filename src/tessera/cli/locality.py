@@ -27,7 +27,7 @@ from tessera.cli.options import (
     Locations,
     ModelName,
     Number,
-    OnDevice,
+    OpensModels,
     Printed,
     WithDetails,
 )
@@ -47,7 +47,7 @@ SOURCES: tuple[Source, ...] = ("generated", "truth")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Locality(OnDevice, Printed, WithDetails):
+class Locality(OpensModels, Printed, WithDetails):
     """Measure which pixels and which conditions move a pixel, at every noise level on the way to an image."""
 
     model: ModelName

@@ -91,6 +91,10 @@ def dispatch(words: list[str]) -> int | None:
         from tessera.devices import use_threads
 
         use_threads(options.threads)
+    if getattr(options, "conditioner", None):
+        from tessera.models.loading import use_conditioner
+
+        use_conditioner(options.conditioner)
     return options.run()
 
 

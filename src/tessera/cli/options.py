@@ -38,6 +38,14 @@ class OnDevice:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OpensModels(OnDevice):
+    """Options of every verb that takes a MODEL."""
+
+    conditioner: Text = None
+    """For models of diffusers: grid, list, color, nothing, a registered name, or my.py:MyConditioner."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Printed:
     """Options of every verb that measures."""
 

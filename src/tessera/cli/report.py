@@ -11,7 +11,7 @@ from tessera.app.report.columns import ReportData, gather, subject_record
 from tessera.app.report.measure import ColumnEvaluator, ReportConfig, config_record
 from tessera.app.report.verdict import verdict
 from tessera.app.report.write import kept_beside, write_page
-from tessera.cli.options import Folder, List, OnDevice, Printed, Text, Whole, WithDetails
+from tessera.cli.options import Folder, List, OpensModels, Printed, Text, Whole, WithDetails
 from tessera.console import publish, say
 from tessera.devices import pick_device
 from tessera.errors import UserError
@@ -20,7 +20,7 @@ from tessera.sampling.prompts import parse_ks
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(OnDevice, Printed, WithDetails):
+class Report(OpensModels, Printed, WithDetails):
     """Write one self-contained page about runs, models and results: how far each composes, why, and how we know."""
 
     sources: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN|MODEL|RESULTS ...")]

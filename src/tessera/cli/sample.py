@@ -14,7 +14,7 @@ from tessera.cli.options import (
     Locations,
     ModelName,
     Number,
-    OnDevice,
+    OpensModels,
     Printed,
     WithDetails,
 )
@@ -39,7 +39,7 @@ AT_ONCE = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample(OnDevice, Printed, WithDetails):
+class Sample(OpensModels, Printed, WithDetails):
     """Make images with a trained network: for the study's locations or colors, or for your own.
 
     The same command carries on after an interruption; another one into the same folder replaces its images.

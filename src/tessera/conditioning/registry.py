@@ -23,6 +23,8 @@ def conditioner_from(config: Mapping[str, Any]) -> Conditioner:
     options = dict(config)
     kind = str(options.pop("kind", None))
     make = CONDITIONERS[kind]
+    if "labels" in options and hasattr(make, "label"):  # as the settings of a run name it
+        options["label"] = options.pop("labels")
     try:
         return make(**options)
     except TypeError as error:

@@ -30,10 +30,7 @@ NETWORKS = Registry(
 
 def conditioner_for(settings: Settings) -> Conditioner:
     """The conditioner of a run."""
-    options = asdict(settings.conditioner)
-    if "labels" in options:
-        options["label"] = options.pop("labels")
-    return conditioner_from(options)
+    return conditioner_from(asdict(settings.conditioner))
 
 
 def build_denoiser(settings: Settings) -> nn.Module:
