@@ -189,7 +189,7 @@ def test_composition_and_models_are_switched_on_and_off(visit):
     page.finished()
     assert not np.array_equal(plain, page.pixels(".model[data-model=exp1] .image canvas"))
     page.find("#open-export").click()
-    expect(page.find("#commands")).to_contain_text("--compose localize --radius 2")
+    expect(page.find("#commands")).to_contain_text("--compose localize --set radius=2")
     page.page.keyboard.press("Escape")
     page.find("#methods [data-value=plain]").click()
     page.finished()
