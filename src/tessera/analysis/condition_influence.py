@@ -33,7 +33,7 @@ def ablated(conditioner: Conditioner, cond: Tensor, names: Sequence[Any] | None 
 
     `names` lists the conditions, and thereby their order; otherwise they come in the conditioner's own.
     """
-    keys = list(range(number_of_conditions(conditioner, cond)) if names is None else names)
+    keys = list(range(_number_of_conditions(conditioner, cond)) if names is None else names)
     if not keys:
         raise UserError(
             "K = 0 prompts no object, so there is no condition whose influence could be measured."
@@ -41,7 +41,7 @@ def ablated(conditioner: Conditioner, cond: Tensor, names: Sequence[Any] | None 
     return torch.stack([conditioner.without(cond, key) for key in keys], dim=1)
 
 
-def number_of_conditions(conditioner: Conditioner, cond: Tensor) -> int:
+def _number_of_conditions(conditioner: Conditioner, cond: Tensor) -> int:
     """K, the same in every row."""
     numbers = {len(found) for found in conditioner.conditions(cond)}
     if len(numbers) > 1:
@@ -69,14 +69,14 @@ def condition_influence(
     levels = per_image(sigma, x)
     parts = []
     for some in slices(len(x), max(1, rows // conds.shape[1])):
-        clean = variants_of(bare(denoise), x[some], levels[some], conds[some])  # (n, 1 + K, C, H, W)
+        clean = _variants_of(bare(denoise), x[some], levels[some], conds[some])  # (n, 1 + K, C, H, W)
         parts.append((clean[:, 1:] - clean[:, :1]).norm(dim=2))
     found = torch.cat(parts)
     check_finite(found, levels)
     return found
 
 
-def variants_of(denoise: Denoiser, x: Tensor, sigma: Tensor, conds: Tensor) -> Tensor:
+def _variants_of(denoise: Denoiser, x: Tensor, sigma: Tensor, conds: Tensor) -> Tensor:
     """Every image under each of its conditions (n, V, dim): (n, V, C, H, W).
 
     Rounding depends on a row's position in its batch. Exactly local networks denoise one variant at a time, so
@@ -98,7 +98,7 @@ def check_finite(found: Tensor, sigma: Tensor) -> None:
 # -- one number --------------------------------------------------------------------------------------------
 
 
-def shares_of_own(influence: np.ndarray) -> np.ndarray:
+def _shares_of_own(influence: np.ndarray) -> np.ndarray:
     """I_j(location j) / sum_k I_k(location j): (..., K locations, K conditions) to (..., K); NaN where nothing moves."""
     total = influence.sum(-1)
     own = np.diagonal(influence, axis1=-2, axis2=-1)
@@ -137,10 +137,10 @@ def conditional_locality(
     several. The null gives every image's locations to its conditions in random order.
     """
     influence = np.asarray(influence, dtype=float)
-    check_influence(influence, sigmas)
+    _check_influence(influence, sigmas)
     strengths = strength(influence)
     band = band_of(strengths, band_share)
-    shares = shares_of_own(influence)  # (B, S, K)
+    shares = _shares_of_own(influence)  # (B, S, K)
     rng = generator(seed)
     draws = group_counts(rng, len(influence), groups, resamples)  # (R, B)
     score = mean_of_draws(shares[:, band], draws)
@@ -152,7 +152,7 @@ def conditional_locality(
         "k": influence.shape[-1],
         "no_locality": 1 / influence.shape[-1],
         "null": {**summary(nulls), "p_value": p_value(nulls, (score.value or 0) - 1e-12)},
-        "band": band_record(sigmas, band, band_share),
+        "band": _band_record(sigmas, band, band_share),
         "by_level": level_records(sigmas, shares, strengths, draws),
         "images": len(influence),
         "scenes": 1 if groups is None else len(set(groups)),
@@ -161,7 +161,7 @@ def conditional_locality(
     }
 
 
-def check_influence(influence: np.ndarray, sigmas: Sequence[float]) -> None:
+def _check_influence(influence: np.ndarray, sigmas: Sequence[float]) -> None:
     if influence.ndim != 4 or influence.shape[-1] == 0:
         raise UserError("Conditional locality needs at least one condition: K = 0 prompts no object.")
     if influence.shape[-2] != influence.shape[-1] or influence.shape[1] != len(sigmas):
@@ -175,13 +175,13 @@ def shuffled(influence: np.ndarray, rng: np.random.Generator, times: int) -> np.
     images, _, k = influence.shape[:3]
     total = influence.sum(-1, keepdims=True)
     parts = np.divide(influence, total, out=np.full_like(influence, np.nan), where=total > 0)
-    by_image = mean_defined(parts, (1,))  # (B, K, K)
+    by_image = _mean_defined(parts, (1,))  # (B, K, K)
     orders = rng.permuted(np.tile(np.arange(k), (times, images, 1)), axis=-1)  # (times, B, K)
     rows, locations = np.arange(images)[None, :, None], np.arange(k)
-    return mean_defined(by_image[rows, locations, orders], (1, 2))
+    return _mean_defined(by_image[rows, locations, orders], (1, 2))
 
 
-def mean_defined(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+def _mean_defined(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     """Mean over what is not NaN; NaN where nothing is left, without a warning."""
     known = np.isfinite(values)
     total, count = np.where(known, values, 0).sum(axes), known.sum(axes)
@@ -193,7 +193,7 @@ def summary(values: np.ndarray) -> dict[str, float]:
     return {"value": float(values.mean()), "low": low, "high": high}
 
 
-def band_record(sigmas: Sequence[float], band: slice, share: float) -> dict[str, Any]:
+def _band_record(sigmas: Sequence[float], band: slice, share: float) -> dict[str, Any]:
     inside = [float(sigma) for sigma in sigmas[band]]
     return {
         "sigma_min": min(inside),

@@ -60,9 +60,9 @@ def figure_matrices(result: FeatureResult, number: int, name: str) -> Figure:
             if hook is None:
                 ax.set_axis_off()
                 continue
-            show_matrix(ax, level[hook].raw.matrix, result.concepts)
+            _show_matrix(ax, level[hook].raw.matrix, result.concepts)
             ax.set_title(f"{short(hook)}\n{mean_cosine(result, number, hook)}", fontsize=7)
-        row[0].set_ylabel(section_of(names[0]), fontsize=10, labelpad=12)
+        row[0].set_ylabel(_section_of(names[0]), fontsize=10, labelpad=12)
     cosine_bar(figure, axes)
     figure_title(
         figure,
@@ -80,15 +80,15 @@ def figure_early(result: FeatureResult, number: int, name: str) -> Figure:
     """Figure 5 (right), with its control below: the encoder's layers, and the mean of the early ones."""
     level, nulls = result.learned[number], result.null_level(number)
     hooks = sections(level).get("encoder") or list(level)
-    early = early_hooks(hooks)
+    early = _early_hooks(hooks)
     columns = [*hooks, None]
     figure = Figure(figsize=(1.25 * len(columns) + 1.3, 1.5 * (1 + bool(nulls)) + 1.1))
     axes = figure.subplots(1 + bool(nulls), len(columns), squeeze=False)
     networks = [level, *nulls[:1]]
     for row, network in zip(axes, networks, strict=True):
         for ax, hook in zip(row, columns, strict=True):
-            shown = mean_matrix(network, early if hook is None else [hook])
-            show_matrix(ax, shown, result.concepts)
+            shown = _mean_matrix(network, early if hook is None else [hook])
+            _show_matrix(ax, shown, result.concepts)
             ax.set_xlabel(f"{float(off_diagonal(shown)):.2f}", fontsize=7, labelpad=3)
     for ax, hook in zip(axes[0], columns, strict=True):
         ax.set_title("mean, early" if hook is None else short(hook), fontsize=7.5)
@@ -103,18 +103,18 @@ def figure_early(result: FeatureResult, number: int, name: str) -> Figure:
     return figure
 
 
-def mean_matrix(level: Level, hooks: Sequence[str]) -> Tensor:
+def _mean_matrix(level: Level, hooks: Sequence[str]) -> Tensor:
     """Mean over hooks, of what is known."""
     return torch.stack([level[hook].raw.matrix for hook in hooks]).nanmean(0)
 
 
-def early_hooks(hooks: Sequence[str]) -> list[str]:
+def _early_hooks(hooks: Sequence[str]) -> list[str]:
     """Those at the encoder's highest resolutions."""
-    sides = list(dict.fromkeys(side_of(hook) for hook in hooks))[:EARLY]
-    return [hook for hook in hooks if side_of(hook) in sides]
+    sides = list(dict.fromkeys(_side_of(hook) for hook in hooks))[:EARLY]
+    return [hook for hook in hooks if _side_of(hook) in sides]
 
 
-def show_matrix(ax: Axes, matrix: Tensor, concepts: Sequence[Any]) -> None:
+def _show_matrix(ax: Axes, matrix: Tensor, concepts: Sequence[Any]) -> None:
     """Cosines from -1 to 1, with a band of the conditions' own colors along two sides."""
     number = len(concepts)
     show_cosines(ax, matrix)
@@ -152,12 +152,12 @@ LAYER_ROWS: dict[str, Ranged] = {
     "same condition, other\nseeds, less different": lambda f: (f.raw.gap, f.raw.intervals.get("gap")),
 }
 LEAK_ROWS: dict[str, Ranged] = {
-    "leakage": lambda f: leak_range(f, "leakage"),
-    "feature locality": lambda f: leak_range(f, "locality"),
+    "leakage": lambda f: _leak_range(f, "leakage"),
+    "feature locality": lambda f: _leak_range(f, "locality"),
 }
 
 
-def leak_range(found: HookFeatures, name: str) -> tuple[float, tuple[float, float] | None]:
+def _leak_range(found: HookFeatures, name: str) -> tuple[float, tuple[float, float] | None]:
     assert found.leak is not None
     return getattr(found.leak, name), found.leak.intervals.get(name)
 
@@ -165,14 +165,14 @@ def leak_range(found: HookFeatures, name: str) -> tuple[float, tuple[float, floa
 @styled
 def figure_layers(result: FeatureResult, name: str) -> Figure:
     """How far apart conditions are, layer by layer, beside untrained networks."""
-    figure, axes = layer_axes(result, len(LAYER_ROWS))
-    draw_rows(axes, result, LAYER_ROWS)
+    figure, axes = _layer_axes(result, len(LAYER_ROWS))
+    _draw_rows(axes, result, LAYER_ROWS)
     for ax in axes.flat:
         ax.axhline(0, color=QUIET, lw=0.8, zorder=1)
     for ax in axes[:, 0]:
         low, high = ax.get_ylim()
         ax.set_ylim(low, high + ROOM * (high - low))
-    layer_legend(figure, result)
+    _layer_legend(figure, result)
     figure_title(figure, f"{name}: conditions in feature space")
     return figure
 
@@ -180,23 +180,23 @@ def figure_layers(result: FeatureResult, name: str) -> Figure:
 @styled
 def figure_leakage(result: FeatureResult, name: str) -> Figure:
     """Where the change goes when one of K conditions is removed."""
-    figure, axes = layer_axes(result, 1 + len(LEAK_ROWS))
+    figure, axes = _layer_axes(result, 1 + len(LEAK_ROWS))
     for ax, level in zip(axes[0], result.learned, strict=True):
-        stack_shares(ax, level)
+        _stack_shares(ax, level)
     axes[0, 0].set_ylabel("share of the change")
-    draw_rows(axes[1:], result, LEAK_ROWS)
+    _draw_rows(axes[1:], result, LEAK_ROWS)
     for ax in axes[2]:
         ax.axhline(1 / result.k, color=QUIET, lw=0.9, ls=(0, (4, 2)), zorder=1)
     for row, top in zip(axes, (1, 1 + ROOM, 1 + ROOM), strict=True):
         row[0].set_ylim(0, top)
     shares: list[Any] = [Patch(color=SHARES[part], label=text) for part, text in SHARE_NAMES.items()]
     none = Line2D([], [], color=QUIET, lw=0.9, ls=(0, (4, 2)), label="no locality, 1 / K")
-    layer_legend(figure, result, [*shares, none])
+    _layer_legend(figure, result, [*shares, none])
     figure_title(figure, f"{name}: one of K = {result.k} conditions removed")
     return figure
 
 
-def layer_axes(result: FeatureResult, rows: int) -> tuple[Figure, np.ndarray]:
+def _layer_axes(result: FeatureResult, rows: int) -> tuple[Figure, np.ndarray]:
     """A column per noise level, hooks along x."""
     hooks, columns = list(result.learned[0]), len(result.sigmas)
     figure = Figure(figsize=(columns * (0.17 * len(hooks) + 1.0) + 0.6, 1.9 * rows + 1.5))
@@ -204,26 +204,26 @@ def layer_axes(result: FeatureResult, rows: int) -> tuple[Figure, np.ndarray]:
     for ax, sigma in zip(axes[0], result.sigmas, strict=True):
         ax.set_title(rf"$\sigma$ = {sigma:.3g}", pad=14)
     for ax in axes.flat:
-        part_sections(ax, hooks)
+        _part_sections(ax, hooks)
     for ax in axes[0]:
-        name_sections(ax, hooks)
+        _name_sections(ax, hooks)
     for ax in axes[-1]:
         ax.set_xticks(range(len(hooks)), [short(hook) for hook in hooks], rotation=90, fontsize=6.5)
     return figure, axes
 
 
-def part_sections(ax: Axes, hooks: Sequence[str]) -> None:
+def _part_sections(ax: Axes, hooks: Sequence[str]) -> None:
     """A line where encoder, decoder and output meet."""
     ax.grid(False, axis="x")
     ax.set_xlim(-0.7, len(hooks) - 0.3)
     for n in range(1, len(hooks)):
-        if section_of(hooks[n]) != section_of(hooks[n - 1]):
+        if _section_of(hooks[n]) != _section_of(hooks[n - 1]):
             ax.axvline(n - 0.5, color=QUIET, lw=0.8, ls=":", zorder=1)
 
 
-def name_sections(ax: Axes, hooks: Sequence[str]) -> None:
+def _name_sections(ax: Axes, hooks: Sequence[str]) -> None:
     """Above the axes, in the middle of each section that has room for its name."""
-    names = [section_of(hook) for hook in hooks]
+    names = [_section_of(hook) for hook in hooks]
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
             middle = names.index(name) + (names.count(name) - 1) / 2
@@ -232,17 +232,17 @@ def name_sections(ax: Axes, hooks: Sequence[str]) -> None:
             )
 
 
-def draw_rows(axes: np.ndarray, result: FeatureResult, rows: dict[str, Ranged]) -> None:
+def _draw_rows(axes: np.ndarray, result: FeatureResult, rows: dict[str, Ranged]) -> None:
     for line, (text, measure) in zip(axes, rows.items(), strict=True):
         line[0].set_ylabel(text)
         for number, ax in enumerate(line):
-            draw_band(ax, result, number, measure)
-            draw_learned(ax, result.learned[number], measure)
-            write_mean(ax, result, number, measure)
+            _draw_band(ax, result, number, measure)
+            _draw_learned(ax, result.learned[number], measure)
+            _write_mean(ax, result, number, measure)
             ax.yaxis.set_major_locator(MaxNLocator(5))
 
 
-def draw_band(ax: Axes, result: FeatureResult, number: int, measure: Ranged) -> None:
+def _draw_band(ax: Axes, result: FeatureResult, number: int, measure: Ranged) -> None:
     """The range of the untrained networks, as steps, for hooks are not a continuum."""
     for n, hook in enumerate(result.learned[number]):
         band = result.band(number, hook, lambda found: measure(found)[0])
@@ -252,7 +252,7 @@ def draw_band(ax: Axes, result: FeatureResult, number: int, measure: Ranged) -> 
             ax.plot([n - 0.5, n + 0.5], [band.mean] * 2, color=QUIET, lw=0.9, zorder=1.6)
 
 
-def draw_learned(ax: Axes, level: Level, measure: Ranged) -> None:
+def _draw_learned(ax: Axes, level: Level, measure: Ranged) -> None:
     found = [measure(one) for one in level.values()]
     values = np.array([value for value, _ in found])
     ax.plot(range(len(values)), values, color=LEARNED, lw=1.1, marker="o", ms=3, zorder=3)
@@ -261,7 +261,7 @@ def draw_learned(ax: Axes, level: Level, measure: Ranged) -> None:
             ax.plot([n, n], ends, color=INTERVAL, lw=3, solid_capstyle="butt", zorder=2.5)
 
 
-def write_mean(ax: Axes, result: FeatureResult, number: int, measure: Ranged) -> None:
+def _write_mean(ax: Axes, result: FeatureResult, number: int, measure: Ranged) -> None:
     """The mean over hooks, which is one number per network, beside that of the untrained ones."""
     value = mean_over_hooks(result.learned[number], lambda found: measure(found)[0])
     band = result.mean_band(number, lambda found: measure(found)[0])
@@ -276,7 +276,7 @@ def write_mean(ax: Axes, result: FeatureResult, number: int, measure: Ranged) ->
     ax.text(0.99, 0.985, text, bbox={"fc": "white", "ec": "none", "alpha": 0.8, "pad": 1}, **where)
 
 
-def stack_shares(ax: Axes, level: Level) -> None:
+def _stack_shares(ax: Axes, level: Level) -> None:
     below = np.zeros(len(level))
     for part, color in SHARES.items():
         values = np.array([float(getattr(one.leak, part).mean()) for one in level.values()])
@@ -284,7 +284,7 @@ def stack_shares(ax: Axes, level: Level) -> None:
         below += np.nan_to_num(values)
 
 
-def layer_legend(figure: Figure, result: FeatureResult, more: Sequence[Any] = ()) -> None:
+def _layer_legend(figure: Figure, result: FeatureResult, more: Sequence[Any] = ()) -> None:
     handles: list[Any] = [Line2D([], [], color=LEARNED, marker="o", ms=3, lw=1.1, label="learned (95%)")]
     if result.nulls:
         text = f"range and mean of {len(result.nulls)} untrained networks"
@@ -299,16 +299,16 @@ def sections(level: Level) -> dict[str, list[str]]:
     """Hooks by the part of the network they are in; the output stands with the last part."""
     found: dict[str, list[str]] = {}
     for hook in level:
-        name = section_of(hook)
+        name = _section_of(hook)
         found.setdefault(list(found)[-1] if hook == OUTPUT and found else name, []).append(hook)
     return found
 
 
-def section_of(hook: str) -> str:
+def _section_of(hook: str) -> str:
     return hook.partition(".")[0]
 
 
-def side_of(hook: str) -> str:
+def _side_of(hook: str) -> str:
     return (hook.split(".") + [""])[1]
 
 

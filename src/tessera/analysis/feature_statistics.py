@@ -35,7 +35,7 @@ def differences(features: Tensor, baseline: Tensor | None = None) -> Tensor:
     A baseline (1, ...), such as a mean over seeds, serves all of them; without one features are taken as
     differences already.
     """
-    check_features(features, baseline)
+    _check_features(features, baseline)
     flat = features.flatten(2)
     return flat if baseline is None else flat - baseline.flatten(1)
 
@@ -67,7 +67,7 @@ def mean_products(products: Tensor, weights: Tensor | None = None) -> Tensor:
     return torch.einsum("...s,isjt,...t->...ij", weights, products, weights)
 
 
-def rounding_floor(features: Tensor) -> float:
+def _rounding_floor(features: Tensor) -> float:
     """Squared length below which a difference between rows of features (C, S, ...) is rounding."""
     return float(in_double(features.flatten(2)).square().sum(2).mean()) * ROUNDING**2
 
@@ -96,7 +96,7 @@ def centered(products: Tensor) -> Tensor:
     return rows - rows.mean(-2, keepdim=True)
 
 
-def centered_seeds(products: Tensor) -> Tensor:
+def _centered_seeds(products: Tensor) -> Tensor:
     """(C, S, C, S) with every seed's mean over concepts taken out."""
     rows = products - products.mean(2, keepdim=True)
     return rows - rows.mean(0, keepdim=True)
@@ -135,7 +135,7 @@ def off_rms(matrix: Tensor) -> Tensor:
 # -- within and between categories -------------------------------------------------------------------------
 
 
-def same_group(groups: Sequence[Group]) -> Tensor:
+def _same_group(groups: Sequence[Group]) -> Tensor:
     """Which pairs of concepts share a category, (C, C); the diagonal is left to the caller."""
     numbers = numbered(groups)
     return numbers[:, None] == numbers[None, :]
@@ -148,11 +148,11 @@ def numbered(groups: Sequence[Group]) -> Tensor:
 
 def within_between(matrix: Tensor, groups: Sequence[Group]) -> tuple[Tensor, Tensor]:
     """Mean cosine of two concepts of one category, and of two categories, from (..., C, C)."""
-    check_groups(groups, matrix.shape[-1])
-    return masked_means(matrix, same_group(groups))
+    _check_groups(groups, matrix.shape[-1])
+    return _masked_means(matrix, _same_group(groups))
 
 
-def masked_means(matrix: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
+def _masked_means(matrix: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
     """Means of (..., C, C) above the diagonal where `same` (..., C, C) holds and where it does not."""
     upper = torch.ones(matrix.shape[-2:], dtype=torch.bool).triu(1)
     parts = []
@@ -171,12 +171,12 @@ def permutation_p(
     seed: int = 0,
 ) -> float:
     """Chance of a gap (or ratio) as large when the names of the concepts are shuffled; (C, C) cosines."""
-    check_groups(groups, len(matrix))
+    _check_groups(groups, len(matrix))
     compare = COMPARE[by]
     rng = generator(seed)
     orders = torch.from_numpy(rng.permuted(np.tile(np.arange(len(matrix)), (shuffles, 1)), axis=1))
     numbers = numbered(groups)[orders]  # (shuffles, C)
-    shuffled = compare(*masked_means(matrix, numbers[:, :, None] == numbers[:, None, :]))
+    shuffled = compare(*_masked_means(matrix, numbers[:, :, None] == numbers[:, None, :]))
     found = compare(*within_between(matrix, groups))
     if not bool(found.isfinite()):
         return math.nan
@@ -249,7 +249,7 @@ def disentanglement(
     """Of features (C, S, ...) against a baseline (S, ...); options as for `from_products`."""
     found = differences(features, baseline)
     scale = features if baseline is None else baseline[None]
-    return from_products(seed_products(found), groups, floor=rounding_floor(scale), **options)
+    return from_products(seed_products(found), groups, floor=_rounding_floor(scale), **options)
 
 
 def from_products(
@@ -263,8 +263,8 @@ def from_products(
     seed: int = 0,
 ) -> Disentanglement:
     """The same from inner products (C, S, C, S) of differences; `center` takes the grand mean out first."""
-    check_products(products)
-    products = centered_seeds(products) if center else products
+    _check_products(products)
+    products = _centered_seeds(products) if center else products
     inner = mean_products(products)
     # Centered rounding is smaller than rounding; the floor belongs to what went in.
     matrix = cosines(inner, floor)
@@ -275,9 +275,9 @@ def from_products(
     measured, spread, p = (
         alone(products, matrix, again, shuffles, seed)
         if groups is None
-        else grouped(matrix, again, groups, shuffles, seed)
+        else _grouped(matrix, again, groups, shuffles, seed)
     )
-    intervals = {} if spread is None else intervals_of(measured, spread)
+    intervals = {} if spread is None else _intervals_of(measured, spread)
     lengths = inner.diagonal().clamp(min=0).sqrt()
     return Disentanglement(
         matrix, measured["off_diagonal"], measured["within"], measured["between"], p, intervals, lengths
@@ -288,14 +288,14 @@ Measured = dict[str, float]
 Spread = dict[str, Tensor] | None
 
 
-def grouped(
+def _grouped(
     matrix: Tensor, again: Tensor | None, groups: Sequence[Group], shuffles: int, seed: int
 ) -> tuple[Measured, Spread, float]:
     """Within and between categories, of the matrix and of its resampled ones (R, C, C)."""
 
     def measures(cosine: Tensor) -> dict[str, Tensor]:
         within, between = within_between(cosine, groups)
-        return {**off_measures(cosine), "within": within, "between": between}
+        return {**_off_measures(cosine), "within": within, "between": between}
 
     measured = {name: float(value) for name, value in measures(matrix).items()}
     spread = None if again is None else measures(again)
@@ -306,20 +306,20 @@ def alone(
     products: Tensor, matrix: Tensor, again: Tensor | None, shuffles: int, seed: int
 ) -> tuple[Measured, Spread, float]:
     """Every concept is its own category: compared with itself over halves of the seeds."""
-    measured = {name: float(value) for name, value in off_measures(matrix).items()}
+    measured = {name: float(value) for name, value in _off_measures(matrix).items()}
     measured |= {"within": math.nan, "between": math.nan}
     if again is None or not bool(matrix.isfinite().all()):
-        return measured, None if again is None else off_measures(again), math.nan
+        return measured, None if again is None else _off_measures(again), math.nan
     halves = between_halves(products, seed=seed)
     measured |= {"within": float(halves.diagonal().mean()), "between": float(off_diagonal(halves))}
-    return measured, off_measures(again), repetition_p(halves, shuffles=shuffles, seed=seed)
+    return measured, _off_measures(again), repetition_p(halves, shuffles=shuffles, seed=seed)
 
 
-def off_measures(matrix: Tensor) -> dict[str, Tensor]:
+def _off_measures(matrix: Tensor) -> dict[str, Tensor]:
     return {"off_diagonal": off_diagonal(matrix), "off_rms": off_rms(matrix)}
 
 
-def intervals_of(measured: Measured, spread: dict[str, Tensor]) -> dict[str, tuple[float, float] | None]:
+def _intervals_of(measured: Measured, spread: dict[str, Tensor]) -> dict[str, tuple[float, float] | None]:
     """95% of each measure that was resampled, and of ratio and gap where both their parts were."""
     found = {name: spread_around(measured[name], values, (-1.0, 1.0)) for name, values in spread.items()}
     if "within" in spread:
@@ -385,7 +385,7 @@ def with_interval(value: float, ends: tuple[float, float] | None) -> dict[str, f
     return {"value": known(value), "low": known(low), "high": known(high)}
 
 
-def check_features(features: Tensor, baseline: Tensor | None) -> None:
+def _check_features(features: Tensor, baseline: Tensor | None) -> None:
     if features.ndim < 3 or len(features) < 2:
         raise UserError(f"Features are (two or more concepts, seeds, numbers), not {tuple(features.shape)}.")
     if baseline is not None:
@@ -395,12 +395,12 @@ def check_features(features: Tensor, baseline: Tensor | None) -> None:
             raise UserError(f"A baseline is (seeds, numbers) like the features, not {shapes}.")
 
 
-def check_products(products: Tensor) -> None:
+def _check_products(products: Tensor) -> None:
     if products.ndim != 4 or products.shape[:2] != products.shape[2:] or len(products) < 2:
         raise UserError(f"Inner products are (C, S, C, S) with C > 1, not {tuple(products.shape)}.")
 
 
-def check_groups(groups: Sequence[Group], concepts: int) -> None:
+def _check_groups(groups: Sequence[Group], concepts: int) -> None:
     if len(groups) != concepts:
         raise UserError(f"There are {concepts} concepts, but categories for {len(groups)}.")
     if not 1 < len(set(groups)) < concepts:

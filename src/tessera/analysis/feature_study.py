@@ -235,7 +235,7 @@ def hook_products(
     """Inner products of differences at every hook, in order of use."""
     prompts, seeds = inputs.x.shape[:2]
     found: dict[str, FeatureProducts] = {}
-    for group in by_memory(bytes_per_image(denoise, inputs, at), prompts * seeds, memory):
+    for group in by_memory(_bytes_per_image(denoise, inputs, at), prompts * seeds, memory):
         parts: dict[str, list[Tensor]] = {name: [] for name in group}
         for x, sigma, cond, tokens in inputs.batches(rows):
             with record(denoise, group, keep=_flat(tokens)) as activations:
@@ -260,7 +260,7 @@ def _flat(tokens: Tensor | None) -> Callable[[Tensor], Tensor]:
 
 
 @torch.no_grad()
-def bytes_per_image(denoise: Denoiser, inputs: FeatureBatch, at: str | Sequence[str]) -> dict[str, int]:
+def _bytes_per_image(denoise: Denoiser, inputs: FeatureBatch, at: str | Sequence[str]) -> dict[str, int]:
     """What one image's features take at each hook that matches, in order of use."""
     x, sigma, cond, tokens = next(inputs.batches(1))
     flat = _flat(tokens)

@@ -121,7 +121,7 @@ def noisy_inputs(model: Model, plan: FeatureConfig, device=None) -> list[Feature
     return [FeatureBatch(x[source], cond, sigma) for x, sigma in zip(noisy, sigmas, strict=True)]
 
 
-def image_seeds(plan: FeatureConfig) -> list[int]:
+def _image_seeds(plan: FeatureConfig) -> list[int]:
     return [image_seed(plan.seed, 0, n) for n in range(plan.seeds)]
 
 
@@ -133,7 +133,7 @@ def _noisy_images(
     "generated": states of the model's own sampler. "shared": those of the empty prompt for all, so that only the
     condition differs. "truth": rendered scenes that show the prompt, under the same noise for every prompt.
     """
-    keep, seeds = chosen_steps(plan), image_seeds(plan)
+    keep, seeds = chosen_steps(plan), _image_seeds(plan)
     if plan.source == "truth":
         sigmas = noise_levels(plan.steps)[keep]
         images = [truth(prompt, model.size, plan.seeds, plan.seed, device) for prompt in prompts]

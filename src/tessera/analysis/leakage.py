@@ -43,7 +43,7 @@ class Leakage:
     @property
     def locality(self) -> float:
         """Mean over concepts j of |a_jj| / sum_k |a_jk|: 1 if only its own removal moves it, 1 / K for none."""
-        return float(own_shares(self.coefficients))
+        return float(_own_shares(self.coefficients))
 
     def record(self) -> dict[str, Any]:
         shares = {name: getattr(self, name) for name in ("own", "others", "elsewhere")}
@@ -70,8 +70,8 @@ def leakage(
         again = parts(
             mean_products(products, seed_weights(products.shape[1], resamples, seed)), concepts, floor
         )
-        measured = {"leakage": float((1 - own).mean()), "locality": float(own_shares(coefficients))}
-        spread = {"leakage": (1 - again[0]).mean(-1), "locality": own_shares(again[3])}
+        measured = {"leakage": float((1 - own).mean()), "locality": float(_own_shares(coefficients))}
+        spread = {"leakage": (1 - again[0]).mean(-1), "locality": _own_shares(again[3])}
         intervals = {name: spread_around(measured[name], spread[name], (0.0, 1.0)) for name in measured}
     return Leakage(own, others, elsewhere, coefficients, intervals)
 
@@ -90,7 +90,7 @@ def parts(inner: Tensor, concepts: int, floor: float) -> tuple[Tensor, Tensor, T
     return own, (spanned - own).clamp(min=0), (1 - spanned).clamp(min=0), coefficients
 
 
-def own_shares(coefficients: Tensor) -> Tensor:
+def _own_shares(coefficients: Tensor) -> Tensor:
     """|a_jj| / sum_k |a_jk|, mean over the K removed concepts j, from (..., C, K): (...)."""
     removed = coefficients.shape[-1]
     size = coefficients[..., :removed, :].abs()

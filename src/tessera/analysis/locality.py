@@ -105,7 +105,7 @@ def prompts_for_k(conditioner: Conditioner, k: int, scenes: int = 1, seed: int =
         )
     if scenes < 1:
         raise UserError(f"At least one scene is needed, not {scenes}.")
-    others = random_colors if by_color else random_locations
+    others = _random_colors if by_color else random_locations
     return [known[:k], *others(k, scenes - 1, seed)]
 
 
@@ -124,7 +124,7 @@ def random_locations(k: int, scenes: int, seed: int) -> list[tuple[Any, ...]]:
     return found[:scenes]
 
 
-def random_colors(k: int, scenes: int, seed: int) -> list[tuple[Any, ...]]:
+def _random_colors(k: int, scenes: int, seed: int) -> list[tuple[Any, ...]]:
     rng = generator(SCENE_SEED, seed)
     return [tuple(rng.permutation(COLOR_NAMES)[:k].tolist()) for _ in range(scenes)]
 
@@ -348,9 +348,9 @@ def measure(
         energy=total_energy(influence),
         sides_each=smallest_square(each, at, share).transpose(0, 1),
         energy_each=total_energy(each).transpose(0, 1),
-        condition_influence=read_at(maps, at),
+        condition_influence=_read_at(maps, at),
         condition_influence_maps=maps.mean(1),
-        own_condition_influence=read_at(maps, own_pixels(prompt, *trajectory.x.shape[-2:])),
+        own_condition_influence=_read_at(maps, _own_pixels(prompt, *trajectory.x.shape[-2:])),
     )
 
 
@@ -370,7 +370,7 @@ def condition_influence_maps(
     )
 
 
-def read_at(maps: Tensor, at: Sequence[tuple[int, int]]) -> Tensor:
+def _read_at(maps: Tensor, at: Sequence[tuple[int, int]]) -> Tensor:
     """Values of maps (S, B, K, H, W) at some pixels: (B, S, P, K)."""
     row, col = torch.tensor(list(at), dtype=torch.long).reshape(-1, 2).T
     return maps[..., row, col].permute(1, 0, 3, 2)
@@ -429,8 +429,8 @@ def conditional_locality_alone(
         maps = condition_influence_maps(
             denoise, trajectory, cond.repeat(len(trajectory.sigmas), 1), conditioner, prompt, plan.rows
         )
-        own = own_pixels(prompt, size, size)
-        every.append(read_at(maps.unflatten(0, trajectory.x.shape[:2]).cpu(), own).numpy())
+        own = _own_pixels(prompt, size, size)
+        every.append(_read_at(maps.unflatten(0, trajectory.x.shape[:2]).cpu(), own).numpy())
         groups += [scene] * plan.images
         sigmas = trajectory.sigmas.tolist()
     if not every or every[0].shape[-2] == 0:
@@ -438,7 +438,7 @@ def conditional_locality_alone(
     return conditional_locality(np.concatenate(every), sigmas, groups, seed=plan.seed)
 
 
-def own_pixels(prompt: Sequence[Any], height: int, width: int) -> list[Pixel]:
+def _own_pixels(prompt: Sequence[Any], height: int, width: int) -> list[Pixel]:
     """The pixels of the prompted locations; none for conditions without a location."""
     return [pixel_of(part, height, width) for part in prompt if not isinstance(part, str)]
 

@@ -53,8 +53,8 @@ def figure_maps(result: SceneLocality, title: str = "", columns: int = COLUMNS) 
         mark_locations(axes[0, column], result)
         sigma_title(axes[0, column], result.sigmas[level])
         for row, probe in enumerate(result.probes):
-            heat_map(axes[row + 1, column], result, row, level, probe)
-    row_names(axes, ["denoised", *(probe.name for probe in result.probes)])
+            _heat_map(axes[row + 1, column], result, row, level, probe)
+    _row_names(axes, ["denoised", *(probe.name for probe in result.probes)])
     note = "heat: pixel influence (root, each map to its own maximum)   \u25a1 90% of its energy"
     if result.condition_influence.shape[-1]:
         note += "   \u00d7 strength: influence of that condition on the probe (root)"
@@ -64,7 +64,7 @@ def figure_maps(result: SceneLocality, title: str = "", columns: int = COLUMNS) 
     return figure
 
 
-def heat_map(ax: Axes, result: SceneLocality, row: int, level: int, probe: Probe) -> None:
+def _heat_map(ax: Axes, result: SceneLocality, row: int, level: int, probe: Probe) -> None:
     show_heat_map(ax, result.influence[level, row])
     outline_square(ax, probe.at, int(result.sides[level, row]))
     crosses(ax, result, row, level)
@@ -103,7 +103,7 @@ def mark_locations(ax: Axes, result: SceneLocality) -> None:
             ax.plot(*spot, marker="o", ms=4, mfc="none", mew=1.1, color=condition_color(number))
 
 
-def row_names(axes: np.ndarray, names: Sequence[str]) -> None:
+def _row_names(axes: np.ndarray, names: Sequence[str]) -> None:
     for ax, name in zip(axes[:, 0], names):
         ax.set_ylabel(name, fontsize=8)
 
@@ -121,15 +121,15 @@ def figure_conditions(result: SceneLocality, columns: int = COLUMNS) -> Figure:
         for row, condition_influence in enumerate(maps):
             ax = axes[row, column]
             show_heat_map(ax, condition_influence, float(maps.max()))
-            mark_own(ax, result, row)
-    row_names(axes, [condition_name(part) for part in result.prompt])
+            _mark_own(ax, result, row)
+    _row_names(axes, [condition_name(part) for part in result.prompt])
     figure.supxlabel(
         "change when one condition is removed (root, one scale per column)", fontsize=7, color=QUIET
     )
     return figure
 
 
-def mark_own(ax: Axes, result: SceneLocality, row: int) -> None:
+def _mark_own(ax: Axes, result: SceneLocality, row: int) -> None:
     part = result.prompt[row]
     if not isinstance(part, str):
         height, width = result.condition_influence_maps.shape[-2:]
@@ -156,28 +156,28 @@ def figure_curves(result: SceneLocality, title: str = "", band: tuple[float, flo
     for number, probe in enumerate(panels):
         ax = figure.add_subplot(grid[number % 2, number // 2], sharey=share_y)
         share_y = share_y or ax
-        ax.set_ylim(0, 1.05 * highest_curve(result))  # one scale for all, set before it is shared further
-        condition_curves(ax, result, number, probe)
+        ax.set_ylim(0, 1.05 * _highest_curve(result))  # one scale for all, set before it is shared further
+        _condition_curves(ax, result, number, probe)
         shade(ax, band)
         if number // 2 == 0:
             ax.set_ylabel("condition influence $I_k$")
         if number % 2 == 1 or number == len(panels) - 1:
             ax.set_xlabel(r"noise level $\sigma$")
     side, energy = (figure.add_subplot(grid[:, left + n]) for n in (0, 1))
-    probe_curves(side, result, result.sides.float(), "90% side, pixels")
-    probe_curves(energy, result, result.energy, "total pixel energy", log=True)
+    _probe_curves(side, result, result.sides.float(), "90% side, pixels")
+    _probe_curves(energy, result, result.energy, "total pixel energy", log=True)
     side.set_ylim(0, None)
     side.set_title("Pixel neighborhood")
     energy.set_title("Pixel energy")
     if condition_influence:
-        condition_legend(figure, result, band is not None)
+        _condition_legend(figure, result, band is not None)
     side.legend(fontsize=7, loc="best")
     if title:
         figure_title(figure, title, 10)
     return figure
 
 
-def highest_curve(result: SceneLocality) -> float:
+def _highest_curve(result: SceneLocality) -> float:
     condition_influence = result.condition_influence.numpy()  # (B, S, P, K)
     return max(
         float(np.quantile(condition_influence, 0.9, axis=0).max()),
@@ -186,7 +186,7 @@ def highest_curve(result: SceneLocality) -> float:
     )
 
 
-def condition_legend(figure: Figure, result: SceneLocality, shaded: bool) -> None:
+def _condition_legend(figure: Figure, result: SceneLocality, shaded: bool) -> None:
     handles: list[Any] = [
         Line2D([], [], color=condition_color(k), lw=2.4, label=condition_name(part))
         for k, part in enumerate(result.prompt)
@@ -196,9 +196,9 @@ def condition_legend(figure: Figure, result: SceneLocality, shaded: bool) -> Non
     figure.legend(handles=handles, loc="outside lower left", ncols=7, fontsize=7)
 
 
-def condition_curves(ax: Axes, result: SceneLocality, number: int, probe: Probe) -> None:
+def _condition_curves(ax: Axes, result: SceneLocality, number: int, probe: Probe) -> None:
     condition_influence = result.condition_influence[:, :, number].numpy()  # (B, S, K)
-    own = probe_condition(result, probe)
+    own = _probe_condition(result, probe)
     for k in range(condition_influence.shape[-1]):
         values, color = condition_influence[..., k], condition_color(k)
         ax.plot(
@@ -213,17 +213,17 @@ def condition_curves(ax: Axes, result: SceneLocality, number: int, probe: Probe)
     noise_axis(ax)
 
 
-def probe_condition(result: SceneLocality, probe: Probe) -> int | None:
+def _probe_condition(result: SceneLocality, probe: Probe) -> int | None:
     """The condition whose location this probe is."""
     names = [f"loc {n}" for n in range(len(result.prompt))]
     return names.index(probe.name) if probe.name in names else None
 
 
-def probe_curves(ax: Axes, result: SceneLocality, values: Tensor, name: str, log: bool = False) -> None:
+def _probe_curves(ax: Axes, result: SceneLocality, values: Tensor, name: str, log: bool = False) -> None:
     """values (S, P)."""
     for number, probe in enumerate(result.probes):
-        own = probe_condition(result, probe)
-        color = condition_color(own) if own is not None else probe_color(number, result)
+        own = _probe_condition(result, probe)
+        color = condition_color(own) if own is not None else _probe_color(number, result)
         ax.plot(result.sigmas, values[:, number], color=color, lw=1.6, label=probe.name, marker="o", ms=2.5)
     if log:
         ax.set_yscale("log")
@@ -231,7 +231,7 @@ def probe_curves(ax: Axes, result: SceneLocality, values: Tensor, name: str, log
     ax.set(ylabel=name, xlabel=r"noise level $\sigma$")
 
 
-def probe_color(number: int, result: SceneLocality) -> str:
+def _probe_color(number: int, result: SceneLocality) -> str:
     return INK if result.prompt else condition_color(number)
 
 
@@ -291,7 +291,7 @@ def figure_scatter(points: Sequence[Point], record: dict[str, Any]) -> Figure:
         spots = [(p.gained + shift, p.locality) for p in own]
         ax.plot(*zip(*spots), color=color, lw=0.9, alpha=0.45, zorder=2)
         for point in own:
-            draw_point(ax, point, shift, stage_of(point, own), color)
+            _draw_point(ax, point, shift, _stage_of(point, own), color)
     for kind, trainings in kinds.items():
         label = kind if trainings == 1 else f"{kind}, {trainings} trainings"
         ax.plot([], [], color=colors[kind], marker="o", ls="", ms=5, label=label)
@@ -304,24 +304,24 @@ def figure_scatter(points: Sequence[Point], record: dict[str, Any]) -> Figure:
     )
     ax.set_ylim(0, 1.03)
     ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=7)
-    ax.set_title(correlation_words(record))
+    ax.set_title(_correlation_words(record))
     return figure
 
 
-def draw_point(ax: Axes, point: Point, shift: float, marker: str, color: str) -> None:
+def _draw_point(ax: Axes, point: Point, shift: float, marker: str, color: str) -> None:
     across = point.gained + shift
     if point.low is not None and point.high is not None:
         ax.plot([across] * 2, [point.low, point.high], color=color, lw=1, alpha=0.7, zorder=3)
     ax.plot(across, point.locality, marker=marker, color=color, mec="white", mew=0.6, ms=7, zorder=4)
 
 
-def stage_of(point: Point, own: Sequence[Point]) -> str:
+def _stage_of(point: Point, own: Sequence[Point]) -> str:
     """Third of the model's training that a snapshot belongs to, as a marker."""
     share = point.images_seen / max(p.images_seen for p in own) if own[-1].images_seen else 1.0
     return STAGES[min(2, int(np.ceil(3 * share)) - 1 if share > 0 else 0)][1]
 
 
-def correlation_words(record: dict[str, Any]) -> str:
+def _correlation_words(record: dict[str, Any]) -> str:
     rank = record["spearman"]
     if rank["value"] is None:
         return "no correlation: one of the two does not vary"
@@ -341,8 +341,8 @@ def figure_12(result: SceneLocality, title: str = "", columns: int = COLUMNS) ->
     parts = figure.subfigures(1, 2, squeeze=False, width_ratios=[2.9, 0.95 * len(levels)])
     left, right = parts[0]
     top, bottom = left.subplots(2, 1, sharex=True)
-    probe_curves(top, result, result.sides.float(), "90% side, pixels")
-    probe_curves(bottom, result, result.energy, "pixel energy", log=True)
+    _probe_curves(top, result, result.sides.float(), "90% side, pixels")
+    _probe_curves(bottom, result, result.energy, "pixel energy", log=True)
     top.set(xlabel="", ylim=(0, None))
     top.legend(fontsize=7)
     axes = right.subplots(rows, len(levels), squeeze=False)
@@ -350,8 +350,8 @@ def figure_12(result: SceneLocality, title: str = "", columns: int = COLUMNS) ->
         show_image(axes[0, column], result.clean[level])
         sigma_title(axes[0, column], result.sigmas[level])
         for row, probe in enumerate(result.probes):
-            heat_map(axes[row + 1, column], result, row, level, probe)
-    row_names(axes, ["denoised", *(probe.name for probe in result.probes)])
+            _heat_map(axes[row + 1, column], result, row, level, probe)
+    _row_names(axes, ["denoised", *(probe.name for probe in result.probes)])
     if title:
         figure_title(figure, title, 10)
     return figure

@@ -88,7 +88,7 @@ def pixel_influence(
             return pulls.abs().sum(2)
         return pulls[torch.arange(len(channel), device=pulls.device), :, channel].abs()
 
-    return swept(denoise, x, sigma, cond, at, how, keep).sum(2)
+    return _swept(denoise, x, sigma, cond, at, how, keep).sum(2)
 
 
 def jacobian(
@@ -101,7 +101,7 @@ def jacobian(
     how: GradientConfig = PLAIN,
 ) -> Tensor:
     """Signed derivatives of the probed pixels, (N, P, C out, C in, H, W)."""
-    return swept(denoise, x, sigma, cond, at, how, lambda pulls, channel: pulls)
+    return _swept(denoise, x, sigma, cond, at, how, lambda pulls, channel: pulls)
 
 
 def full_jacobian(
@@ -125,7 +125,7 @@ def full_jacobian(
 Keep = Callable[[Tensor, Tensor], Tensor]
 
 
-def swept(
+def _swept(
     denoise: Denoiser,
     x: Tensor,
     sigma: Tensor | float,
@@ -135,10 +135,10 @@ def swept(
     keep: Keep,
 ) -> Tensor:
     """What `keep` leaves of the derivatives of every probe and channel: (N, P, C, ...)."""
-    request = ProbeRequest(bare(denoise), x.detach(), per_image(sigma, x), cond, checked_probes(at, x))
+    request = ProbeRequest(bare(denoise), x.detach(), per_image(sigma, x), cond, _checked_probes(at, x))
     rows = how.method == "rows" or (how.method == "auto" and hasattr(request.denoise, "clean_pixels"))
-    with gradient_config(request.denoise, how, x.device):
-        found = by_rows(request, how, keep) if rows else by_cotangents(request, how, keep)  # (P, C, N, ...)
+    with _gradient_config(request.denoise, how, x.device):
+        found = _by_rows(request, how, keep) if rows else _by_cotangents(request, how, keep)  # (P, C, N, ...)
     check_finite(found, request.sigma)
     return found.movedim(2, 0)
 
@@ -158,20 +158,20 @@ class ProbeRequest:
         return ProbeRequest(self.denoise, self.x[rows], self.sigma[rows], cond, self.at)
 
     def clean(self, x: Tensor) -> Tensor:
-        return attached(self.denoise(x, self.sigma, self.cond))
+        return _attached(self.denoise(x, self.sigma, self.cond))
 
 
-def by_cotangents(request: ProbeRequest, how: GradientConfig, keep: Keep) -> Tensor:
+def _by_cotangents(request: ProbeRequest, how: GradientConfig, keep: Keep) -> Tensor:
     """One forward pass for all probes of some images, then products with their unit vectors: (P, C, N, ...)."""
-    per_row = saved_per_row(lambda some, x: some.clean(x), request)
+    per_row = _saved_per_row(lambda some, x: some.clean(x), request)
     at_once = fitting(how.memory / 2, per_row)
     parts = []
     for rows in slices(len(request.x), at_once):
-        parts.append(one_graph(request[rows], how, keep, per_row))
+        parts.append(_one_graph(request[rows], how, keep, per_row))
     return torch.cat(parts, dim=1).unflatten(0, (len(request.at), -1))
 
 
-def one_graph(request: ProbeRequest, how: GradientConfig, keep: Keep, per_row: float) -> Tensor:
+def _one_graph(request: ProbeRequest, how: GradientConfig, keep: Keep, per_row: float) -> Tensor:
     """Derivatives of all probes and channels of images that fit together: (P C, n, ...)."""
     x = request.x.clone().requires_grad_()
     probed = request.clean(x)[:, :, request.at[:, 0], request.at[:, 1]]  # (n, C, P)
@@ -184,11 +184,11 @@ def one_graph(request: ProbeRequest, how: GradientConfig, keep: Keep, per_row: f
     found = []
     for some in number.split(at_once):
         channel = some % channels
-        found.append(keep(product(unit_vectors(probed, some // channels, channel)), channel))
+        found.append(keep(product(_unit_vectors(probed, some // channels, channel)), channel))
     return torch.cat(found)
 
 
-def unit_vectors(probed: Tensor, probe: Tensor, channel: Tensor) -> Tensor:
+def _unit_vectors(probed: Tensor, probe: Tensor, channel: Tensor) -> Tensor:
     """One vector (n, C, P) per entry (E,), which picks that channel of that probe in every image."""
     picks = probed.new_zeros(len(probe), *probed.shape)
     picks[torch.arange(len(probe), device=probed.device), :, channel, probe] = 1
@@ -225,28 +225,28 @@ class ProbeProducts:
         return pulled
 
 
-def by_rows(request: ProbeRequest, how: GradientConfig, keep: Keep) -> Tensor:
+def _by_rows(request: ProbeRequest, how: GradientConfig, keep: Keep) -> Tensor:
     """An image for every probe, one backward pass per channel: (P, C, N, ...)."""
     probes, images = len(request.at), len(request.x)
     own = request.at.repeat_interleave(images, 0)  # (P N, 2)
     image = torch.arange(images, device=request.x.device).repeat(probes)
-    each = saved_per_row(lambda some, x: own_pixel(some, x, own[:1].expand(len(x), 2)), request)
+    each = _saved_per_row(lambda some, x: _own_pixel(some, x, own[:1].expand(len(x), 2)), request)
     parts = []
     for rows in slices(len(own), fitting(how.memory / (1 + ALIVE), each)):
         some = request[image[rows]]
         x = some.x.clone().requires_grad_()
-        product = ProbeProducts(own_pixel(some, x, own[rows]), x, "loop")
+        product = ProbeProducts(_own_pixel(some, x, own[rows]), x, "loop")
         picks = torch.eye(x.shape[1], device=x.device, dtype=product.out.dtype)  # (C, C)
         pulls = product(picks[:, None].expand(-1, len(x), -1))  # (C, n, C, H, W)
         parts.append(keep(pulls, torch.arange(len(picks), device=x.device)))
     return torch.cat(parts, dim=1).unflatten(1, (probes, images)).transpose(0, 1)
 
 
-def own_pixel(request: ProbeRequest, x: Tensor, at: Tensor) -> Tensor:
+def _own_pixel(request: ProbeRequest, x: Tensor, at: Tensor) -> Tensor:
     """The clean value (n, C) of one pixel per image, at (n, 2); a network may offer a cheaper way than its image."""
     clean_pixels = getattr(request.denoise, "clean_pixels", None)
     if clean_pixels is not None:
-        return attached(clean_pixels(x, request.sigma, request.cond, at))
+        return _attached(clean_pixels(x, request.sigma, request.cond, at))
     return request.clean(x)[torch.arange(len(x), device=x.device), :, at[:, 0], at[:, 1]]
 
 
@@ -258,7 +258,7 @@ def bare(denoise: Denoiser) -> Denoiser:
     return denoise.denoiser if isinstance(denoise, Model) else denoise
 
 
-def checked_probes(at: Sequence[tuple[int, int]], x: Tensor) -> Tensor:
+def _checked_probes(at: Sequence[tuple[int, int]], x: Tensor) -> Tensor:
     """Probes as (P, 2), if there are some and all lie in the images x."""
     if x.ndim != 4:
         raise UserError(f"Images come as (N, C, H, W), not {tuple(x.shape)}.")
@@ -273,7 +273,7 @@ def checked_probes(at: Sequence[tuple[int, int]], x: Tensor) -> Tensor:
     return torch.tensor([tuple(pixel) for pixel in at], device=x.device)
 
 
-def attached(clean: Tensor) -> Tensor:
+def _attached(clean: Tensor) -> Tensor:
     if not clean.requires_grad:
         raise UserError(UNREACHED)
     return clean
@@ -288,7 +288,7 @@ def check_finite(found: Tensor, sigma: Tensor) -> None:
 
 
 @contextlib.contextmanager
-def gradient_config(denoise: Denoiser, how: GradientConfig, device: torch.device) -> Iterator[None]:
+def _gradient_config(denoise: Denoiser, how: GradientConfig, device: torch.device) -> Iterator[None]:
     """Gradients on, precision and recomputation as configured, attention by formulas whose backward can be batched."""
     kind = device.type
     with contextlib.ExitStack() as stack:
@@ -317,7 +317,7 @@ def checkpointing(denoise: Denoiser) -> Iterator[None]:
             part.checkpointing = was
 
 
-def saved_per_row(run: Callable[[ProbeRequest, Tensor], Tensor], request: ProbeRequest) -> float:
+def _saved_per_row(run: Callable[[ProbeRequest, Tensor], Tensor], request: ProbeRequest) -> float:
     """Bytes a forward pass keeps for each image: two images less one, so that weights do not count."""
     one, two = (saved_bytes(run, request, images) for images in (1, 2))
     return max(two - one, request.x[0].numel() * request.x.element_size())
@@ -363,7 +363,7 @@ def smallest_square(influence: Tensor, at: Sequence[tuple[int, int]], share: flo
     """
     if not 0 < share <= 1:
         raise UserError(f"A share of the energy lies above 0 and up to 1, not {share:g}.")
-    probes = checked_probes(at, influence.reshape(-1, 1, *influence.shape[-2:]))
+    probes = _checked_probes(at, influence.reshape(-1, 1, *influence.shape[-2:]))
     energy = influence.double().square().flatten(-2)  # (..., P, H W)
     distance = rings(probes, *influence.shape[-2:]).expand(energy.shape)
     reach = energy.new_zeros(*energy.shape[:-1], max(influence.shape[-2:]))

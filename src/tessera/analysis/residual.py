@@ -86,7 +86,7 @@ def definition_residual(
     """
     cells = conditioner.cells if isinstance(conditioner, SpatialConditioner) else CELLS
     levels, images = trajectory.x.shape[:2]
-    check_window(radius, cells, trajectory.x.shape[-1])
+    _check_window(radius, cells, trajectory.x.shape[-1])
     given = None if cond is None else cond.repeat(levels, 1)
     work = Exchange(
         bare(denoise), trajectory.flat, trajectory.flat_sigmas, given, conditioner, cells, radius, rows
@@ -111,7 +111,7 @@ def definition_residual(
     )
 
 
-def check_window(radius: int, cells: int, size: int) -> None:
+def _check_window(radius: int, cells: int, size: int) -> None:
     if not 0 <= radius < cells:
         raise UserError(f"A neighborhood reaches from 0 to {cells - 1} cells to each side, not {radius}.")
     if size % cells:

@@ -80,10 +80,10 @@ def read_points(path: Path) -> list[Point]:
         rows = content.get("rows" if isinstance(content.get("points"), int) else "points")
     if not isinstance(rows, list):
         raise UserError(f"{path} holds no list of points.")
-    return [as_point(row, f"{path}: point {number}") for number, row in enumerate(rows)]
+    return [_as_point(row, f"{path}: point {number}") for number, row in enumerate(rows)]
 
 
-def as_point(row: Any, where: str) -> Point:
+def _as_point(row: Any, where: str) -> Point:
     known = {f.name for f in fields(Point)}
     try:
         return Point(**{name: value for name, value in row.items() if name in known})
@@ -108,7 +108,7 @@ def correlation(points: Sequence[Point], resamples: int = RESAMPLES, seed: int =
         raise UserError("The points hold values that are not finite.")
     rng = generator(seed)
     each = [rng.integers(len(points), size=len(points)) for _ in range(resamples)]
-    whole = list(whole_models(points, rng, resamples))
+    whole = list(_whole_models(points, rng, resamples))
     return {
         "points": len(points),
         "models": len({p.model for p in points}),
@@ -119,7 +119,7 @@ def correlation(points: Sequence[Point], resamples: int = RESAMPLES, seed: int =
     }
 
 
-def whole_models(points: Sequence[Point], rng: np.random.Generator, resamples: int) -> Iterable[np.ndarray]:
+def _whole_models(points: Sequence[Point], rng: np.random.Generator, resamples: int) -> Iterable[np.ndarray]:
     """Numbers of points when models are drawn again, each with all its snapshots."""
     names = np.array([point.model for point in points])
     members = [np.flatnonzero(names == own) for own in dict.fromkeys(names.tolist())]
@@ -147,20 +147,20 @@ def scatter_record(points: Sequence[Point], resamples: int = RESAMPLES, seed: in
 
 
 def coefficient_lines(record: dict[str, Any]) -> list[str]:
-    return [f"{name.title()}: {coefficient_words(record[name])}" for name in ("spearman", "pearson")]
+    return [f"{name.title()}: {_coefficient_words(record[name])}" for name in ("spearman", "pearson")]
 
 
-def coefficient_words(found: dict[str, Any]) -> str:
+def _coefficient_words(found: dict[str, Any]) -> str:
     if found["value"] is None:
         return "not defined, one of the two does not vary"
-    ranges = [f"{name}: {low_high(found[key])}" for name, key in BOOTSTRAPS.items()]
+    ranges = [f"{name}: {_low_high(found[key])}" for name, key in BOOTSTRAPS.items()]
     return f"{found['value']:.3f} (95%, {'; '.join(ranges)})"
 
 
 BOOTSTRAPS = {"snapshots drawn again": "interval", "models drawn again": "interval_by_model"}
 
 
-def low_high(ends: list[float] | None) -> str:
+def _low_high(ends: list[float] | None) -> str:
     return "unknown" if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}"
 
 

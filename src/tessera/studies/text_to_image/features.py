@@ -231,7 +231,7 @@ def text_features(
         found = describe_products(
             products, len(concepts), categories, resamples=config.resamples, shuffles=RESAMPLES
         )
-        return replace(found, composites=composite_records(products, concepts, composites, config.site))
+        return replace(found, composites=_composite_records(products, concepts, composites, config.site))
 
     def levels_of(network: Sdxl, describe: Callable[[FeatureProducts], HookFeatures]) -> list[Level]:
         inputs = _inputs(network, rows, sampled, config)
@@ -280,7 +280,7 @@ def _inputs(
     ]
 
 
-def composite_records(
+def _composite_records(
     products: FeatureProducts, concepts: Sequence[Concept], composites: Sequence[Composite], site: Site
 ) -> list[dict[str, Any]]:
     """cos(d of a composite at a token, d of the single prompt at its token), beside the mean over other concepts."""

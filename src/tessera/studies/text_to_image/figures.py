@@ -63,16 +63,16 @@ def figure_locality(
     figure = Figure(figsize=(sum(widths), height))
     parts = figure.subfigures(1, len(widths), width_ratios=widths, squeeze=False)[0].tolist()
     shown: PixelInfluence | WordInfluence | None = pixel or words
-    draw_image(parts.pop(0), image, shown)
+    _draw_image(parts.pop(0), image, shown)
     if pixel:
-        draw_heat(parts.pop(0), pixel, words)
+        _draw_heat(parts.pop(0), pixel, words)
     if words and curves:
-        draw_curves(parts.pop(0), words, unit, curves)
+        _draw_curves(parts.pop(0), words, unit, curves)
     figure_title(figure, title)
     return figure
 
 
-def draw_image(part, image: Tensor, shown: PixelInfluence | WordInfluence | None) -> None:
+def _draw_image(part, image: Tensor, shown: PixelInfluence | WordInfluence | None) -> None:
     ax = part.subplots()
     show_image(ax, image)
     if shown is None:
@@ -101,7 +101,7 @@ def probe_name(number: int, probe: Pixel) -> str:
     return f"{LETTERS[number % len(LETTERS)]} ({probe.row}, {probe.col})"
 
 
-def draw_heat(part, pixel: PixelInfluence, words: WordInfluence | None) -> None:
+def _draw_heat(part, pixel: PixelInfluence, words: WordInfluence | None) -> None:
     """A row per probe, a column per level; each map to its own maximum, below it the words that dominate there."""
     axes = part.subplots(len(pixel.probes), len(pixel.sigmas), squeeze=False)
     for row, probe in enumerate(pixel.probes):
@@ -122,7 +122,7 @@ def draw_heat(part, pixel: PixelInfluence, words: WordInfluence | None) -> None:
     part.supxlabel(note, fontsize=7, color=QUIET)
 
 
-def draw_curves(part, words: WordInfluence, unit: Unit, panels: int) -> None:
+def _draw_curves(part, words: WordInfluence, unit: Unit, panels: int) -> None:
     """Influence of every word at the first probes; dominant words of the noisiest level are named in bold."""
     values = words.at(unit).numpy()  # (S, P, K)
     axes = part.subplots(panels, 1, sharex=True, sharey=True, squeeze=False)[:, 0]
@@ -191,17 +191,17 @@ def figure_features(result: TextFeatureResult, number: int, title: str) -> Figur
     figure = Figure(figsize=(11, 4.4 + below))
     top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=[4.4, below])[:, 0]
     left, right = top.subfigures(1, 2, squeeze=False, width_ratios=[1, 1.7])[0]
-    draw_bars(left.subplots(), positions)
+    _draw_bars(left.subplots(), positions)
     ratio, gap = right.subplots(2, 1, sharex=True)
-    draw_layers(ratio, "ratio", result, number)
-    draw_layers(gap, "gap", result, number)
+    _draw_layers(ratio, "ratio", result, number)
+    _draw_layers(gap, "gap", result, number)
     ratio.legend(fontsize=7.5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    draw_matrices(bottom, positions, result.concepts)
+    _draw_matrices(bottom, positions, result.concepts)
     figure_title(figure, title)
     return figure
 
 
-def draw_bars(ax: Axes, positions: Mapping[str, Level]) -> None:
+def _draw_bars(ax: Axes, positions: Mapping[str, Level]) -> None:
     """Means over the layers of a position."""
     for number, level in enumerate(positions.values()):
         for shift, name, color in ((-0.2, "within", WITHIN), (0.2, "between", BETWEEN)):
@@ -219,7 +219,7 @@ def draw_bars(ax: Axes, positions: Mapping[str, Level]) -> None:
 MEASURE_NAMES = {"ratio": "within / between", "gap": "within - between"}
 
 
-def draw_layers(ax: Axes, name: str, result: TextFeatureResult, number: int) -> None:
+def _draw_layers(ax: Axes, name: str, result: TextFeatureResult, number: int) -> None:
     """A measure of every layer with its interval, over the band of untrained networks."""
     level, origin = result.blocks.learned[number], 1 if name == "ratio" else 0
     position = np.arange(len(level))
@@ -236,7 +236,7 @@ def draw_layers(ax: Axes, name: str, result: TextFeatureResult, number: int) -> 
     for count, (output, value) in enumerate(zip(result.outputs, outputs), 1):
         ax.axhline(value, color=condition_color(count), lw=1.1, ls=(0, (4, 2)), label=output)
     ax.axhline(origin, color=QUIET, lw=0.8)
-    mark_positions(ax, [position_of(hook) for hook in level])
+    _mark_positions(ax, [position_of(hook) for hook in level])
     ax.set(ylabel=MEASURE_NAMES[name], xlim=(-0.5, len(level) - 0.5))
     ax.set_ylim(*limits(values, outputs, origin))
     ax.grid(False, axis="x")
@@ -249,7 +249,7 @@ def limits(values: np.ndarray, outputs: Sequence[float], origin: float) -> tuple
     return min(known) - room, max(known) + room
 
 
-def mark_positions(ax: Axes, names: Sequence[str]) -> None:
+def _mark_positions(ax: Axes, names: Sequence[str]) -> None:
     """Parts of the network under the axis, lines where they meet."""
     starts = [number for number, name in enumerate(names) if number == 0 or names[number - 1] != name]
     ends = [*starts[1:], len(names)]
@@ -259,12 +259,12 @@ def mark_positions(ax: Axes, names: Sequence[str]) -> None:
     ax.tick_params(axis="x", length=0)
 
 
-def draw_matrices(part, positions: Mapping[str, Level], concepts: Sequence[Concept]) -> None:
+def _draw_matrices(part, positions: Mapping[str, Level], concepts: Sequence[Concept]) -> None:
     """Cosines of all concepts, mean over the layers of each position."""
     axes = part.subplots(1, len(positions), squeeze=False)
     for number, (position, level) in enumerate(positions.items()):
         ax = axes[0, number]
-        framed_cosines(ax, torch.stack([found.raw.matrix for found in level.values()]).nanmean(0), concepts)
+        _framed_cosines(ax, torch.stack([found.raw.matrix for found in level.values()]).nanmean(0), concepts)
         title = position if len(level) == 1 else f"{position}, mean of {len(level)} layers"
         ax.set_title(title, fontsize=8)
         if number == 0:
@@ -273,7 +273,7 @@ def draw_matrices(part, positions: Mapping[str, Level], concepts: Sequence[Conce
     cosine_bar(part, axes)
 
 
-def framed_cosines(ax: Axes, matrix: Tensor, concepts: Sequence[Concept]) -> None:
+def _framed_cosines(ax: Axes, matrix: Tensor, concepts: Sequence[Concept]) -> None:
     """A matrix with a frame around every category."""
     show_cosines(ax, matrix)
     for start, size in runs([concept.category for concept in concepts]):
@@ -300,7 +300,7 @@ def figure_layers(result: TextFeatureResult, number: int, title: str, columns: i
     for ax in axes.flat[len(level) :]:
         ax.set_axis_off()
     for ax, (name, found) in zip(axes.flat, level.items()):
-        framed_cosines(ax, found.raw.matrix, result.concepts)
+        _framed_cosines(ax, found.raw.matrix, result.concepts)
         ratio = f"{found.raw.ratio:.2f}" if math.isfinite(found.raw.ratio) else "-"
         ax.set_title(f"{short_name(name)}:  {ratio}", fontsize=6.5, loc="center")
     cosine_bar(figure, axes)
@@ -326,7 +326,7 @@ def figure_composites(result: TextFeatureResult, number: int, title: str) -> Fig
             values = [found.composites[index][key] for found in level.values()]
             known = [math.nan if value is None else value for value in values]
             ax.plot(known, color=color, lw=1.4, marker="o", ms=2)
-        mark_positions(ax, [position_of(hook) for hook in level])
+        _mark_positions(ax, [position_of(hook) for hook in level])
         ax.set_title(f"{record['concept']} in {record['composite']}", fontsize=7.5)
         ax.grid(False, axis="x")
         ax.set_ylim(-1.05, 1.05)

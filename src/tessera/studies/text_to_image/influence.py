@@ -164,7 +164,7 @@ class WordInfluence:
         spread = sameness(again)  # name: (R, S)
         records: list[dict[str, Any]] = []
         for level, sigma in enumerate(self.sigmas):
-            ranges = {name: ranged(whole[name][level], spread[name][:, level], seeds) for name in whole}
+            ranges = {name: _ranged(whole[name][level], spread[name][:, level], seeds) for name in whole}
             records.append({"sigma": sigma, **ranges})
         return records
 
@@ -220,7 +220,7 @@ def mean_cosine(first: Tensor, second: Tensor) -> Tensor:
     return torch.cosine_similarity(first, second, dim=-1, eps=1e-30).clamp(-1, 1).mean(-1)
 
 
-def ranged(value: Tensor, spread: Tensor, seeds: int) -> dict[str, float | None]:
+def _ranged(value: Tensor, spread: Tensor, seeds: int) -> dict[str, float | None]:
     """A value, and its 95% interval from resampled ones (R,)."""
     ends = spread_around(float(value), spread, (-1.0, 1.0)) if seeds > 1 else None
     return with_interval(float(value), ends)

@@ -35,11 +35,11 @@ class Sdxl:
     """A loaded pipeline. Its denoiser keeps the one contract, so any sampler and measure runs on it."""
 
     def __init__(self, pipe: Any, name: str = "", size: tuple[int, int] | None = None):
-        check_pipeline(pipe, name)
+        _check_pipeline(pipe, name)
         self.pipe, self.name = pipe, name
         self.unet, self.vae = pipe.unet, pipe.vae
-        self.tokenizers = parts_called(pipe, ("tokenizer", "tokenizer_2"))
-        self.encoders = parts_called(pipe, ("text_encoder", "text_encoder_2"))
+        self.tokenizers = _parts_called(pipe, ("tokenizer", "tokenizer_2"))
+        self.encoders = _parts_called(pipe, ("text_encoder", "text_encoder_2"))
         for part in (self.unet, self.vae, *self.encoders):
             part.eval().requires_grad_(False)  # or every backward pass would fill gradients of all weights
         self.net = TextUNet(self.unet, self.tokenizers[0].model_max_length)
@@ -248,12 +248,12 @@ def load_sdxl(
     need_diffusers()
     where, revision = find_pipeline(name)
     options = {"revision": revision or None, "variant": variant}
-    pipe = read_pipeline(where, torch_dtype=dtype, **{key: each for key, each in options.items() if each})
+    pipe = _read_pipeline(where, torch_dtype=dtype, **{key: each for key, each in options.items() if each})
     side = (size, size) if isinstance(size, int) else size
     return Sdxl(pipe.to(device or "cpu"), str(name), side)
 
 
-def read_pipeline(where: str, **options: Any) -> Any:
+def _read_pipeline(where: str, **options: Any) -> Any:
     """From a folder or the hub, or one sentence about why not."""
     local = Path(where).is_dir()
     with quiet():
@@ -295,7 +295,7 @@ def find_pipeline(name: str | Path) -> tuple[str, str | None]:
     """A folder, or a hub id and its revision."""
     path = Path(name).expanduser()
     if (path / INDEX).is_file():
-        check_index(path)
+        _check_index(path)
         return str(path), None
     if path.exists():
         raise UserError(f"{path} is no diffusers folder: it has no {INDEX}.")
@@ -305,12 +305,12 @@ def find_pipeline(name: str | Path) -> tuple[str, str | None]:
     return repo, revision
 
 
-def parts_called(pipe: Any, names: Sequence[str]) -> list[Any]:
+def _parts_called(pipe: Any, names: Sequence[str]) -> list[Any]:
     """Those of a pipeline's parts that it has."""
     return [part for name in names if (part := getattr(pipe, name, None)) is not None]
 
 
-def check_index(folder: Path) -> None:
+def _check_index(folder: Path) -> None:
     """A damaged index would otherwise end in a traceback."""
     try:
         index = json.loads((folder / INDEX).read_text())
@@ -320,7 +320,7 @@ def check_index(folder: Path) -> None:
         raise UserError(f"The pipeline in {folder} has no UNet; SDXL, SD 1.5 and their kin have one.")
 
 
-def check_pipeline(pipe: Any, name: str) -> None:
+def _check_pipeline(pipe: Any, name: str) -> None:
     """Only text-to-latent networks of the UNet2DConditionModel kind are understood."""
     unet: Any = getattr(pipe, "unet", None)
     if type(unet).__name__ != "UNet2DConditionModel":
@@ -361,12 +361,12 @@ def quiet() -> Iterator[None]:
         warnings.simplefilter("ignore")
         for library in ("diffusers", "transformers"):
             if module := sys.modules.get(f"{library}.utils.logging"):
-                stack.enter_context(without_bars(module))
+                stack.enter_context(_without_bars(module))
         yield
 
 
 @contextlib.contextmanager
-def without_bars(library: Any) -> Iterator[None]:
+def _without_bars(library: Any) -> Iterator[None]:
     """The bars of one library's own; those of downloads remain."""
     shown = library.is_progress_bar_enabled()
     library.disable_progress_bar()

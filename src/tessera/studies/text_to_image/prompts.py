@@ -111,17 +111,17 @@ def concepts_of(name: str) -> tuple[Concept, ...]:
         return SETS[name]()
     if not Path(name).is_file():
         raise UserError(f"There is no set of prompts `{name}`; give a file, or one of {', '.join(SETS)}.")
-    return checked(read_concepts(Path(name)), name)
+    return checked(_read_concepts(Path(name)), name)
 
 
-def read_concepts(path: Path) -> list[Concept]:
+def _read_concepts(path: Path) -> list[Concept]:
     rows = read_json(path)
     if not isinstance(rows, list):
         raise UserError(f"{path} should hold a list of concepts.")
-    return [concept_from(row, path) for row in rows]
+    return [_concept_from(row, path) for row in rows]
 
 
-def concept_from(row: Any, path: Path) -> Concept:
+def _concept_from(row: Any, path: Path) -> Concept:
     """`prompt` is a text or a list of them; `token` may be left out where only hidden states are compared."""
     complaint = f'Each concept in {path} needs the texts "name", "category" and "prompt".'
     if not isinstance(row, dict):
