@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import tessera
+from tessera.cli.main import main
 from tessera.conditioning.registry import CONDITIONERS, conditioner_from, open_conditioner
 from tessera.errors import UserError
 from tessera.models.build import NETWORKS, denoiser_from
@@ -35,6 +36,14 @@ class Constant(nn.Module):
         return 0 * x + self.value
 
 
+@dataclasses.dataclass(frozen=True)
+class Double:
+    k: str = "1"
+
+    def run(self):
+        print(2 * int(self.k))
+
+
 class NothingThere:
     def __init__(self, device):
         self.device = device
@@ -56,6 +65,9 @@ ready-made = third_party:make_model
 
 [tessera.detectors]
 nothing-there = third_party:NothingThere
+
+[tessera.tasks]
+double = third_party:Double
 """
 
 
@@ -97,6 +109,12 @@ def test_an_entry_point_registers_a_detector(installed):
         assert result.images[0].found == [False] and result.images[0].detections == []
     with pytest.raises(UserError, match="no readable detector"):
         tessera.evaluate(image, [(0.5, 0.5)], detector="nothing-anywhere")
+
+
+def test_an_entry_point_registers_a_study_that_reproduce_runs(installed, capsys):
+    with pytest.raises(SystemExit) as leaving:
+        main(["reproduce", "double", "--k", "21"])
+    assert leaving.value.code == 0 and capsys.readouterr().out == "42\n"
 
 
 def test_without_the_distribution_its_parts_are_unknown():

@@ -1,6 +1,5 @@
 """The verbs `reproduce` and `reproduce status`."""
 
-import importlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -17,6 +16,7 @@ from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
 from tessera.evaluation.pipeline import EvaluationConfig
 from tessera.files import make_folder
+from tessera.registry import Registry
 from tessera.sampling.prompts import parse_ks
 from tessera.studies.clevr.entries import CELLS, TARGETS, StudyEntry, cells_for, with_ks
 from tessera.studies.clevr.figures import FIGURES, save_figure
@@ -33,16 +33,21 @@ from tessera.studies.clevr.runs import (
 )
 from tessera.studies.clevr.tables import NOT_RUN, k_max_lines, outcome_words, span_words
 
-STUDIES = {  # what is no table or figure of cells; everything else is in `entries.py`
-    "fig12": "tessera.cli.studies:Fig12",
-    "scatter": "tessera.cli.studies:Scatter",
-    "learning": "tessera.cli.studies:Learning",
-    "crowding": "tessera.cli.studies:Crowding",
-    "composition": "tessera.cli.studies:Composition",
-    "swingby": "tessera.cli.swingby:Swingby",
-    "theory": "tessera.cli.theory:Theory",
-    "closed-form": "tessera.cli.closed_form:ClosedForm",
-}
+# What is no table or figure of cells; everything else is in `entries.py`. A study is a dataclass with a `run()`.
+TASKS = Registry(
+    "tessera.tasks",
+    "study",
+    {
+        "fig12": "tessera.cli.studies:Fig12",
+        "scatter": "tessera.cli.studies:Scatter",
+        "learning": "tessera.cli.studies:Learning",
+        "crowding": "tessera.cli.studies:Crowding",
+        "composition": "tessera.cli.studies:Composition",
+        "swingby": "tessera.cli.swingby:Swingby",
+        "theory": "tessera.cli.theory:Theory",
+        "closed-form": "tessera.cli.closed_form:ClosedForm",
+    },
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,11 +123,8 @@ class Reproduce(OnDevice, Printed):
 
 
 def _study_class(what: str) -> Any:
-    look_up(what, {**TARGETS, **STUDIES}, "table, figure or study")
-    if what not in STUDIES:
-        return TableStudy
-    module, name = STUDIES[what].split(":")
-    return getattr(importlib.import_module(module), name)
+    look_up(what, dict.fromkeys([*TARGETS, *TASKS]), "table, figure or study")
+    return TableStudy if what in TARGETS else TASKS[what]
 
 
 def _as_type(hints: dict[str, Any], name: str, value: Any) -> Any:
