@@ -61,8 +61,8 @@ def test_the_training_benchmark_tells_where_time_goes(capfd):
     [
         ("denoiser.wdth=8", "did you mean `width`"),
         ("denoisr.width=8", "did you mean `denoiser`"),
-        ("denoiser.width=wide", "`wide` is no number"),
-        ("denoiser.kind=3", "takes a value like 'edm2', not `3`"),
+        ("denoiser.width=wide", "takes a whole number, not `wide`"),
+        ("denoiser.kind=3", "There is no network `3`"),
     ],
 )
 def test_wrong_settings_are_one_sentence(capfd, override, sentence):
