@@ -532,7 +532,9 @@ def current_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Settings in a file of any version, perhaps not all, as this version would write them."""
     config = current_names(config)
     groups = {name: dict(values) for name, values in config.items() if isinstance(values, Mapping)}
-    if "label" in groups.get("conditioner", {}):  # which conditioners themselves, in model folders, still call so
+    if "label" in groups.get(
+        "conditioner", {}
+    ):  # which conditioners themselves, in model folders, still call so
         groups["conditioner"]["labels"] = groups["conditioner"].pop("label")
     empty = Settings(**_empty_groups(groups))
     for name, values in groups.items():

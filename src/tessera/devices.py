@@ -77,7 +77,7 @@ def use_threads(threads: int = 0) -> None:
 
 
 def free_threads(threads: int, load: float) -> int:
-    """How many threads to use, of at most `threads`, beside the work already going on.
+    """How many threads to use, of at most `threads`, beside other work on this machine.
 
     Threads that share a core with others wait for each other: on two busy cores, two threads train 13 times slower than one.
     """

@@ -96,7 +96,7 @@ def test_the_table_names_k_max_and_what_is_not_known(tmp_path, evaluated_by, cap
     evaluated_by([[obj((0.5, 0.5))], []] + [all_of(1)] * 2)
     code, out, err = run(capsys, "evaluate", sampled(tmp_path, (0, 1), settings=False))
     assert code == 0 and err == ""
-    assert "K_max by the strict rule" in out and "With nothing asked for, 0-1 objects appear." in out
+    assert "K_max by the strict rule" in out and "With an empty prompt, 0-1 objects appear." in out
     assert "--max-train-objects" in out and "no calibration" in out
 
 

@@ -1,1 +1,1 @@
-"""The command line: one file per verb, imported by nobody."""
+"""The command line: one file per verb; no other package imports it."""

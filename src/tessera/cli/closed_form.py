@@ -58,7 +58,7 @@ class ClosedForm:
     size: int = 32
     """Side of the images in pixels (with --model: the model's)."""
     labels: Label = "all"
-    """Which objects are told (with --model: as the model was)."""
+    """Which objects are labeled (with --model: as in its training)."""
     cells: int = 16
     """Cells along one side (with --model: the model's)."""
     radius: int = 2
@@ -113,7 +113,7 @@ class ClosedForm:
         publish(new_record(ClosedFormRecord, record), self.json, None, *tables(record))
 
     def check(self) -> None:
-        """Everything wrong with the numbers is told before any work is done."""
+        """Reject bad numbers before any work is done."""
         for name, fewest in FEWEST.items():
             if getattr(self, name) < fewest:
                 raise UserError(f"{name} must be at least {fewest}, not {getattr(self, name)}.")
@@ -124,11 +124,11 @@ class ClosedForm:
         noise_levels(self.steps, self.sigma_min)
 
     def setting(self, model: Model | None, device) -> tuple[LocationGrid, int]:
-        """What is told and the size of images: the model's, where there is one."""
+        """The conditioner and the image size: the model's, where there is one."""
         if model is None:
             return LocationGrid(self.cells, self.labels), self.size
         if not isinstance(model.conditioner, LocationGrid):
-            raise UserError("Patches agree on a grid of locations; this model is told something else.")
+            raise UserError("Patches need conditions on a grid of locations; this model has others.")
         set_precision(model, "auto", device)
         return model.conditioner, model.size
 

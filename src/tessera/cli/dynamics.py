@@ -300,8 +300,8 @@ class DynamicsSweep(Printed, WithDetails):
 
     def phase(self) -> dict[str, Any]:
         ranges: dict[str, sweeps.Axis] = {}
-        asked = ((self.x, self.x_range, "x-range"), (self.y, self.y_range, "y-range"))
-        for name, text, option in asked:
+        axes = ((self.x, self.x_range, "x-range"), (self.y, self.y_range, "y-range"))
+        for name, text, option in axes:
             if text is not None:
                 ranges[name] = sweeps.with_range(name, numbers(text, option))
         fixed = {name: getattr(self, name) for name in sweeps.DEFAULTS if name not in (self.x, self.y)}

@@ -94,17 +94,17 @@ class Evaluate(OpensModels, Printed, WithDetails):
     prompts: File = None
     """JSON file with the prompt of each image: a list of {file, locations}, or {file: locations}."""
     locations: Text = None
-    """Locations asked of every image, such as "0.65,0.65 0.25,0.65", where the folder does not say."""
+    """Prompted locations of every image, such as "0.65,0.65 0.25,0.65", where the folder does not say."""
     colors: Text = None
-    """Colors asked of every image, such as red,blue, where the folder does not say."""
+    """Prompted colors of every image, such as red,blue, where the folder does not say."""
     max_train_objects: Whole = None
     """The most objects training showed (default: as the folder says); the paper's rule needs it."""
     labels: Annotated[Label | None, tyro.conf.arg(metavar="RULE", help_behavior_hint="")] = None
-    """Which objects training told of (default: as the folder says, else all)."""
+    """Which objects training labeled (default: as the folder says, else all)."""
     require_well_formed: bool = False
     """Half-drawn objects and blobs fill no location."""
     strict: tyro.conf.Fixed[bool] = False
-    """Stop at the first file that cannot be evaluated, instead of naming it and going on."""
+    """Stop at the first file that cannot be evaluated, instead of naming and skipping it."""
     calibration: tyro.conf.Fixed[File] = None
     """The detector's own error, as `detector calibrate --out` wrote it (default: the shipped one, if it is this detector's)."""
     weights: tyro.conf.Fixed[Folder] = None
@@ -164,7 +164,7 @@ class Evaluate(OpensModels, Printed, WithDetails):
         return images, ScoredFolder(samples.prompts, scores, {}, model.size)
 
     def own_calibration(self) -> dict[str, Any] | None:
-        """The error of this detector, asked in this way: the shipped one says nothing of another."""
+        """The calibration of this detector with these settings; the shipped one holds for the shipped detector only."""
         as_shipped = self.weights is None and not self.require_well_formed
         return load_calibration(self.calibration) if self.calibration or as_shipped else None
 
@@ -247,11 +247,11 @@ class Explain:
     """Show the detections in one image: boxes, words, and which parts of its prompt they fill."""
 
     image: Path
-    """The image; what was asked is taken from an samples.json beside it, if there is one."""
+    """The image; its prompt is read from a samples.json beside it, if there is one."""
     locations: Text = None
-    """Locations asked for, such as "0.65,0.65 0.25,0.65"."""
+    """Prompted locations, such as "0.65,0.65 0.25,0.65"."""
     colors: Text = None
-    """Colors asked for, such as red,blue."""
+    """Prompted colors, such as red,blue."""
     require_well_formed: bool = False
     """Half-drawn objects and blobs fill no location."""
     weights: Folder = None

@@ -120,8 +120,10 @@ PROBE_OPTIONS = (
 
 def probe_table(record: dict[str, Any]) -> Table:
     table = Table("condition", "influence on the pixel", title=probe_title(record))
-    for wanted, told in zip(record["wanted"], record["conditions"]):
-        table.add_row(wanted if isinstance(wanted, str) else "({:g}, {:g})".format(*wanted), f"{told:.4g}")
+    for wanted, influence in zip(record["wanted"], record["conditions"]):
+        table.add_row(
+            wanted if isinstance(wanted, str) else "({:g}, {:g})".format(*wanted), f"{influence:.4g}"
+        )
     return table
 
 

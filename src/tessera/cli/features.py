@@ -54,7 +54,7 @@ class Features(OpensModels, Printed, WithDetails):
     at: Annotated[str, tyro.conf.arg(metavar="PATTERNS", help_behavior_hint="")] = f"{MODULATION},{OUTPUT}"
     """Hooks to look at, such as encoder.*,output (default: all modulation layers, and the output)."""
     colors: Colors = None
-    """Colors to compare, such as red,blue,green (default: all; models told hooks compare the study's)."""
+    """Colors to compare, such as red,blue,green (default: all; models with location conditions compare the study's locations)."""
     k: int = 4
     """How many to ask for together where one is removed; the first ones of those compared."""
     seeds: int = 10
@@ -99,7 +99,7 @@ class Features(OpensModels, Printed, WithDetails):
             say(f"Figures and features.json are in {out}.")
 
     def plan(self, model: Model) -> FeatureConfig:
-        """Everything wrong with the prompts is told before any work is done."""
+        """Reject bad prompts before any work is done."""
         plan = FeatureConfig(
             concepts=concepts_for(
                 model.conditioner, None if self.colors is None else parse_colors(self.colors)

@@ -61,7 +61,7 @@ class Locality(OpensModels, Printed, WithDetails):
     locations: Locations = None
     """Locations of your own instead, such as "0.65,0.65 0.25,0.65" (x,y in 0..1 from the top left)."""
     probes: Locations = None
-    """Locations to probe (default: the asked locations and the center)."""
+    """Locations to probe (default: the prompted locations and the center)."""
     source: Literal["generated", "truth", "both"] = "both"
     """Along the model's own sampling, on noised rendered scenes, or on both in turn."""
     levels: int = 12
@@ -147,7 +147,7 @@ class Locality(OpensModels, Printed, WithDetails):
         if self.locations is None:
             return None
         if isinstance(model.conditioner, ColorCounts) or not model.conditioner.dim:
-            raise UserError("This model is not told locations.")
+            raise UserError("This model has no location conditions.")
         locations = parse_locations(self.locations)
         if not locations:
             raise UserError(

@@ -240,7 +240,7 @@ class Render(OnDevice, WithDetails):
         return ", ".join([f"{len(shards)} shards, manifest.json", *self.lay_out(shown, source)])
 
     def lay_out(self, images: Sequence[Tensor], source: Source) -> list[str]:
-        """The contact sheet, when one is asked for."""
+        """The image grid, if requested."""
         if not self.sheet:
             return []
         labels = [Path(name).stem.rpartition("_")[2] for name in source.names[: len(images)]]

@@ -215,8 +215,8 @@ class TableStudy:
         return [str(path) for path in drawn if path]
 
     def rows(self, paths: StudyPaths, jobs: Sequence[StudyRun]) -> list[dict[str, Any]]:
-        asked = {job.cell.name for job in jobs}
-        return [row for row in rows_of(read_records(paths), self.preset) if row["cell"] in asked]
+        wanted = {job.cell.name for job in jobs}
+        return [row for row in rows_of(read_records(paths), self.preset) if row["cell"] in wanted]
 
 
 def announce(job: StudyRun, record: Mapping[str, Any]) -> None:
@@ -270,7 +270,7 @@ def plan_words(plan: Sequence[Estimate]) -> list[str]:
         lines.append(f"Expected: {whole['minutes']:.1f} minutes, at the speeds recorded in results/.")
     if any(one.samples and one.evaluation_minutes is None for one in plan):
         lines.append(
-            "Evaluations (sampling and detecting) come on top where no earlier cell of the network tells their speed."
+            "Evaluations (sampling and detecting) are not included where no earlier cell of the network gives their speed."
         )
     if blocked := sum(one.state == ANOTHER_RUN for one in plan):
         lines.append(

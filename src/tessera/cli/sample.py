@@ -1,4 +1,4 @@
-"""The verb `sample`: images from a run or a model, sheets of them, and a record of what was asked."""
+"""The verb `sample`: images from a run or a model, sheets of them, and a record of the prompts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -120,8 +120,8 @@ class Sample(OpensModels, Printed, WithDetails):
     def own_prompt(self, conditioner: Conditioner) -> tuple:
         by_color = isinstance(conditioner, ColorCounts)
         if self.locations is not None and self.colors is not None:
-            raise UserError("Give either --locations or --colors: a model is told one kind of object.")
+            raise UserError("Give either --locations or --colors: a model has one kind of condition.")
         if (self.locations is not None) == by_color:
             kind, flag = ("colors", "--colors") if by_color else ("locations", "--locations")
-            raise UserError(f"This model is told {kind}: use {flag}.")
+            raise UserError(f"The conditions of this model are {kind}: use {flag}.")
         return parse_locations(self.locations or "") if not by_color else parse_colors(self.colors or "")

@@ -345,7 +345,7 @@ def calibration_rows(
 
 
 def detector_error(rows: Mapping[str, Any], by_color: bool = False) -> DetectorError:
-    """Calibration rows as the chances that K_max is corrected with, for asked locations or for asked colors."""
+    """Calibration rows as the chances that K_max is corrected with, for prompted locations or colors."""
     table = "color_outcomes" if by_color else "outcomes"
     fills = {} if by_color else {int(k): tuple(row["false_fills"]) for k, row in rows.items()}
     return DetectorError({int(k): np.array(row[table]) for k, row in rows.items()}, fills)

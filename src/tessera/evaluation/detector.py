@@ -20,9 +20,7 @@ from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
 THRESHOLD = 0.5  # a detection counts when the detector is this sure
 BATCH = {"cpu": 32, "cuda": 2048, "mps": 256}
 KNOWN = {"mean", "whiten", "limit"}  # what images the detector knows look like
-COUNTER = (
-    "num_batches_tracked"  # of batch norms: a whole number that half precision would spoil, and nobody needs
-)
+COUNTER = "num_batches_tracked"  # of batch norms: a whole number that half precision would round, and that is not needed
 ATTRIBUTE_WORDS = {"color": COLOR_NAMES, "shape": SHAPES, "size": tuple(SIZES), "material": MATERIALS}
 
 

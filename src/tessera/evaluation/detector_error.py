@@ -101,7 +101,7 @@ def _counted_given(error: DetectorError, k: int, extras: int, t: int, e: int) ->
 
 @lru_cache(maxsize=4096)
 def missed_among_wanted(t: int, e: int, missed: int) -> tuple[float, ...]:
-    """How many of the missed objects stood at asked locations: hypergeometric, for 0 .. min(t, missed)."""
+    """How many of the missed objects stood at prompted locations: hypergeometric, for 0 .. min(t, missed)."""
     ways = comb(t + e, missed)
     return tuple(comb(t, a) * comb(e, missed - a) / ways for a in range(min(t, missed) + 1))
 

@@ -1,4 +1,4 @@
-"""Images in which there is nothing to find: noise, flat gray, and clutter with the statistics of photographs."""
+"""Images in which there is nothing to find: noise, flat gray, and dead leaves with the statistics of photographs."""
 
 from collections.abc import Callable
 

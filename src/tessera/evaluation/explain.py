@@ -1,4 +1,4 @@
-"""A score drawn into its image: boxes around detections, rings at asked locations, and the reason in words."""
+"""A score drawn into its image: boxes around detections, rings at prompted locations, and the reason in words."""
 
 import numpy as np
 import torch

@@ -100,7 +100,7 @@ def images_in(path: Path, prompt: Sequence[Any] | None = None, prompts: Path | N
 
 
 def checked_prompt(wanted: Sequence[Any]) -> tuple[Any, ...]:
-    """Locations, or color names, that an image can be asked to show."""
+    """Locations, or color names, that an image can be prompted with."""
     if any(isinstance(part, str) for part in wanted):
         return tuple(wanted_colors(wanted))
     return tuple(map(checked_location, wanted))
@@ -166,7 +166,7 @@ def _from_sampling(folder: Path) -> ImageSet:
 
 
 def _from_scenes(folder: Path) -> ImageSet:
-    """Renders with their scene file: every object of the scene is asked for."""
+    """Renders with their scene file: every object of the scene is prompted."""
     truth = ClevrTruth(folder)
     return ImageSet(folder, [_scene_prompt(truth, i) for i in range(len(truth))])
 

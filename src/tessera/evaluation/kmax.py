@@ -36,19 +36,19 @@ ENOUGH = 64  # images for each K, below which intervals of K_max are too wide
 LEFT_OUT = 2  # locations that may stay empty beyond the training range
 STRICT = 0.5
 ROUNDING = 1e-9
-OTHER_DETECTORS = 20  # calibrations redrawn to see what the detector's own error may do
-RESAMPLES_EACH = 20  # images redrawn under each of them
-QUICK_STEPS = 100  # of expectation maximization, for redrawn images
+OTHER_DETECTORS = 20  # calibrations resampled to propagate the detector's own error
+RESAMPLES_EACH = 20  # images resampled under each of them
+QUICK_STEPS = 100  # of expectation maximization, for resampled images
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What the detector counted in n images with K objects asked for."""
+    """What the detector counted in n images with K prompted objects."""
 
     k: int
-    filled: np.ndarray  # (n,) asked locations (or colors) that are filled
-    extra: np.ndarray  # (n,) objects that were not asked for
-    objects: np.ndarray  # (n,) all objects, whether asked for or not
+    filled: np.ndarray  # (n,) prompted locations (or colors) that are filled
+    extra: np.ndarray  # (n,) objects not in the prompt
+    objects: np.ndarray  # (n,) all objects, in the prompt or not
     malformed: np.ndarray  # (n,) half-drawn objects and blobs among them
 
     def __post_init__(self):
@@ -226,7 +226,7 @@ def k50(ks: Sequence[int], all_found: Any, n: Any, seed: int = 0, resamples: int
 def crossing(ks: Sequence[int], shares: Any, level: float = 0.5) -> float:
     """Where the nearest non-increasing curve through the shares of these K crosses the level, between two K linearly.
 
-    With nothing asked for, nothing is missing: the curve starts at 1 for K = 0. It ends at the last K where it stays
+    With an empty prompt, nothing is missing: the curve starts at 1 for K = 0. It ends at the last K where it stays
     above the level.
     """
     measured = [n for n, k in enumerate(ks) if k > 0]
@@ -242,7 +242,7 @@ def crossing(ks: Sequence[int], shares: Any, level: float = 0.5) -> float:
 def mean_recall(
     counts: Sequence[Counts], beyond: int = 0, seed: int = 0, resamples: int = RESAMPLES
 ) -> Interval:
-    """Share of asked locations that are filled, mean over every K > `beyond`; the interval bootstraps samples."""
+    """Share of prompted locations that are filled, mean over every K > `beyond`; the interval bootstraps samples."""
     chosen = [c for c in counts if c.k > beyond]
     if not chosen:
         return Interval(None, None, None, 0)
@@ -273,7 +273,7 @@ def evaluations_of(
 
 @dataclass(frozen=True)
 class Corrected:
-    """Tables by K, freed of the detector's own error."""
+    """Tables by K, corrected for the detector's own error."""
 
     best: dict[int, np.ndarray]  # (K + 1, E), for the images and the calibration as they are
     detectors: dict[int, np.ndarray]  # (J, K + 1, E), the calibration drawn again, the images as they are
@@ -325,7 +325,7 @@ def _k_max_record(
         return k_max({k: rule(k, shares_of(t, training), numbers[k], training) for k, t in measured.items()})
 
     tested_to = _last_in_a_row(numbers)
-    if not tested_to:  # K = 1 was not asked for, so there is nothing to say
+    if not tested_to:  # K = 1 was not evaluated, so there is nothing to say
         return {"value": None, "low": None, "high": None, "tested_to": 0, "at_least": False}
     value = over({c.k: c.table() for c in counts})
     low, high = whole_range(over(drawn))
@@ -394,5 +394,5 @@ def spread(values: np.ndarray) -> dict[str, Any]:
 
 
 def _well_formed_record(counts: Counts, rng: np.random.Generator) -> dict[str, Any]:
-    """Image quality: the share of objects that are proper ones; the bootstrap draws whole images."""
+    """Image quality: the share of objects that are well-formed; the bootstrap draws whole images."""
     return ratio_of_sums(counts.malformed, counts.objects, rng).complement().to_dict()

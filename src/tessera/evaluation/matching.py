@@ -26,10 +26,10 @@ Pairs = list[tuple[int, int]]  # (number of the location or color, number of the
 
 @dataclass(frozen=True)
 class ImageScore:
-    """Detections in one image, and which of the asked locations (or colors) they fill."""
+    """Detections in one image, and which of the prompted locations (or colors) they fill."""
 
     detections: list[Detection]
-    found: list[bool]  # for each asked location or color, whether an object fills it
+    found: list[bool]  # for each prompted location or color, whether an object fills it
     extra: int  # objects that fill none
     reason: str
     ok: bool  # all found, nothing extra (and nothing malformed, where that is required)
@@ -57,7 +57,7 @@ class ImageScore:
         return sum(not is_well_formed(detection) for detection in self.detections)
 
     def succeeds(self, extras_allowed: int = 0) -> bool:
-        """Whether everything asked for is there, with no more extras than training may add."""
+        """Whether everything in the prompt is there, with no more extras than training may add."""
         return self.missing == 0 and self.extra <= extras_allowed
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def score_detections(
     require_well_formed: bool = False,
     ood_score: float = 0.0,
 ) -> ImageScore:
-    """Detections against asked locations, [(x, y), ...], or asked colors, ["red", ...] or {"red": 2, ...}."""
+    """Detections against prompted locations, [(x, y), ...], or prompted colors, ["red", ...] or {"red": 2, ...}."""
     options: dict[str, Any] = {"require_well_formed": require_well_formed, "ood_score": ood_score}
     if isinstance(prompt, Mapping) or any(isinstance(part, str) for part in prompt):
         return match_colors(detections, prompt, **options)
@@ -95,7 +95,7 @@ def match(
     require_well_formed: bool = False,
     ood_score: float = 0.0,
 ) -> ImageScore:
-    """Pair detections with asked locations, at most one cell apart in x and in y.
+    """Pair detections with prompted locations, at most one cell apart in x and in y.
 
     As many locations as possible are filled, and among such pairings the total distance is least. A half-drawn
     object fills its location and is flagged; with `require_well_formed` it leaves the location empty.
@@ -120,7 +120,7 @@ def match_colors(
     require_well_formed: bool = False,
     ood_score: float = 0.0,
 ) -> ImageScore:
-    """Detected colors against asked colors, each as often as asked; locations do not matter."""
+    """Detected colors against prompted colors, each as often as prompted; locations do not matter."""
     colors = wanted_colors(wanted)
     pairs = _color_pairs(detections, colors)
     missing = Counter(colors) - Counter(colors[number] for number, _ in pairs)
@@ -146,7 +146,7 @@ def is_well_formed(detection: Detection) -> bool:
 
 
 def wanted_colors(wanted: Mapping[str, int] | Iterable[str]) -> list[str]:
-    """Color names, each repeated as often as it is asked for."""
+    """Color names, each repeated as often as it is prompted."""
     numbers = dict(wanted) if isinstance(wanted, Mapping) else Counter(wanted)
     for color, number in numbers.items():
         if color not in COLOR_NAMES:
@@ -160,7 +160,7 @@ def checked_location(location: Sequence[float]) -> Location:
     try:
         x, y = (float(number) for number in location)
     except (TypeError, ValueError):
-        raise UserError(f"An asked location is a pair (x, y), not {location!r}.") from None
+        raise UserError(f"A prompted location is a pair (x, y), not {location!r}.") from None
     return x, y
 
 
@@ -189,7 +189,7 @@ def _best_pairs(
 
 
 def _color_pairs(detections: Sequence[Detection], colors: Sequence[str]) -> Pairs:
-    """Each asked color takes a detection of its color, well-formed ones and then sure ones first."""
+    """Each prompted color takes a detection of its color, well-formed ones and then sure ones first."""
     left = sorted(
         range(len(detections)), key=lambda n: (not is_well_formed(detections[n]), -detections[n].confidence)
     )
@@ -219,7 +219,7 @@ def _score(
 
 
 def _left_over(detections: Sequence[Detection], pairs: Pairs) -> list[Detection]:
-    """The detections that fill nothing asked for."""
+    """The detections that fill nothing prompted."""
     taken = {detection for _, detection in pairs}
     return [detection for n, detection in enumerate(detections) if n not in taken]
 
@@ -247,5 +247,5 @@ def _counted(colors: Counter[str]) -> str:
 
 def _all_well(wanted: int, what: str) -> str:
     if wanted == 0:
-        return "nothing asked for, nothing found"
+        return "empty prompt, nothing found"
     return f"the {what} is filled" if wanted == 1 else f"all {wanted} {what}s are filled"

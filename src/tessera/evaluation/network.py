@@ -14,7 +14,7 @@ CELLS = 64  # predictions per side
 HEADS = {
     "there": 1,  # is an object's center here
     "offset": 2,  # where in the cell, (x, y) in cells
-    "well_formed": 1,  # is it a proper object
+    "well_formed": 1,  # is it a well-formed object
     "color": len(COLOR_NAMES),
     "shape": len(SHAPES),
     "size": len(SIZES),

@@ -24,12 +24,12 @@ class Evaluation:
 
     @property
     def all_found(self) -> Interval:
-        """The share of images that show everything asked for."""
+        """The share of images that show everything in the prompt."""
         return share_interval(sum(score.missing == 0 for score in self.images), len(self.images))
 
     @property
     def exact(self) -> Interval:
-        """The share of images that show everything asked for and nothing else."""
+        """The share of images that show everything in the prompt and nothing else."""
         return share_interval(
             sum(score.missing == 0 and not score.extra for score in self.images), len(self.images)
         )
@@ -44,13 +44,13 @@ class Evaluation:
 
 @dataclass(frozen=True, repr=False)
 class LengthGeneralization:
-    """Up to which number of objects a model shows what it is asked for."""
+    """Up to which number of objects a model shows what it is prompted."""
 
     k_max: Interval  # by the paper's rule; empty where the training range is not known
     k_max_strict: Interval
     k50: Interval
-    mean_recall: Interval  # of asked locations, mean over every K beyond the training range
-    by_k: dict[int, Interval]  # share of images with all asked locations found
+    mean_recall: Interval  # of prompted locations, mean over every K beyond the training range
+    by_k: dict[int, Interval]  # share of images with all prompted locations found
     max_train_objects: int | None
     record: dict[str, Any] = field(repr=False)
 
@@ -78,7 +78,7 @@ class LengthGeneralization:
         return generalization_table(self.record)
 
     def plot(self) -> Figure:
-        """The share of images with all asked locations found, by K, with intervals, K50 and the training range."""
+        """The share of images with all prompted locations found, by K, with intervals, K50 and the training range."""
         return _share_figure(self)
 
     def __repr__(self) -> str:
@@ -106,6 +106,6 @@ def _share_figure(found: LengthGeneralization) -> Figure:
     if found.k50.value is not None:
         ax.axvline(found.k50.value, color=QUIET, lw=1, ls=":")
         ax.set_title(f"K50 = {found.k50}")
-    ax.set(xlabel="objects asked for, K", ylabel="images with all found", ylim=(0, 1.03))
+    ax.set(xlabel="prompted objects, K", ylabel="images with all found", ylim=(0, 1.03))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure

@@ -98,10 +98,10 @@ def conclusions(record: dict[str, Any]) -> list[str]:
     lines = [_k_max_in_words(rule, found) for rule, found in record["k_max"].items()]
     k50 = Interval(**record["k50"])
     if k50.value is not None:
-        lines.append(f"K50, where half of the images show everything asked for: {k50}.")
+        lines.append(f"K50, where half of the images show everything in the prompt: {k50}.")
     for row in record["rows"]:
         if row["k"] == 0:
-            lines.append(f"With nothing asked for, {range_words(row['objects']['typical'])} objects appear.")
+            lines.append(f"With an empty prompt, {range_words(row['objects']['typical'])} objects appear.")
     return lines + _most_missed(record["rows"])
 
 

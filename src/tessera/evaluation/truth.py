@@ -37,7 +37,7 @@ def image_aspect(width: int, height: int) -> float:
 class ClevrTruth:
     """The truth of a folder of real renders.
 
-    Where the file tells the camera, centers are projected with the image's aspect; official files do
+    Where the file has a camera, centers are projected with the image's aspect; official files do
     not, so theirs come from `pixel_coords`.
     """
 
@@ -80,4 +80,4 @@ def _recorded_location(obj: dict[str, Any], size: tuple[int, int], where: str) -
         x, y, _ = obj["pixel_coords"]
         return x / size[0], y / size[1]
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{where} tells neither the camera nor usable `pixel_coords`.") from error
+        raise UserError(f"{where} has neither a camera nor usable `pixel_coords`.") from error

@@ -20,7 +20,7 @@ LONGEST = math.sqrt(1 / 12)  # std of a plain mean over all of training
 State = Mapping[str, Tensor]
 
 
-@lru_cache  # every step needs it, and finding roots is slow
+@lru_cache  # every step needs it, and computing roots is slow
 def std_to_exponent(std: float) -> float:
     """gamma of the profile t^gamma whose relative std is `std` (Eq. 126: the root of a cubic)."""
     if not 0 < std < LONGEST:

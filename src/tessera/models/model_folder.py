@@ -88,7 +88,7 @@ def card(folder: Path, denoiser: nn.Module, record: Mapping[str, Any]) -> str:
 
 
 def _load_word(folder: Path) -> str:
-    """What `load_model` finds the folder by: its name if it stands on a shelf, else its path."""
+    """What `load_model` finds the folder by: its name if it is shipped, else its path."""
     shelved = folder.resolve().parent in [models.resolve() for models in ZOO_FOLDERS]
     return folder.name if shelved else folder.as_posix()
 

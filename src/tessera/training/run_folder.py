@@ -121,7 +121,7 @@ class RunFolder:
                 trainer.load(current, facts["images_seen"])
                 return path
             except (UserError, KeyError) as error:
-                then = f"going back to {older.name}" if older else "beginning anew, as there is no other"
+                then = f"falling back to {older.name}" if older else "beginning anew, as there is no other"
                 on_message(f"Skipping {path.name}, {then}: {error}")
         return None
 
@@ -297,7 +297,7 @@ def crossed(images_seen: int, batch: int, every: int) -> bool:
 
 @dataclass
 class Stop:
-    """Whether the user asked to stop, and whether there is a step to wait for."""
+    """Whether the user requested a stop, and whether there is a step to wait for."""
 
     requested: bool = False
     patient: bool = False

@@ -91,7 +91,7 @@ def test_a_card_without_a_label_is_read_with_that_of_the_training():
 
 def test_few_images_claim_nothing():
     said = verdict(scores(9, 9, 9, n=4), LOCAL)
-    assert said.headline.startswith("Too few images to tell") and said.tone == "unsure"
+    assert said.headline.startswith("Too few images to say") and said.tone == "unsure"
     assert any("Only 4 images" in doubt for doubt in said.doubts)
 
 
@@ -149,4 +149,4 @@ def test_the_table_says_where_a_gap_leaves_k_max_open():
     found = scores(1, 1, 1, ks=(1, 3), most=3)
     found["k_max"]["paper"]["tested_to"] = 1
     found["rows"][1]["succeeds"] = {"paper": True, "strict": False}
-    assert reach_words(ReportColumn("one", scores=found), "paper") == "3 of those asked"
+    assert reach_words(ReportColumn("one", scores=found), "paper") == "3 of those evaluated"

@@ -66,7 +66,7 @@ class ReportColumn:
 
     @property
     def label(self) -> str:
-        """Which of the objects in an image training told."""
+        """Which objects of a scene training labeled."""
         return current_settings(self.settings or {}).get("conditioner", {}).get("labels", "all")
 
     @property
@@ -94,7 +94,7 @@ class ReportData:
 def gather(sources: Sequence[str], measurer: ColumnEvaluator, keep: Path) -> ReportData:
     """Each source in turn: a folder of results or a record as it is, anything else as a model to be measured.
 
-    A record of the study that is named like a run given with it tells of that run.
+    A record of the study that is named like a run given with it describes that run.
     """
     check_models(source for source in sources if not _is_record(source) and not _is_results(Path(source)))
     found = ReportData()
@@ -195,7 +195,7 @@ def described(name: str, model: Model) -> ReportColumn:
 
 
 def about(settings: Record) -> str:
-    """`all objects told on a grid; trained on 1 to 3 objects`."""
+    """`all objects labeled on a grid; trained on 1 to 3 objects`."""
     row = EXPERIMENTS.get(settings.get("experiment", ""))
     objects = (settings.get("data") or {}).get("objects")
     scenes = "" if not objects else f"trained on {span(objects)}"

@@ -70,7 +70,7 @@ def drawn(draw: Callable[..., Figure]) -> Callable[..., Figure]:
 
 @drawn
 def k_curves(subjects: Sequence[ReportColumn], rule: str) -> Figure:
-    """Share of images with everything asked for, by K; below it K_max, the paper's beside ours."""
+    """Share of images with everything in the prompt, by K; below it K_max, the paper's beside ours."""
     figure = Figure(figsize=(9.6, 3.6 + 0.3 * len(subjects)))
     top, bottom = figure.subplots(
         2, 1, sharex=True, height_ratios=[2.9, 0.32 * len(subjects) + 0.25], gridspec_kw={"hspace": 0.02}
@@ -79,7 +79,7 @@ def k_curves(subjects: Sequence[ReportColumn], rule: str) -> Figure:
         shares(top, subject, number, len(subjects))
         reach(bottom, subject, number, rule)
     training_range(top, subjects)
-    top.set(ylabel="all asked locations filled", ylim=(-0.03, 1.13))
+    top.set(ylabel="all prompted locations filled", ylim=(-0.03, 1.13))
     top.set_yticks(np.linspace(0, 1, 6))
     top.yaxis.set_major_formatter(PercentFormatter(1))
     figure.legend(
@@ -132,7 +132,7 @@ def reach(ax: Axes, subject: ReportColumn, number: int, rule: str) -> None:
 
 
 def finish_reach(ax: Axes, subjects: Sequence[ReportColumn]) -> None:
-    ax.set(ylim=(len(subjects) - 0.4, -0.6), xlabel="K, how many objects were asked for")
+    ax.set(ylim=(len(subjects) - 0.4, -0.6), xlabel="K, objects in the prompt")
     ax.set_yticks(range(len(subjects)), [subject.name for subject in subjects], fontsize=8)
     ax.set_xlim(-0.4, max([12, *(row["k"] for s in subjects if s.scores for row in s.scores["rows"])]) + 0.5)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=13))
@@ -141,7 +141,7 @@ def finish_reach(ax: Axes, subjects: Sequence[ReportColumn]) -> None:
 
 
 def reach_keys(subjects: Sequence[ReportColumn]) -> list[Line2D]:
-    """What the marks of the lower panel mean."""
+    """The legend of the lower panel."""
     keys = [Line2D([], [], marker="o", ms=6, color=QUIET, lw=4, alpha=0.5, label="K_max, 95% interval")]
     if any(subject.paper.k_max is not None for subject in subjects):
         keys.append(Line2D([], [], marker="D", ms=6, mfc="none", mec=INK, ls="", label="the paper's K_max"))

@@ -96,7 +96,7 @@ def max_conditions(conditioner: Conditioner) -> int:
 
 
 def targets_of(conditioner: Conditioner, ks: Iterable[str | int]) -> dict[int, tuple[Any, ...]]:
-    """Where, for each K of the study, objects must appear (or in which colors), as the model was told it."""
+    """Where, for each K of the study, objects must appear (or in which colors), as its conditioner encodes it."""
     return {
         len(prompt.wanted): prompt.targets
         for prompt in study_prompts(conditioner, [int(k) for k in ks], 1, 0)

@@ -133,7 +133,7 @@ def k_chart(evaluated: Sequence[ReportColumn]) -> str | None:
     if not evaluated:
         return None
     rule = "paper" if all("paper" in (subject.scores or {})["k_max"] for subject in evaluated) else "strict"
-    alt = "Share of images with all asked locations filled, by K, with 95% intervals, and K_max of each model"
+    alt = "Share of images with all prompted locations filled, by K, with 95% intervals, and K_max of each model"
     return figures.svg(figures.k_curves(evaluated, rule), "reach", alt)
 
 

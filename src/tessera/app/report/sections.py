@@ -26,7 +26,7 @@ LOOKS = {
 STUDY_TITLES = {
     "study-table1": "K_max of the study, beside the paper's Table 1",
     "study-table2": "K_max by which objects are labeled, beside the paper's Table 2",
-    "study-lists": "K_max where locations are told as a list",
+    "study-lists": "K_max where locations are conditioned on as a list",
 }
 
 Record = dict[str, Any]
@@ -37,7 +37,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Tessera:
-    """One tile of the strip: a K, whether it succeeds, was shown in training, and is the paper's K_max."""
+    """One tile of the K row: a K, whether it succeeds, was shown in training, and is the paper's K_max."""
 
     k: int
     state: str  # yes, no or unasked
@@ -85,7 +85,7 @@ def k_tiles(subject: ReportColumn, reach: Reach | None) -> list[Tessera]:
 def tessera(subject: ReportColumn, reach: Reach, k: int, row: Record | None) -> Tessera:
     state = "unprompted" if row is None else "yes" if row["succeeds"][reach.rule] else "no"
     share = f": {100 * row['all_found']['value']:.0f}% of {row['n']} images fill all locations" if row else ""
-    outcome_words = {"yes": "succeeds", "no": "fails", "unprompted": "not asked for"}[state]
+    outcome_words = {"yes": "succeeds", "no": "fails", "unprompted": "not evaluated"}[state]
     seen = subject.max_train_objects is not None and k <= subject.max_train_objects
     return Tessera(k, state, seen, subject.paper.k_max == k, f"K = {k} {outcome_words}{share}")
 
@@ -159,15 +159,15 @@ def has_gaps(subject: ReportColumn) -> bool:
 
 
 def reach_words(subject: ReportColumn, rule: str) -> str:
-    """K_max with its interval; where some K were not asked for, the largest of those asked that was reached."""
+    """K_max with its interval; where some K were left out, the largest of those evaluated that was reached."""
     reach = reach_of(subject.scores, rule)
     if reach is None or not reach.gaps:
         return k_max_words((subject.scores or {})["k_max"][rule])
-    return f"{reach.value} of those asked"
+    return f"{reach.value} of those evaluated"
 
 
 def unprompted(subject: ReportColumn) -> str | None:
-    """Objects that nine in ten images show when none is asked for."""
+    """Objects that nine in ten images show when the prompt is empty."""
     scores = subject.scores or {"rows": []}
     spans = [row["objects"]["typical"] for row in scores["rows"] if row["k"] == 0 and "objects" in row]
     span = spans[0] if spans else scores.get("at_zero")
@@ -178,7 +178,7 @@ def rows_sheet(subject: ReportColumn) -> HtmlTable:
     """Every K: shares in percent with intervals, and what the detector alone gets right."""
     scores = subject.scores or {"rows": []}
     head = (
-        "K", "n", "all filled, %", "no extra, %", "K − 2 filled, %", "found", "extra", "proper, %", "paper rule",
+        "K", "n", "all filled, %", "no extra, %", "K − 2 filled, %", "found", "extra", "well-formed, %", "paper rule",
         "strict", "detector exact, %",
     )  # fmt: skip
     rows = [counted(row) for row in scores["rows"]]
@@ -212,7 +212,7 @@ def locality_sheet(subjects: Sequence[ReportColumn]) -> HtmlTable:
     )  # fmt: skip
     rows = [locality_row(subject) for subject in subjects if subject.locality]
     note = (
-        "Conditional locality is the share of an asked location's response that its own condition causes: 1 is perfectly "
+        "Conditional locality is the share of a prompted location's response that its own condition causes: 1 is perfectly "
         "local, 1/K not at all. Shuffled locations is what chance gives. “Locally” means at least 70% of the way from 1/K "
         "to 1 over the whole interval, “not locally” less than 35%."
     )

@@ -1,4 +1,4 @@
-"""What `tessera demo` shows of the shipped models: drawn, evaluated and located within minutes, on whatever machine."""
+"""What `tessera demo` shows of the shipped models: samples, evaluation and locality within minutes, on whatever machine."""
 
 import time
 from collections.abc import Sequence
@@ -117,7 +117,7 @@ def seconds_per_call(model: Model, device: torch.device) -> float:
     return min(seconds)
 
 
-# --- telling ------------------------------------------------------------------------------------------------
+# --- tables ------------------------------------------------------------------------------------------------
 
 
 def drawn_rows(subject: ReportColumn) -> list[dict[str, Any]]:

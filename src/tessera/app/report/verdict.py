@@ -90,7 +90,7 @@ def reach_words(reach: Reach | None) -> tuple[str, Tone]:
     if reach is None or reach.value is None:
         return "how far it composes was not measured", "unsure"
     if reach.n < FEWEST:
-        return f"too few images to tell how far it composes; those sampled are right up to {reach.value}", (
+        return f"too few images to say how far it composes; those sampled are right up to {reach.value}", (
             "unsure"
         )
     if reach.value == 0 and not reach.high:
@@ -103,7 +103,7 @@ def reach_words(reach: Reach | None) -> tuple[str, Tone]:
 def _extras_words(scores: Record | None, reach: Reach | None) -> tuple[str, Tone] | None:
     """Where it fills more locations than training showed, and only the objects it adds to them break the paper's rule.
 
-    A model told of some objects only may add others; the strict rule does not count those, the paper's allows a few.
+    A model trained on conditions that leave objects out may add others; the strict rule does not count those, the paper's allows a few.
     """
     if scores is None or reach is None or scores.get("label", "all") == "all" or reach.n < FEWEST:
         return None
@@ -204,7 +204,9 @@ def doubts(reach: Reach | None, scores: Record | None, locality: Record | None) 
         )
     ood = _ood_share(scores)
     if ood > DOUBTFUL:
-        said.append(f"{100 * ood:.0f}% of its images are unlike those the detector was trained on: doubt its counts.")
+        said.append(
+            f"{100 * ood:.0f}% of its images are unlike those the detector was trained on: doubt its counts."
+        )
     found = locality["conditional_locality"] if locality else None
     if locality and locality.get("note"):
         said.append(locality["note"])

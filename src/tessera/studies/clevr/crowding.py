@@ -1,8 +1,8 @@
 """Many locations, or locations close together: why a model stops filling them as K grows.
 
-The study's locations become more as K grows, and they also come closer to one another, so K_max alone cannot tell which of
-the two a model fails at. Here it is asked for the same numbers of locations as far apart as they go, and for the study's
-locations two at a time, which training shows. Rendered scenes at the very locations say how much of that could be seen.
+As K grows, the study's locations also come closer to one another, so K_max alone cannot separate the two causes. Here a model
+is prompted with the same numbers of locations as far apart as possible, and with the study's locations two at a time, a number
+within the training range. Rendered scenes at the same locations bound what any model could reach under occlusion.
 """
 
 import math
@@ -44,7 +44,7 @@ class Reply(NamedTuple):
     """What a model made of a question, and the detector of rendered scenes at the same locations."""
 
     question: Question
-    targets: tuple[Location, ...]  # the locations as the model was told them
+    targets: tuple[Location, ...]  # the locations as the conditioner encodes them
     drawn: list[ImageScore]
     rendered: list[ImageScore]
 
@@ -102,7 +102,7 @@ def scored(
 
 
 def rendered(evaluator: Evaluator, prompts: Sequence[Prompt], size: int, seed: int) -> list[ImageScore]:
-    """The detector on scenes that do have an object wherever one is asked for: the best a model could do."""
+    """The detector on scenes that do have an object at every prompted location: the best a model could do."""
     scenes = visible_at(prompts[0].targets, len(prompts), seed, device=evaluator.device)
     return score_images(evaluator.detector, render(scenes, size)["rgb"], prompts)
 
@@ -158,7 +158,7 @@ def drawn(record: dict[str, Any]) -> Figure:
     draw_locations(left, record["study"]["rows"])
     for name, label, shade in (("study", "the study's locations", "C3"), ("apart", "far apart", "C0")):
         draw_shares(right, record[name]["rows"], label, shade)
-    right.set(xlabel="K, locations asked for", ylabel="images with all of them filled", ylim=(0, 1.03))
+    right.set(xlabel="K, prompted locations", ylabel="images with all of them filled", ylim=(0, 1.03))
     if record["max_train_objects"]:
         right.axvspan(
             0.5, record["max_train_objects"] + 0.5, color="0.93", lw=0, label="shown in training", zorder=0
@@ -178,7 +178,7 @@ def draw_locations(ax: Axes, rows: Sequence[dict[str, Any]]) -> None:
         if not np.isnan(share):
             shade = "white" if abs(share - 0.5) > 0.4 else "black"  # the ends of the color map are dark
             ax.text(column, location, f"{100 * share:.0f}", ha="center", va="center", fontsize=7, color=shade)
-    ax.set(xlabel="K, locations asked for", title="images with this location filled, %")
+    ax.set(xlabel="K, prompted locations", title="images with this location filled, %")
     ax.set_xticks(range(len(rows)), [str(row["k"]) for row in rows])
     ax.set_yticks(range(most), [f"{x:.2f}, {y:.2f}" for x, y in LOCATIONS[:most]], fontsize=7)
 

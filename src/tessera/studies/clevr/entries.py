@@ -21,8 +21,8 @@ class Paper:
     """What the paper reports of a cell; None where it reports nothing."""
 
     k_max: int | None = None
-    extras: str = ""  # objects at locations nobody asked for, such as 0-2
-    at_zero: str | None = None  # objects in images of which none was asked
+    extras: str = ""  # objects at locations not in the prompt, such as 0-2
+    at_zero: str | None = None  # objects in images of empty prompts
     words: str = ""  # where the paper gives words instead of a number
 
     @property
@@ -177,7 +177,7 @@ def names(experiment: str) -> list[str]:
 
 HEADLINES = ["exp1-M3", "exp2-M3", "exp3-M3", "exp2L-M3"]
 
-# What `tessera reproduce` can be asked for, and the cells each needs.
+# The targets of `tessera reproduce`, and the cells each needs.
 TARGETS: dict[str, list[str]] = {
     "table1": [*names("exp1"), *names("exp2"), *names("exp2L"), *names("color")],
     "table2": [*names("exp1"), *names("exp2"), *names("exp2-random"), *names("exp2-drop")],
@@ -199,7 +199,7 @@ TARGETS: dict[str, list[str]] = {
 
 
 def cells_for(target: str, only: str | None = None) -> list[StudyEntry]:
-    """The cells a target needs, or those of them that `only` names, the most telling first."""
+    """The cells a target needs, or those of them that `only` names, headline cells first."""
     wanted = look_up(target, TARGETS, "table or figure")
     if only is not None:
         chosen = [look_up(word, CELLS, "cell").name for word in only.replace(",", " ").split()]

@@ -1,4 +1,4 @@
-"""The paper's sample sheets (Figures 1, 4, 5 left and 8): red dots where something was asked, verdicts below."""
+"""The paper's image grids (Figures 1, 4, 5 left and 8): red dots at the prompted locations, results below."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -118,7 +118,7 @@ def write(pen: ImageDraw.ImageDraw, at: tuple[int, int], text: str, size: int, i
 
 
 def put(sheet: Image.Image, pen: ImageDraw.ImageDraw, corner: tuple[int, int], shown: ShownImages) -> None:
-    """An image with its dots, and below it a tick or a cross, found of asked, and extras.
+    """An image with its dots, and below it a tick or a cross, objects found of those prompted, and extras.
 
     What the detector does not know for a scene is orange, with a question mark.
     """

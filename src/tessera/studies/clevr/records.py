@@ -121,7 +121,7 @@ def _without_churn(cell: StudyEntry, evaluations: Sequence[Record]) -> dict[str,
 
 
 def moments_of(record: Record) -> list[Record]:
-    """The evaluations along a training; the marks of the last, at its end, are those of the record."""
+    """The evaluations along a training; the scores of the last, at its end, are those of the record."""
     if not record["snapshots"]:
         return []
     *before, end = record["snapshots"]

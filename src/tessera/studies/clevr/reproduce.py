@@ -42,7 +42,7 @@ QUICK_RESAMPLES = 200  # for snapshots of training, whose intervals only show al
 
 
 class Stopped(Exception):
-    """The person, or the clock, asked to stop; everything so far is kept."""
+    """The user or the time limit stopped the study; everything so far is kept."""
 
 
 @dataclass

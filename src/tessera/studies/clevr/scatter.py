@@ -20,7 +20,7 @@ Reading = Callable[[Record, Mapping[str, Any]], dict[str, Any] | None]
 def _by_rule(rule: str) -> Reading:
     def read(record: Record, moment: Mapping[str, Any]) -> dict[str, Any] | None:
         reached = moment["k_max"][rule]
-        if reached["value"] is None:  # K = 1 was not asked for
+        if reached["value"] is None:  # K = 1 was not evaluated
             return None
         return {
             "k_max": reached["value"],
@@ -32,7 +32,7 @@ def _by_rule(rule: str) -> Reading:
 
 
 def share_filled(record: Record, moment: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The share of asked locations that are filled, over all K beyond the training range: no threshold in it."""
+    """The share of prompted locations that are filled, over all K beyond the training range: no threshold in it."""
     beyond = range(record["max_train_objects"] + 1, MAX_CONDITIONS + 1)
     filled = {row["k"]: row["found"]["value"] / row["k"] for row in moment["rows"] if row["k"] in beyond}
     return (

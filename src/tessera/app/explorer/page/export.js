@@ -79,11 +79,11 @@ async function view(pen, figure, left, top, side) {
   pen.fillStyle = "#eceae4";
   pen.fillRect(left, top, side, side);
   pen.drawImage(figure.querySelector("canvas"), left, top, side, side);
-  pen.drawImage(await marks(figure.querySelector("svg")), left, top, side, side);
+  pen.drawImage(await annotations(figure.querySelector("svg")), left, top, side, side);
 }
 
-/** The marks over a view as an image, with their computed styles. */
-async function marks(svg) {
+/** The annotations over a view as an image, with their computed styles. */
+async function annotations(svg) {
   const copy = svg.cloneNode(true);
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
   copy.setAttribute("width", TILE);

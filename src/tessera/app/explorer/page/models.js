@@ -131,7 +131,7 @@ export class Column {
     if (this.images) paint.show(canvas, this.images[this.number]);
     else paint.blank(canvas);
     this.find(".save").disabled = !this.result;
-    this.find(".image svg").replaceChildren(...this.marks(), ...this.target());
+    this.find(".image svg").replaceChildren(...this.annotations(), ...this.target());
     this.renderThumbs();
   }
 
@@ -159,7 +159,7 @@ export class Column {
   }
 
   /** Boxes around detections, rings at the prompt's locations. */
-  marks() {
+  annotations() {
     if (!state.boxes || !this.score) return [];
     const locations = this.score.targets.filter((target) => typeof target !== "string");
     const rings = locations.flatMap((location, n) => paint.ring(location, this.score.found[n] ? "good" : "bad"));
@@ -199,7 +199,7 @@ export class Column {
     else paint.showHeat(canvas, this.probed.values, this.probed.size, this.facts);
     this.find(".heat").classList.toggle("stale", !this.probeFits());
     this.find(".heat figcaption").textContent = state.probe ? "pixel influence (Eq. 9)" : "pixel influence: click a pixel";
-    this.find(".heat svg").replaceChildren(...this.probeMarks());
+    this.find(".heat svg").replaceChildren(...this.probeAnnotations());
     this.renderInfluence();
   }
 
@@ -212,7 +212,7 @@ export class Column {
     return same && probed.image === this.number && probed.step === state.step;
   }
 
-  probeMarks() {
+  probeAnnotations() {
     if (!this.probed) return state.probe ? this.target() : [];
     const { row, col, size, side90, conditions } = this.probed;
     const at = [(col + 0.5) / size, (row + 0.5) / size];

@@ -1,4 +1,4 @@
-// Pixels, and the marks drawn over them.
+// Pixels, and the annotations drawn over them.
 
 const SVG = "http://www.w3.org/2000/svg";
 
