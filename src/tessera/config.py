@@ -53,7 +53,7 @@ def parse_range(text: str, what: str = "objects") -> tuple[int, int]:
     return int(match[1]), int(match[2] or match[1])
 
 
-def parse_numbers(text: str, kind: Callable[[str], Any] = float) -> tuple:
+def _parse_numbers(text: str, kind: Callable[[str], Any] = float) -> tuple:
     """`1,2,3` as a tuple; an empty text or `none` as no numbers."""
     words = [] if text.strip().lower() in ("", "none") else text.replace(",", " ").split()
     try:
@@ -83,13 +83,13 @@ def _parse_switch(text: str) -> bool:
     return text == "on"
 
 
-Count = Annotated[int, _written("COUNT", parse_count, format_count, int)]
+_Count = Annotated[int, _written("COUNT", parse_count, format_count, int)]
 Range = Annotated[tuple[int, int], _written("RANGE", parse_range, lambda ends: f"{ends[0]}-{ends[1]}", tuple)]
-Integers = Annotated[
-    tuple[int, ...], _written("LIST", lambda text: parse_numbers(text, int), _format_numbers, tuple)
+_Integers = Annotated[
+    tuple[int, ...], _written("LIST", lambda text: _parse_numbers(text, int), _format_numbers, tuple)
 ]
-Numbers = Annotated[tuple[float, ...], _written("LIST", parse_numbers, _format_numbers, tuple)]
-Switch = Annotated[
+_Numbers = Annotated[tuple[float, ...], _written("LIST", _parse_numbers, _format_numbers, tuple)]
+_Switch = Annotated[
     bool,
     tyro.conf.FlagConversionOff,
     _written("{on,off}", _parse_switch, lambda on: "on" if on else "off", bool),
@@ -100,7 +100,7 @@ Switch = Annotated[
 
 
 @dataclass(frozen=True)
-class GridConfig:
+class _GridConfig:
     """Counts of labeled objects on a grid."""
 
     kind: Literal["grid"] = "grid"
@@ -112,7 +112,7 @@ class GridConfig:
 
 
 @dataclass(frozen=True)
-class ListConfig:
+class _ListConfig:
     """A list of the locations of labeled objects."""
 
     kind: Literal["list"] = "list"
@@ -128,7 +128,7 @@ class ListConfig:
 
 
 @dataclass(frozen=True)
-class ColorConfig:
+class _ColorConfig:
     """Counts of labeled objects of each color."""
 
     kind: Literal["color"] = "color"
@@ -138,7 +138,7 @@ class ColorConfig:
 
 
 @dataclass(frozen=True)
-class UnconditionalConfig:
+class _UnconditionalConfig:
     """No condition."""
 
     kind: Literal["nothing"] = "nothing"
@@ -149,14 +149,14 @@ class UnconditionalConfig:
         return "all"
 
 
-ConditionerConfig = GridConfig | ListConfig | ColorConfig | UnconditionalConfig
+_ConditionerConfig = _GridConfig | _ListConfig | _ColorConfig | _UnconditionalConfig
 
 
 # -- data -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class _DataConfig:
     """Training scenes and how they are rendered."""
 
     objects: Annotated[Range, tyro.conf.arg(aliases=("--objects",))] = (1, 3)
@@ -180,17 +180,17 @@ class EDM2Config:
     """Network: edm2, patchwise (EDM2 on patches) or localconv (local convolutional)."""
     width: int = 48
     """Channels of the first level."""
-    mult: Integers = (1, 2, 2)
+    mult: _Integers = (1, 2, 2)
     """Width of each level, in multiples of the first."""
     blocks: int = 2
     """Residual blocks per level."""
-    attention: Integers = (16,)
+    attention: _Integers = (16,)
     """Resolutions (of the whole image) with attention."""
     head_width: int = 48
     """Channels per attention head."""
     emb_mult: tyro.conf.Fixed[int] = 0
     """Width of the embedding of noise level and condition, in multiples of the first level; 0: the widest level's."""
-    coords: Switch = True
+    coords: _Switch = True
     """Give the network the x and y of every pixel."""
     tile: int = 1
     """Pixels along a side that a network takes as one; 1 in the paper."""
@@ -222,11 +222,11 @@ class LocalConvConfig:
     """Residual blocks."""
     local_width: int = 96
     """Channels, on tiles of the image."""
-    coords: Switch = True
+    coords: _Switch = True
     """Give the network the x and y of every pixel."""
 
 
-DenoiserConfig = EDM2Config | PatchwiseConfig | LocalConvConfig
+_DenoiserConfig = EDM2Config | PatchwiseConfig | LocalConvConfig
 
 
 # -- training ---------------------------------------------------------------------------------------------
@@ -236,9 +236,9 @@ DenoiserConfig = EDM2Config | PatchwiseConfig | LocalConvConfig
 class TrainingConfig:
     """Optimizer, noise levels, averages, and how a step is executed."""
 
-    total: Annotated[Count, tyro.conf.arg(aliases=("--total",))] = 4 * Mi
+    total: Annotated[_Count, tyro.conf.arg(aliases=("--total",))] = 4 * Mi
     """Images to train on."""
-    batch: Count = 512
+    batch: _Count = 512
     """Images per step, over all processes."""
     micro_batch: tyro.conf.Fixed[int] = 0
     """Images per forward pass and process; 0 takes the whole batch at once."""
@@ -246,9 +246,9 @@ class TrainingConfig:
     """Largest learning rate."""
     lr_decay_start: float = 2000
     """Steps after which the rate falls as one over the square root; 0: it does not."""
-    lr_warmup: Count = 100_000
+    lr_warmup: _Count = 100_000
     """Images over which the rate rises from 0."""
-    cooldown: Count = 0
+    cooldown: _Count = 0
     """Images at the end over which the rate falls to 0."""
     beta1: tyro.conf.Fixed[float] = 0.9
     """Adam's decay of the mean gradient."""
@@ -258,11 +258,11 @@ class TrainingConfig:
     """Mean of ln sigma in training."""
     p_std: tyro.conf.Fixed[float] = 1.6
     """Standard deviation of ln sigma in training."""
-    ema: Numbers = (0.05, 0.10)
+    ema: _Numbers = (0.05, 0.10)
     """Relative lengths (sigma_rel) of the running averages."""
-    snapshot: Count = Mi // 2
+    snapshot: _Count = Mi // 2
     """Images between snapshots of the averages, with an image grid of samples."""
-    checkpoint: Count = Mi // 2
+    checkpoint: _Count = Mi // 2
     """Images between full states to resume from."""
     seed: int = 0
     """Random seed of weights, noise and labels."""
@@ -273,7 +273,7 @@ class TrainingConfig:
     CUDA, and eager elsewhere."""
     weight_norm: tyro.conf.Fixed[Literal["after-update", "in-forward", "projected"]] = "projected"
     """When the filters are normalized."""
-    render_batch: Count = 4096
+    render_batch: _Count = 4096
     """Images rendered together, ahead of training."""
 
 
@@ -295,9 +295,9 @@ class Settings:
     """One of exp1, exp2, exp2-random, exp2-drop, exp3, exp2L, exp3L, exp1C, exp2C, color."""
     preset: str = "small"
     """tiny (32 px, minutes on a CPU), small (64 px, minutes on a GPU), paper (128 px)."""
-    conditioner: ConditionerConfig = field(default_factory=GridConfig)
-    data: DataConfig = field(default_factory=DataConfig)
-    denoiser: DenoiserConfig = field(default_factory=EDM2Config)
+    conditioner: _ConditionerConfig = field(default_factory=_GridConfig)
+    data: _DataConfig = field(default_factory=_DataConfig)
+    denoiser: _DenoiserConfig = field(default_factory=EDM2Config)
     training: TrainingConfig | PatchTrainingConfig = field(default_factory=TrainingConfig)
 
     @property
@@ -312,14 +312,14 @@ class Settings:
 
 
 GROUPS: dict[str, tuple[type, ...]] = {
-    "conditioner": get_args(ConditionerConfig),
-    "data": (DataConfig,),
-    "denoiser": get_args(DenoiserConfig),
+    "conditioner": get_args(_ConditionerConfig),
+    "data": (_DataConfig,),
+    "denoiser": get_args(_DenoiserConfig),
     "training": (TrainingConfig, PatchTrainingConfig),
 }
 
 
-class Experiment(dict):
+class _Experiment(dict):
     """A row of the table: changes to the settings that make this experiment, and what it is about."""
 
     def __init__(self, about: str, **changes: dict[str, Any]):
@@ -328,55 +328,55 @@ class Experiment(dict):
 
 
 # Numbering of the later revision; the earlier one calls exp2L "Experiment 3".
-EXPERIMENTS: dict[str, Experiment] = {
-    "exp1": Experiment(
+EXPERIMENTS: dict[str, _Experiment] = {
+    "exp1": _Experiment(
         "all objects labeled on a grid",
         conditioner={"kind": "grid", "labels": "all"},
         denoiser={"kind": "edm2"},
     ),
-    "exp2": Experiment(
+    "exp2": _Experiment(
         "one object, at random, labeled on a grid",
         conditioner={"kind": "grid", "labels": "one"},
         denoiser={"kind": "edm2"},
     ),
-    "exp2-random": Experiment(
+    "exp2-random": _Experiment(
         "a random number of objects labeled on a grid",
         conditioner={"kind": "grid", "labels": "random"},
         denoiser={"kind": "edm2"},
     ),
-    "exp2-drop": Experiment(
+    "exp2-drop": _Experiment(
         "all objects but one labeled on a grid",
         conditioner={"kind": "grid", "labels": "drop"},
         denoiser={"kind": "edm2"},
     ),
-    "exp3": Experiment(
+    "exp3": _Experiment(
         "all objects labeled, as a list of locations",
         conditioner={"kind": "list", "labels": "all"},
         denoiser={"kind": "edm2"},
     ),
-    "exp2L": Experiment(
+    "exp2L": _Experiment(
         "exp2 made local: patches conditioned only on what lies in them",
         conditioner={"kind": "grid", "labels": "one"},
         denoiser={"kind": "patchwise"},
     ),
-    "exp3L": Experiment(
+    "exp3L": _Experiment(
         "exp3 made local",
         conditioner={"kind": "list", "labels": "all"},
         denoiser={"kind": "patchwise"},
     ),
     # Ours: local at one pass per image. Its reach of 3 cells, counted from the pixel, is that of a patch of
     # 2 cells to each side, counted from the cell.
-    "exp1C": Experiment(
+    "exp1C": _Experiment(
         "exp1 with a local convolutional network",
         conditioner={"kind": "grid", "labels": "all"},
         denoiser={"kind": "localconv", "radius": 3},
     ),
-    "exp2C": Experiment(
+    "exp2C": _Experiment(
         "exp2 with a local convolutional network",
         conditioner={"kind": "grid", "labels": "one"},
         denoiser={"kind": "localconv", "radius": 3},
     ),
-    "color": Experiment(
+    "color": _Experiment(
         "how many objects of each color",
         conditioner={"kind": "color", "labels": "all"},
         denoiser={"kind": "edm2"},
@@ -539,12 +539,12 @@ def current_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     empty = Settings(**_empty_groups(groups))
     for name, values in groups.items():
         own = {f.name for f in dataclasses.fields(getattr(empty, name))} if name in GROUPS else set(values)
-        known = all_settings(name) if name in GROUPS else {}
+        known = _all_settings(name) if name in GROUPS else {}
         config[name] = {key: value for key, value in values.items() if key in own or key not in known}
     return config
 
 
-def all_settings(group: str) -> dict[str, Any]:
+def _all_settings(group: str) -> dict[str, Any]:
     """The settings of a group, of any kind: name -> type."""
     found: dict[str, Any] = {}
     for cls in look_up(group, GROUPS, "group of settings"):
@@ -572,14 +572,14 @@ def changed(settings: Settings, changes: Mapping[str, Mapping[str, Any]]) -> Set
         group = getattr(settings, name)
         for key in values:
             _check_setting(group, name, key)
-        groups[name] = dataclasses.replace(group, **{key: tupled(value) for key, value in values.items()})
+        groups[name] = dataclasses.replace(group, **{key: _tupled(value) for key, value in values.items()})
     return dataclasses.replace(settings, **groups)
 
 
 def _check_setting(group: Any, name: str, key: str) -> None:
     """One sentence about a setting that is misspelled, or that only other networks or conditioners have."""
     own = {f.name: f for f in dataclasses.fields(group)}
-    if key not in own and key in all_settings(name):
+    if key not in own and key in _all_settings(name):
         kind = getattr(group, "kind", "")
         what = f"{name} of kind {kind}" if kind else "training of this network"
         raise UserError(f"A {what} has no setting `{key}`; it has {', '.join(own)}.")
@@ -594,7 +594,7 @@ def parse_changes(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
         group, dot, name = path.strip().replace("-", "_").partition(".")
         if not (equals and dot):
             raise UserError(f"`{text}` is no change of a setting; write for example training.total=4Mi.")
-        known = all_settings(group)
+        known = _all_settings(group)
         look_up(name, known, f"{group} setting")
         changes.setdefault(group, {})[name] = parse_value(known[name], value.strip(), path)
     return changes
@@ -615,7 +615,7 @@ def parse_value(hint: Any, text: str, name: str) -> Any:
     if hint is bool:
         return _parse_switch(text)
     if get_origin(hint) is tuple:
-        return parse_numbers(text, get_args(hint)[0])
+        return _parse_numbers(text, get_args(hint)[0])
     if name.endswith(".kind"):
         return text
     if get_origin(hint) is Literal:
@@ -627,7 +627,7 @@ def parse_value(hint: Any, text: str, name: str) -> Any:
         raise UserError(f"{name} takes {kind}, not `{text}`.") from None
 
 
-NOT_BELOW = {  # the least that makes sense
+_NOT_BELOW = {  # the least that makes sense
     "training": {"micro_batch": 0, "lr_decay_start": 0, "lr_warmup": 0, "cooldown": 0, "render_batch": 1},
     "denoiser": {"emb_mult": 0, "width": 1, "blocks": 1, "head_width": 1, "depth": 1, "local_width": 1},
     "conditioner": {"cells": 1, "slots": 1},
@@ -644,14 +644,14 @@ def checked(settings: Settings) -> Settings:
         raise UserError(f"Training scenes cannot hold from {low} to {high} objects.")
     if data.size < 8:
         raise UserError(f"An image needs at least 8 pixels along a side, not {data.size}.")
-    if isinstance(conditioner, ListConfig) and conditioner.slots < high:
+    if isinstance(conditioner, _ListConfig) and conditioner.slots < high:
         raise UserError(
             f"A list of {conditioner.slots} locations cannot hold {high} objects (--conditioner.slots)."
         )
     if isinstance(denoiser, EDM2Config) and not 0 <= denoiser.dropout < 1:
         raise UserError(f"A share of activations to drop lies between 0 and 1, not at {denoiser.dropout}.")
     if isinstance(denoiser, PatchwiseConfig | LocalConvConfig):
-        if not isinstance(conditioner, GridConfig | ListConfig):
+        if not isinstance(conditioner, _GridConfig | _ListConfig):
             raise UserError(
                 f"A local network needs conditions that lie somewhere, and `{conditioner.kind}` ones do not."
             )
@@ -661,7 +661,7 @@ def checked(settings: Settings) -> Settings:
 
 
 def _check_values(settings: Settings) -> None:
-    for group, limits in NOT_BELOW.items():
+    for group, limits in _NOT_BELOW.items():
         for name, least in limits.items():
             if not getattr(getattr(settings, group), name, least) >= least:
                 raise UserError(f"--{group}.{name.replace('_', '-')} must be at least {least}.")
@@ -709,7 +709,7 @@ def look_up(name: str, table: Mapping[str, Any], what: str) -> Any:
     raise UserError(f"There is no {what} `{name}`; {hint}")
 
 
-def tupled(value: Any) -> Any:
+def _tupled(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -18,31 +18,31 @@ from tessera.rows import Rows
 NARROW: dict[str, Any] = {"box": SIMPLE, "padding": (0, 1, 0, 0), "show_edge": False}
 
 
-class Piped(Console):
+class _Piped(Console):
     """A console whose reader may leave early, as `| head` does; `cli.main` knows what to do then."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
-stdout, stderr = Piped(), Console(stderr=True)
+stdout, stderr = _Piped(), Console(stderr=True)
 
 
 def say(message: str) -> None:
     """Print a line on stderr."""
-    print_line(stderr, message)
+    _print_line(stderr, message)
 
 
 def answer(*parts: Table | str) -> None:
     """Print results on stdout: tables, and lines about them."""
     for part in parts:
         if isinstance(part, str):
-            print_line(stdout, part)
+            _print_line(stdout, part)
         else:
             stdout.print(part)
 
 
-def print_line(where: Console, message: str) -> None:
+def _print_line(where: Console, message: str) -> None:
     """The message as it is."""
     # A path may hold [brackets], and in a file or a pipe it stays whole.
     where.print(message, highlight=False, markup=False, soft_wrap=not where.is_terminal)

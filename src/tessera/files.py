@@ -13,7 +13,7 @@ from typing import Any
 from tessera.errors import UserError
 
 LINE = 160  # characters
-TIGHT = (",", ":")  # between the values of a list, and after a name: a blank there is a tenth of a record
+_TIGHT = (",", ":")  # between the values of a list, and after a name: a blank there is a tenth of a record
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def rounded(content: Any, digits: int = 5) -> Any:
 
 def laid_out(content: Any, depth: int = 0) -> str:
     """JSON with every value that fits into a line on one line: smaller and easier to read than one value per line."""
-    line = json.dumps(content, allow_nan=False, separators=TIGHT)
+    line = json.dumps(content, allow_nan=False, separators=_TIGHT)
     if not isinstance(content, dict | list | tuple) or depth + len(line) <= LINE:
         return line
     if isinstance(content, dict):
@@ -78,7 +78,7 @@ def laid_out(content: Any, depth: int = 0) -> str:
 
 def key(name: Any) -> str:
     """The name of an entry as JSON spells it: None is "null", 1 is "1"."""
-    return json.dumps({name: 0}, separators=TIGHT).removeprefix("{").removesuffix(":0}")
+    return json.dumps({name: 0}, separators=_TIGHT).removeprefix("{").removesuffix(":0}")
 
 
 def read_json(path: Path) -> Any:

@@ -223,7 +223,7 @@ class LearningRecord(Record):
 
 
 @dataclass(frozen=True)
-class Fig12Record(Record):
+class _Fig12Record(Record):
     """Pixel influence by noise level in a model of CIFAR-10."""
 
     kind = "fig12"
@@ -298,14 +298,14 @@ def _kind_of_previous_format(content: Mapping[str, Any]) -> type[Record] | None:
 
 # --- what a record covers -----------------------------------------------------------------------------------
 
-USUAL = {"s_churn": 0.0}  # of evaluations recorded before there was another choice
+_USUAL = {"s_churn": 0.0}  # of evaluations recorded before there was another choice
 
 
 def covers(known: Mapping[str, Any], wanted: Mapping[str, Any], at_least: tuple[str, ...] = ()) -> bool:
     """Whether settings that were measured answer for wanted ones: equal, but for `ks`, which may be more, and those
     named in `at_least`, which may be larger."""
     for name, value in wanted.items():
-        found = known.get(name, USUAL.get(name))
+        found = known.get(name, _USUAL.get(name))
         if name == "ks":
             fits = found is not None and set(value) <= set(found)
         elif name in at_least:

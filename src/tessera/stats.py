@@ -11,9 +11,9 @@ import numpy as np
 
 from tessera.rng import generator
 
-Z95 = 1.959963984540054  # two-sided 95% point of the normal distribution
+_Z95 = 1.959963984540054  # two-sided 95% point of the normal distribution
 RESAMPLES = 1000
-FEW_KINDS = 64  # distinct values up to which a multinomial draw of their counts is the cheaper bootstrap
+_FEW_KINDS = 64  # distinct values up to which a multinomial draw of their counts is the cheaper bootstrap
 
 Array = np.ndarray
 
@@ -53,9 +53,9 @@ def wilson(count: Any, n: int) -> tuple[Any, Any]:
     """
     if n < 1:
         raise ValueError("An interval needs at least one sample.")
-    share, widen = np.asarray(count, dtype=float) / n, Z95 * Z95 / n
+    share, widen = np.asarray(count, dtype=float) / n, _Z95 * _Z95 / n
     middle = (share + widen / 2) / (1 + widen)
-    half = Z95 * np.sqrt(share * (1 - share) / n + widen / (4 * n)) / (1 + widen)
+    half = _Z95 * np.sqrt(share * (1 - share) / n + widen / (4 * n)) / (1 + widen)
     # Rounding must not push the ends off 0 and 1, where they belong exactly.
     low = np.where(share <= 0, 0.0, np.maximum(middle - half, 0.0))
     high = np.where(share >= 1, 1.0, np.minimum(middle + half, 1.0))
@@ -109,7 +109,7 @@ def group_counts(
 def resampled_means(values: Array, rng: np.random.Generator, resamples: int = RESAMPLES) -> Array:
     """Means (R,) of samples drawn from `values` with replacement."""
     kinds, counts = np.unique(values, return_counts=True)
-    if len(kinds) > FEW_KINDS:
+    if len(kinds) > _FEW_KINDS:
         return values[resample_rows(rng, len(values), resamples)].mean(1)
     drawn = rng.multinomial(len(values), counts / len(values), size=resamples)
     return drawn @ kinds / len(values)

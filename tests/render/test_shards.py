@@ -221,7 +221,19 @@ def test_a_full_disk_is_told_in_one_sentence_and_finished_shards_stay(tmp_path, 
     assert {k: v for k, v in fingerprints(tmp_path).items() if k in before} == before
 
 
-RENDER = ["render", "--count", "6", "--size", "32", "--shards", "2", "--set", "visibility=off", "--device", "cpu"]
+RENDER = [
+    "render",
+    "--count",
+    "6",
+    "--size",
+    "32",
+    "--shards",
+    "2",
+    "--set",
+    "visibility=off",
+    "--device",
+    "cpu",
+]
 
 
 def run_tessera(*words: str, **options) -> subprocess.CompletedProcess:

@@ -13,11 +13,11 @@ from torch import Tensor
 from tessera.errors import UserError
 from tessera.scenes.random import seeded_generator
 
-Split = Literal["train", "test"]
+_Split = Literal["train", "test"]
 SIDE, CHANNELS, CLASSES = 32, 3, 10
-RECORD = 1 + CHANNELS * SIDE * SIDE  # bytes: a label, then the image channel by channel
+_RECORD = 1 + CHANNELS * SIDE * SIDE  # bytes: a label, then the image channel by channel
 FOLDER = "cifar-10-batches-bin"
-PARTS: dict[Split, tuple[str, ...]] = {
+_PARTS: dict[_Split, tuple[str, ...]] = {
     "train": tuple(f"data_batch_{n}.bin" for n in range(1, 6)),
     "test": ("test_batch.bin",),
 }
@@ -34,18 +34,18 @@ class CifarImages:
         return len(self.images)
 
 
-def load_cifar(path: str | Path, split: Split = "train") -> CifarImages:
+def load_cifar(path: str | Path, split: _Split = "train") -> CifarImages:
     """The images in an archive (.tar.gz), in a folder made from one, or in the folder above that."""
     path = Path(path).expanduser()
     if path.is_file():
-        parts = _archive_parts(path, PARTS[split])
+        parts = _archive_parts(path, _PARTS[split])
     elif path.is_dir():
-        parts = _folder_parts(path, PARTS[split])
+        parts = _folder_parts(path, _PARTS[split])
     else:
         raise UserError(f"There is no CIFAR-10 at {path}.")
     if not parts:
         raise UserError(
-            f"{path} holds none of the files of CIFAR-10's binary version, such as {PARTS[split][0]}."
+            f"{path} holds none of the files of CIFAR-10's binary version, such as {_PARTS[split][0]}."
         )
     rows = np.concatenate([_records(content, f"{path}: {name}") for name, content in sorted(parts.items())])
     images = rows[:, 1:].reshape(-1, CHANNELS, SIDE, SIDE).copy()
@@ -73,9 +73,9 @@ def _folder_parts(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
 
 def _records(content: bytes, where: str) -> np.ndarray:
     """Rows (N, 3073) of a label and 3072 values."""
-    if not content or len(content) % RECORD:
-        raise UserError(f"{where} is damaged: its length is no multiple of {RECORD} bytes.")
-    rows = np.frombuffer(content, np.uint8).reshape(-1, RECORD)
+    if not content or len(content) % _RECORD:
+        raise UserError(f"{where} is damaged: its length is no multiple of {_RECORD} bytes.")
+    rows = np.frombuffer(content, np.uint8).reshape(-1, _RECORD)
     if rows[:, 0].max() >= CLASSES:
         raise UserError(f"{where} is damaged: labels lie outside 0 to {CLASSES - 1}.")
     return rows

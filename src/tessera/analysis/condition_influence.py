@@ -18,8 +18,8 @@ from tessera.models.precondition import per_image
 from tessera.rng import generator
 from tessera.stats import RESAMPLES, group_counts, mean_of_draws, p_value, quantile_range
 
-BAND_SHARE = 0.5  # conditions matter where their influence is at least this share of its largest
-BAND_RULE = (
+_BAND_SHARE = 0.5  # conditions matter where their influence is at least this share of its largest
+_BAND_RULE = (
     "the noise levels next to the one where removing conditions changes the prompted locations most,"
     " as long as the change is at least {share:g} of that"
 )
@@ -110,7 +110,7 @@ def strength(influence: np.ndarray) -> np.ndarray:
     return influence.sum(-1).mean((0, 2))
 
 
-def band_of(strengths: np.ndarray, share: float = BAND_SHARE) -> slice:
+def band_of(strengths: np.ndarray, share: float = _BAND_SHARE) -> slice:
     """The levels next to the strongest, without a gap, whose strength is at least `share` of it."""
     if not strengths.max() > 0:
         raise UserError("Removing conditions changes nothing at any noise level: the denoiser ignores them.")
@@ -126,7 +126,7 @@ def conditional_locality(
     sigmas: Sequence[float],
     groups: Sequence[int] | None = None,
     *,
-    band_share: float = BAND_SHARE,
+    band_share: float = _BAND_SHARE,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def _band_record(sigmas: Sequence[float], band: slice, share: float) -> dict[str
         "levels": len(inside),
         "first": band.start,
         "share": share,
-        "rule": BAND_RULE.format(share=share),
+        "rule": _BAND_RULE.format(share=share),
     }
 
 

@@ -33,14 +33,14 @@ from tessera.plots.figures import (
 from tessera.scenes.vocabulary import COLORS
 
 SHARES = {"own": "#2a6f97", "others": "#e09f3e", "elsewhere": "#d9dce1"}
-SHARE_NAMES = {
+_SHARE_NAMES = {
     "own": "along the removed condition's own vector",
     "others": "along other conditions' vectors",
     "elsewhere": "elsewhere",
 }
 COLUMNS = 9
-ROOM = 0.12  # above the curves, for the mean over hooks
-EARLY = 2  # resolutions the paper averages and calls its feature space
+_ROOM = 0.12  # above the curves, for the mean over hooks
+_EARLY = 2  # resolutions the paper averages and calls its feature space
 
 
 # -- matrices ----------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def _mean_matrix(level: Level, hooks: Sequence[str]) -> Tensor:
 
 def _early_hooks(hooks: Sequence[str]) -> list[str]:
     """Those at the encoder's highest resolutions."""
-    sides = list(dict.fromkeys(_side_of(hook) for hook in hooks))[:EARLY]
+    sides = list(dict.fromkeys(_side_of(hook) for hook in hooks))[:_EARLY]
     return [hook for hook in hooks if _side_of(hook) in sides]
 
 
@@ -144,14 +144,14 @@ def mean_cosine(result: FeatureResult, number: int, hook: str) -> str:
 
 # -- curves over layers ------------------------------------------------------------------------------------
 
-Ranged = Callable[[HookFeatures], tuple[float, tuple[float, float] | None]]
+_Ranged = Callable[[HookFeatures], tuple[float, tuple[float, float] | None]]
 
-LAYER_ROWS: dict[str, Ranged] = {
+_LAYER_ROWS: dict[str, _Ranged] = {
     "cosine between\nconditions": lambda f: (f.raw.off_diagonal, f.raw.intervals.get("off_diagonal")),
     "rms of it (0: all\nat right angles)": lambda f: (f.raw.off_rms, f.raw.intervals.get("off_rms")),
     "same condition, other\nseeds, less different": lambda f: (f.raw.gap, f.raw.intervals.get("gap")),
 }
-LEAK_ROWS: dict[str, Ranged] = {
+_LEAK_ROWS: dict[str, _Ranged] = {
     "leakage": lambda f: _leak_range(f, "leakage"),
     "feature locality": lambda f: _leak_range(f, "locality"),
 }
@@ -165,13 +165,13 @@ def _leak_range(found: HookFeatures, name: str) -> tuple[float, tuple[float, flo
 @styled
 def figure_layers(result: FeatureResult, name: str) -> Figure:
     """How far apart conditions are, layer by layer, beside untrained networks."""
-    figure, axes = _layer_axes(result, len(LAYER_ROWS))
-    _draw_rows(axes, result, LAYER_ROWS)
+    figure, axes = _layer_axes(result, len(_LAYER_ROWS))
+    _draw_rows(axes, result, _LAYER_ROWS)
     for ax in axes.flat:
         ax.axhline(0, color=QUIET, lw=0.8, zorder=1)
     for ax in axes[:, 0]:
         low, high = ax.get_ylim()
-        ax.set_ylim(low, high + ROOM * (high - low))
+        ax.set_ylim(low, high + _ROOM * (high - low))
     _layer_legend(figure, result)
     figure_title(figure, f"{name}: conditions in feature space")
     return figure
@@ -180,16 +180,16 @@ def figure_layers(result: FeatureResult, name: str) -> Figure:
 @styled
 def figure_leakage(result: FeatureResult, name: str) -> Figure:
     """Where the change goes when one of K conditions is removed."""
-    figure, axes = _layer_axes(result, 1 + len(LEAK_ROWS))
+    figure, axes = _layer_axes(result, 1 + len(_LEAK_ROWS))
     for ax, level in zip(axes[0], result.learned, strict=True):
         _stack_shares(ax, level)
     axes[0, 0].set_ylabel("share of the change")
-    _draw_rows(axes[1:], result, LEAK_ROWS)
+    _draw_rows(axes[1:], result, _LEAK_ROWS)
     for ax in axes[2]:
         ax.axhline(1 / result.k, color=QUIET, lw=0.9, ls=(0, (4, 2)), zorder=1)
-    for row, top in zip(axes, (1, 1 + ROOM, 1 + ROOM), strict=True):
+    for row, top in zip(axes, (1, 1 + _ROOM, 1 + _ROOM), strict=True):
         row[0].set_ylim(0, top)
-    shares: list[Any] = [Patch(color=SHARES[part], label=text) for part, text in SHARE_NAMES.items()]
+    shares: list[Any] = [Patch(color=SHARES[part], label=text) for part, text in _SHARE_NAMES.items()]
     none = Line2D([], [], color=QUIET, lw=0.9, ls=(0, (4, 2)), label="no locality, 1 / K")
     _layer_legend(figure, result, [*shares, none])
     figure_title(figure, f"{name}: one of K = {result.k} conditions removed")
@@ -232,7 +232,7 @@ def _name_sections(ax: Axes, hooks: Sequence[str]) -> None:
             )
 
 
-def _draw_rows(axes: np.ndarray, result: FeatureResult, rows: dict[str, Ranged]) -> None:
+def _draw_rows(axes: np.ndarray, result: FeatureResult, rows: dict[str, _Ranged]) -> None:
     for line, (text, measure) in zip(axes, rows.items(), strict=True):
         line[0].set_ylabel(text)
         for number, ax in enumerate(line):
@@ -242,7 +242,7 @@ def _draw_rows(axes: np.ndarray, result: FeatureResult, rows: dict[str, Ranged])
             ax.yaxis.set_major_locator(MaxNLocator(5))
 
 
-def _draw_band(ax: Axes, result: FeatureResult, number: int, measure: Ranged) -> None:
+def _draw_band(ax: Axes, result: FeatureResult, number: int, measure: _Ranged) -> None:
     """The range of the untrained networks, as steps, for hooks are not a continuum."""
     for n, hook in enumerate(result.learned[number]):
         band = result.band(number, hook, lambda found: measure(found)[0])
@@ -252,7 +252,7 @@ def _draw_band(ax: Axes, result: FeatureResult, number: int, measure: Ranged) ->
             ax.plot([n - 0.5, n + 0.5], [band.mean] * 2, color=QUIET, lw=0.9, zorder=1.6)
 
 
-def _draw_learned(ax: Axes, level: Level, measure: Ranged) -> None:
+def _draw_learned(ax: Axes, level: Level, measure: _Ranged) -> None:
     found = [measure(one) for one in level.values()]
     values = np.array([value for value, _ in found])
     ax.plot(range(len(values)), values, color=LEARNED, lw=1.1, marker="o", ms=3, zorder=3)
@@ -261,7 +261,7 @@ def _draw_learned(ax: Axes, level: Level, measure: Ranged) -> None:
             ax.plot([n, n], ends, color=INTERVAL, lw=3, solid_capstyle="butt", zorder=2.5)
 
 
-def _write_mean(ax: Axes, result: FeatureResult, number: int, measure: Ranged) -> None:
+def _write_mean(ax: Axes, result: FeatureResult, number: int, measure: _Ranged) -> None:
     """The mean over hooks, which is one number per network, beside that of the untrained ones."""
     value = mean_over_hooks(result.learned[number], lambda found: measure(found)[0])
     band = result.mean_band(number, lambda found: measure(found)[0])

@@ -21,9 +21,9 @@ from tessera.stats import RESAMPLES, p_value, resample_counts, spread_around
 Group = Hashable  # the category a concept belongs to
 CHUNK = 2**16  # features multiplied at once in double precision
 ROUNDING = 1e-6  # a difference this small beside the features themselves is rounding
-SPLITS = 32  # random halvings of the seeds
+_SPLITS = 32  # random halvings of the seeds
 MEASURES = ("off_diagonal", "off_rms", "within", "between", "ratio", "gap")
-COMPARE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"gap": torch.sub, "ratio": torch.div}
+_COMPARE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"gap": torch.sub, "ratio": torch.div}
 
 
 # -- mean differences (Eq. 3) ------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def _centered_seeds(products: Tensor) -> Tensor:
     return rows - rows.mean(0, keepdim=True)
 
 
-def between_halves(products: Tensor, splits: int = SPLITS, seed: int = 0) -> Tensor:
+def between_halves(products: Tensor, splits: int = _SPLITS, seed: int = 0) -> Tensor:
     """cos(d_i of one half of the seeds, d_j of the other), mean over random halvings: (C, C).
 
     Its diagonal says how well a concept's own vector repeats, the ceiling for all similarities.
@@ -172,7 +172,7 @@ def permutation_p(
 ) -> float:
     """Chance of a gap (or ratio) as large when the names of the concepts are shuffled; (C, C) cosines."""
     _check_groups(groups, len(matrix))
-    compare = COMPARE[by]
+    compare = _COMPARE[by]
     rng = generator(seed)
     orders = torch.from_numpy(rng.permuted(np.tile(np.arange(len(matrix)), (shuffles, 1)), axis=1))
     numbers = numbered(groups)[orders]  # (shuffles, C)
@@ -285,12 +285,12 @@ def from_products(
 
 
 Measured = dict[str, float]
-Spread = dict[str, Tensor] | None
+_Spread = dict[str, Tensor] | None
 
 
 def _grouped(
     matrix: Tensor, again: Tensor | None, groups: Sequence[Group], shuffles: int, seed: int
-) -> tuple[Measured, Spread, float]:
+) -> tuple[Measured, _Spread, float]:
     """Within and between categories, of the matrix and of its resampled ones (R, C, C)."""
 
     def measures(cosine: Tensor) -> dict[str, Tensor]:
@@ -304,7 +304,7 @@ def _grouped(
 
 def alone(
     products: Tensor, matrix: Tensor, again: Tensor | None, shuffles: int, seed: int
-) -> tuple[Measured, Spread, float]:
+) -> tuple[Measured, _Spread, float]:
     """Every concept is its own category: compared with itself over halves of the seeds."""
     measured = {name: float(value) for name, value in _off_measures(matrix).items()}
     measured |= {"within": math.nan, "between": math.nan}

@@ -77,7 +77,7 @@ class HookFeatures:
 
 Level = dict[str, HookFeatures]  # by name of the hook
 Measure = Callable[[HookFeatures], float]
-Describe = Callable[[FeatureProducts], HookFeatures]
+_Describe = Callable[[FeatureProducts], HookFeatures]
 Pairs = Sequence[tuple[int, int]]  # (prompt, baseline prompt) of each difference
 
 
@@ -88,7 +88,7 @@ def mean_over_hooks(level: Level, measure: Measure) -> float:
 
 
 # Numbers of a hook that are compared with those of untrained networks.
-BANDED: dict[str, Measure] = {
+_BANDED: dict[str, Measure] = {
     "off_diagonal": lambda found: found.raw.off_diagonal,
     "off_rms": lambda found: found.raw.off_rms,
     "within": lambda found: found.raw.within,
@@ -99,7 +99,7 @@ BANDED: dict[str, Measure] = {
     "leakage": lambda found: found.leak.leakage if found.leak else math.nan,
     "locality": lambda found: found.leak.locality if found.leak else math.nan,
 }
-TABLED = {"off_diagonal": "cosine between", "off_rms": "rms cosine", "leakage": "leakage"}
+_TABLED = {"off_diagonal": "cosine between", "off_rms": "rms cosine", "leakage": "leakage"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,7 +125,7 @@ class FeatureResult:
         return null_band([mean_over_hooks(null, measure) for null in self.null_level(number)])
 
     def __repr__(self) -> str:
-        cosines = [mean_over_hooks(level, BANDED["off_diagonal"]) for level in self.learned]
+        cosines = [mean_over_hooks(level, _BANDED["off_diagonal"]) for level in self.learned]
         levels = ", ".join(
             f"{cosine:.2f} at sigma {sigma:.3g}" for cosine, sigma in zip(cosines, self.sigmas)
         )
@@ -135,14 +135,14 @@ class FeatureResult:
         """All numbers, JSON-ready."""
         levels = []
         for number, (sigma, level) in enumerate(zip(self.sigmas, self.learned)):
-            means = {name: self._mean_record(number, name) for name in BANDED}
+            means = {name: self._mean_record(number, name) for name in _BANDED}
             hooks = [self._hook_record(number, name) for name in level]
             levels.append({"sigma": sigma, "beside_untrained": means, "hooks": hooks})
         return {"levels": levels}
 
     def _mean_record(self, number: int, name: str) -> dict[str, Any]:
         """A number's mean over hooks, that of the untrained networks, and how many hooks lie outside their bands."""
-        measure, level = BANDED[name], self.learned[number]
+        measure, level = _BANDED[name], self.learned[number]
         value, band = mean_over_hooks(level, measure), self.mean_band(number, measure)
         sides = {"below": 0, "inside": 0, "above": 0}
         for hook, found in level.items():
@@ -158,7 +158,7 @@ class FeatureResult:
 
     def _hook_record(self, number: int, hook: str) -> dict[str, Any]:
         found = self.learned[number][hook]
-        bands = {name: self.band(number, hook, measure) for name, measure in BANDED.items()}
+        bands = {name: self.band(number, hook, measure) for name, measure in _BANDED.items()}
         return {
             "name": hook,
             "raw": found.raw.record(),
@@ -166,7 +166,7 @@ class FeatureResult:
             "removal": found.leak.record() if found.leak else None,
             "null": {name: band.record() if band else None for name, band in bands.items()},
             "clears": {
-                name: band.clears(BANDED[name](found)) if band else None for name, band in bands.items()
+                name: band.clears(_BANDED[name](found)) if band else None for name, band in bands.items()
             },
         }
 
@@ -174,18 +174,18 @@ class FeatureResult:
         """A row per hook at one noise level; behind each number the range of the untrained networks."""
         title = f"sigma {self.sigmas[number]:.3g}, in brackets: untrained"
         table = Table(box=SIMPLE, title=title, title_justify="left", pad_edge=False, collapse_padding=True)
-        for column in ("hook", *TABLED.values()):
+        for column in ("hook", *_TABLED.values()):
             table.add_column(column, no_wrap=True)
         for hook, found in self.learned[number].items():
             cells = [
-                _banded_cell(BANDED[name](found), self.band(number, hook, BANDED[name])) for name in TABLED
+                _banded_cell(_BANDED[name](found), self.band(number, hook, _BANDED[name])) for name in _TABLED
             ]
             table.add_row(hook.removesuffix(f".{SCALE}"), *cells)
         table.add_section()
         means = []
-        for name in TABLED:
-            value = mean_over_hooks(self.learned[number], BANDED[name])
-            means.append(_banded_cell(value, self.mean_band(number, BANDED[name])))
+        for name in _TABLED:
+            value = mean_over_hooks(self.learned[number], _BANDED[name])
+            means.append(_banded_cell(value, self.mean_band(number, _BANDED[name])))
         table.add_row("mean over hooks", *means)
         return table
 
@@ -213,7 +213,7 @@ def measure_network(
     inputs: Sequence[FeatureBatch],
     at: str | Sequence[str],
     pairs: Pairs,
-    describe: Describe,
+    describe: _Describe,
     *,
     rows: int,
     memory: int,

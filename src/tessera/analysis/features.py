@@ -35,7 +35,7 @@ from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
 from tessera.stats import RESAMPLES
 
 Source = Literal["generated", "shared", "truth"]
-LOCATION_CONCEPTS = 8  # locations that are compared, as many as there are colors
+_LOCATION_CONCEPTS = 8  # locations that are compared, as many as there are colors
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def concepts_for(conditioner: Conditioner, colors: Sequence[str] | None = None) 
         raise UserError("This model is not conditioned on colors; leave --colors out to compare locations.")
     if not conditioner.dim:
         raise UserError("This model is unconditional, so there are no conditions to compare.")
-    return LOCATIONS[:LOCATION_CONCEPTS]
+    return LOCATIONS[:_LOCATION_CONCEPTS]
 
 
 def check_plan(plan: FeatureConfig, conditioner: Conditioner) -> None:

@@ -22,19 +22,19 @@ from tessera.models.views import innermost
 
 OUTPUT, SCALE, MAPS = "output", "scale", "maps"
 MODULATION = "**.scale"  # all modulation layers, in encoder and decoder
-SUGGESTED = 5  # names that an error message lists
+_SUGGESTED = 5  # names that an error message lists
 
-OnFeatures = Callable[[Tensor], None]
+_OnFeatures = Callable[[Tensor], None]
 
 
 @dataclass(frozen=True)
-class Hook:
+class _Hook:
     """What to read: what a module returns, or one of the products computed inside it."""
 
     module: nn.Module
     kind: Literal["module", "scale", "maps"] = "module"
 
-    def watch(self, on_features: OnFeatures, stack: ExitStack) -> None:
+    def watch(self, on_features: _OnFeatures, stack: ExitStack) -> None:
         """Call `on_features` in every forward pass, until the stack is closed."""
         if self.kind == "module":
             _watch_module(self.module, on_features, stack)
@@ -59,21 +59,21 @@ def network_of(denoiser: Any) -> nn.Module:
     return network
 
 
-def find_hooks(denoiser: Any) -> dict[str, Hook]:
+def find_hooks(denoiser: Any) -> dict[str, _Hook]:
     """Everything that can be recorded, in the order in which the network lists it.
 
     Names are those of the innermost network where a denoiser wraps one: tiles, patches, adapters.
     """
     network = network_of(denoiser)
-    hooks: dict[str, Hook] = {}
+    hooks: dict[str, _Hook] = {}
     for name, module in innermost(network).named_modules():
         if name and not _is_container(module):
-            hooks[name] = Hook(module)
+            hooks[name] = _Hook(module)
         if isinstance(module, Block | LocalBlock):
-            hooks[f"{name}.{SCALE}"] = Hook(module, "scale")
+            hooks[f"{name}.{SCALE}"] = _Hook(module, "scale")
         if hasattr(module, "get_attention_scores"):
-            hooks[f"{name}.{MAPS}"] = Hook(module, "maps")
-    return hooks | {OUTPUT: Hook(network)}
+            hooks[f"{name}.{MAPS}"] = _Hook(module, "maps")
+    return hooks | {OUTPUT: _Hook(network)}
 
 
 def _containers_of(denoiser: Any) -> list[str]:
@@ -90,7 +90,7 @@ def _is_container(module: nn.Module) -> bool:
 # -- patterns ----------------------------------------------------------------------------------------------
 
 
-def chosen_hooks(denoiser: Any, at: str | Sequence[str]) -> dict[str, Hook]:
+def chosen_hooks(denoiser: Any, at: str | Sequence[str]) -> dict[str, _Hook]:
     """The hooks that any of the patterns names, in the network's order.
 
     `*` stands for (part of) one part of a dotted name, `**` for any number of parts. A container stands for
@@ -123,7 +123,7 @@ def _parts_match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _parts_match(parts[1:], pattern[1:])
 
 
-def _directly_in(container: str, hooks: Mapping[str, Hook]) -> list[str]:
+def _directly_in(container: str, hooks: Mapping[str, _Hook]) -> list[str]:
     """The outermost modules of a container: none of those inside another hook."""
     modules = [name for name, hook in hooks.items() if hook.kind == "module"]
     inside = [name for name in modules if name.startswith(container + ".")]
@@ -141,20 +141,20 @@ def no_such_hook(pattern: str, names: Iterable[str]) -> str:
     def likeness(name: str) -> float:
         return difflib.SequenceMatcher(None, start, name[: len(pattern)]).ratio()
 
-    near = sorted(names, key=likeness, reverse=True)[:SUGGESTED]
+    near = sorted(names, key=likeness, reverse=True)[:_SUGGESTED]
     return f"No hook in this network is called `{pattern}`; near are {', '.join(near)}."
 
 
 # -- forward hooks -----------------------------------------------------------------------------------------
 
 
-def _watch_module(module: nn.Module, on_features: OnFeatures, stack: ExitStack) -> None:
+def _watch_module(module: nn.Module, on_features: _OnFeatures, stack: ExitStack) -> None:
     """Read what a module returns; a forward hook that returns nothing changes nothing."""
     handle = module.register_forward_hook(lambda _, given, returned: on_features(_first_tensor(returned)))
     stack.callback(handle.remove)
 
 
-def _watch_scale(block: Block, on_features: OnFeatures, stack: ExitStack) -> None:
+def _watch_scale(block: Block, on_features: _OnFeatures, stack: ExitStack) -> None:
     """Read the product of an EDM2 block's first convolution with its factors (B, C) or (B, C, H', W')."""
     pending: list[Tensor] = []
     convolve = block.first_conv
@@ -181,7 +181,7 @@ def _restore(block: Block, before: Any) -> None:
         block.__dict__["first_conv"] = before
 
 
-def _watch_local_scale(block: nn.Module, on_features: OnFeatures, stack: ExitStack) -> None:
+def _watch_local_scale(block: nn.Module, on_features: _OnFeatures, stack: ExitStack) -> None:
     """The same in a local block, whose factors are a map over cells."""
     assert isinstance(block, LocalBlock)
     pending: list[Tensor] = []
@@ -196,7 +196,7 @@ def _watch_local_scale(block: nn.Module, on_features: OnFeatures, stack: ExitSta
     stack.callback(block.res0.register_forward_hook(multiply).remove)
 
 
-def _watch_attention(attention: Any, on_features: OnFeatures, stack: ExitStack) -> None:
+def _watch_attention(attention: Any, on_features: _OnFeatures, stack: ExitStack) -> None:
     """Attention by the plain formula: fused kernels never form the probabilities."""
     stack.callback(setattr, attention, "processor", attention.processor)
     attention.processor = _PlainAttention(on_features)
@@ -205,7 +205,7 @@ def _watch_attention(attention: Any, on_features: OnFeatures, stack: ExitStack) 
 class _PlainAttention:
     """A diffusers attention processor that reports probabilities (B, H W, tokens), mean over heads."""
 
-    def __init__(self, on_features: OnFeatures):
+    def __init__(self, on_features: _OnFeatures):
         self.on_features = on_features
 
     def __call__(

@@ -22,7 +22,7 @@ from tessera.analysis.feature_statistics import (
 from tessera.errors import UserError
 from tessera.stats import RESAMPLES
 
-RTOL = 1e-6  # directions that lie this close to the span of others count as inside it
+_RTOL = 1e-6  # directions that lie this close to the span of others count as inside it
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def parts(inner: Tensor, concepts: int, floor: float) -> tuple[Tensor, Tensor, T
     removed = inner.shape[-1] - concepts
     lengths, energy = energy[..., :removed], energy[..., concepts:]  # |d_i|^2, |r_i|^2
     own = across[..., :removed, :].diagonal(dim1=-2, dim2=-1).square() / (lengths * energy)
-    coefficients = torch.linalg.pinv(among, rtol=RTOL, hermitian=True) @ across
+    coefficients = torch.linalg.pinv(among, rtol=_RTOL, hermitian=True) @ across
     coefficients = torch.where(energy[..., None, :].isnan(), math.nan, coefficients)
     spanned = (across * coefficients).sum(-2) / energy
     return own, (spanned - own).clamp(min=0), (1 - spanned).clamp(min=0), coefficients

@@ -272,8 +272,8 @@ def figure_residual(rows: Sequence[dict[str, Any]], title: str = "") -> Figure:
 
 # -- Figure 2, right: length generalization against locality -------------------------------------------------------
 
-DODGE = 0.5  # models that reach the same K_max stand a little beside each other
-STAGES = (("early", "o"), ("mid", "s"), ("late", "^"))
+_DODGE = 0.5  # models that reach the same K_max stand a little beside each other
+_STAGES = (("early", "o"), ("mid", "s"), ("late", "^"))
 
 
 @styled
@@ -282,12 +282,12 @@ def figure_scatter(points: Sequence[Point], record: dict[str, Any]) -> Figure:
     models = list(dict.fromkeys(point.model for point in points))
     kinds = Counter(kind_of(model) for model in models)
     colors = dict(zip(kinds, distinct_colors(len(kinds))))
-    figure = Figure(figsize=(6.2, max(3.9, 0.21 * (len(kinds) + len(STAGES)))))  # as tall as its legend
+    figure = Figure(figsize=(6.2, max(3.9, 0.21 * (len(kinds) + len(_STAGES)))))  # as tall as its legend
     ax = figure.subplots()
     for number, model in enumerate(models):
         color = colors[kind_of(model)]
         own = sorted((p for p in points if p.model == model), key=lambda p: p.images_seen)
-        shift = DODGE * (number - (len(models) - 1) / 2) / max(len(models), 1)
+        shift = _DODGE * (number - (len(models) - 1) / 2) / max(len(models), 1)
         spots = [(p.gained + shift, p.locality) for p in own]
         ax.plot(*zip(*spots), color=color, lw=0.9, alpha=0.45, zorder=2)
         for point in own:
@@ -295,7 +295,7 @@ def figure_scatter(points: Sequence[Point], record: dict[str, Any]) -> Figure:
     for kind, trainings in kinds.items():
         label = kind if trainings == 1 else f"{kind}, {trainings} trainings"
         ax.plot([], [], color=colors[kind], marker="o", ls="", ms=5, label=label)
-    for stage, marker in STAGES:
+    for stage, marker in _STAGES:
         ax.plot([], [], color=QUIET, marker=marker, ls="", ms=5, mfc="none", label=stage)
     ax.axvline(0, color=QUIET, lw=0.8, zorder=1)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -318,7 +318,7 @@ def _draw_point(ax: Axes, point: Point, shift: float, marker: str, color: str) -
 def _stage_of(point: Point, own: Sequence[Point]) -> str:
     """Third of the model's training that a snapshot belongs to, as a marker."""
     share = point.images_seen / max(p.images_seen for p in own) if own[-1].images_seen else 1.0
-    return STAGES[min(2, int(np.ceil(3 * share)) - 1 if share > 0 else 0)][1]
+    return _STAGES[min(2, int(np.ceil(3 * share)) - 1 if share > 0 else 0)][1]
 
 
 def _correlation_words(record: dict[str, Any]) -> str:

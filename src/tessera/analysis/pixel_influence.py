@@ -23,8 +23,10 @@ from tessera.models.precondition import per_image
 
 Method = Literal["auto", "vmap", "rows", "loop"]
 Pairs = Literal["same", "all"]
-ALIVE = 0.75  # of what a forward pass keeps, what one backward pass holds at a time; an EDM2 takes about 0.66
-UNREACHED = "Gradients do not reach the input: the denoiser detaches it, or computes where gradients are switched off."
+_ALIVE = (
+    0.75  # of what a forward pass keeps, what one backward pass holds at a time; an EDM2 takes about 0.66
+)
+_UNREACHED = "Gradients do not reach the input: the denoiser detaches it, or computes where gradients are switched off."
 
 
 class Pixel(NamedTuple):
@@ -180,7 +182,7 @@ def _one_graph(request: ProbeRequest, how: GradientConfig, keep: Keep, per_row: 
     # A CPU gains nothing from larger batches, and what one product touches stays in its cache.
     alone = how.method == "loop" or (how.method == "auto" and x.device.type == "cpu")
     product = ProbeProducts(probed, x, "loop" if alone else how.method)
-    at_once = 1 if alone else fitting(how.memory / 2, ALIVE * per_row * len(x))
+    at_once = 1 if alone else fitting(how.memory / 2, _ALIVE * per_row * len(x))
     found = []
     for some in number.split(at_once):
         channel = some % channels
@@ -221,7 +223,7 @@ class ProbeProducts:
             0
         ]
         if pulled is None:
-            raise UserError(UNREACHED)
+            raise UserError(_UNREACHED)
         return pulled
 
 
@@ -232,7 +234,7 @@ def _by_rows(request: ProbeRequest, how: GradientConfig, keep: Keep) -> Tensor:
     image = torch.arange(images, device=request.x.device).repeat(probes)
     each = _saved_per_row(lambda some, x: _own_pixel(some, x, own[:1].expand(len(x), 2)), request)
     parts = []
-    for rows in slices(len(own), fitting(how.memory / (1 + ALIVE), each)):
+    for rows in slices(len(own), fitting(how.memory / (1 + _ALIVE), each)):
         some = request[image[rows]]
         x = some.x.clone().requires_grad_()
         product = ProbeProducts(_own_pixel(some, x, own[rows]), x, "loop")
@@ -275,7 +277,7 @@ def _checked_probes(at: Sequence[tuple[int, int]], x: Tensor) -> Tensor:
 
 def _attached(clean: Tensor) -> Tensor:
     if not clean.requires_grad:
-        raise UserError(UNREACHED)
+        raise UserError(_UNREACHED)
     return clean
 
 

@@ -13,10 +13,10 @@ from tessera.analysis.hooks import chosen_hooks, network_of
 from tessera.errors import UserError
 
 Keep = Literal["mean", "rows"] | Callable[[Tensor], Any]
-SIGMA_RTOL = 0.01  # a pass within one percent of a chosen noise level counts as that level
+_SIGMA_RTOL = 0.01  # a pass within one percent of a chosen noise level counts as that level
 
 
-class FeatureRecording(Mapping[str, Any]):
+class _FeatureRecording(Mapping[str, Any]):
     """What was recorded: by name of the hook, in order of first use.
 
     With `keep` "mean", `activations[name]` is the mean over all images, (C, H, W), and memory does not grow with
@@ -50,7 +50,7 @@ class FeatureRecording(Mapping[str, Any]):
     def level(self, sigma: float) -> dict[str, Any]:
         """Features at one of the chosen noise levels."""
         for chosen in self.sigmas or ():
-            if abs(sigma / chosen - 1) <= SIGMA_RTOL:
+            if abs(sigma / chosen - 1) <= _SIGMA_RTOL:
                 return {
                     name: self._joined(name, [chosen]) for name, kept in self.kept.items() if chosen in kept
                 }
@@ -75,7 +75,7 @@ class FeatureRecording(Mapping[str, Any]):
     def _rows_at(self, sigma: float, features: Tensor) -> Tensor:
         """The images of this pass that are at the level; all or none where they share one."""
         assert self.pass_sigmas is not None
-        here = (self.pass_sigmas / sigma - 1).abs() <= SIGMA_RTOL
+        here = (self.pass_sigmas / sigma - 1).abs() <= _SIGMA_RTOL
         if bool(here.all()):
             return features
         if not bool(here.any()):
@@ -110,7 +110,7 @@ def record(
     *,
     sigmas: Sequence[float] | None = None,
     keep: Keep = "mean",
-) -> Iterator[FeatureRecording]:
+) -> Iterator[_FeatureRecording]:
     """Record features of all passes inside the `with`; afterwards the network is as before, whatever happens.
 
     `at` chooses hooks (see `chosen_hooks`), `sigmas` noise levels (default: all). Outputs are the same bits with
@@ -119,7 +119,7 @@ def record(
     if sigmas is not None and (not len(sigmas) or not all(sigma > 0 for sigma in sigmas)):
         raise UserError("Noise levels to record must be positive, and at least one.")
     hooks = chosen_hooks(denoiser, at)
-    activations = FeatureRecording(list(hooks), keep, sigmas)
+    activations = _FeatureRecording(list(hooks), keep, sigmas)
     with ExitStack() as stack:
         if sigmas is not None:
             _note_sigmas(network_of(denoiser), activations, stack)
@@ -128,7 +128,7 @@ def record(
         yield activations
 
 
-def _note_sigmas(network: nn.Module, activations: FeatureRecording, stack: ExitStack) -> None:
+def _note_sigmas(network: nn.Module, activations: _FeatureRecording, stack: ExitStack) -> None:
     """Read the noise level off every call denoise(x, sigma, cond)."""
     signature = inspect.signature(network.forward)
 

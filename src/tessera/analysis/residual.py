@@ -28,10 +28,10 @@ from tessera.sampling.trajectory import Trajectory
 from tessera.stats import mean_interval
 
 Fill = Literal["noise", "other"]
-Exchanged = Literal["pixels", "conditions", "both"]
-EXCHANGED: tuple[Exchanged, ...] = ("pixels", "conditions", "both")
+_Exchanged = Literal["pixels", "conditions", "both"]
+_EXCHANGED: tuple[_Exchanged, ...] = ("pixels", "conditions", "both")
 CELLS = 16  # where the conditioner has no grid of its own
-SIGMA_DATA = 0.5
+_SIGMA_DATA = 0.5
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Residuals:
     """Mean square changes per image and level, (B, S); `ceiling` is the change when everything is exchanged."""
 
     sigmas: list[float]
-    squares: dict[Exchanged, np.ndarray]
+    squares: dict[_Exchanged, np.ndarray]
     ceiling: np.ndarray
     radius: int
     cells: int
@@ -77,7 +77,7 @@ def definition_residual(
     fill: Fill = "noise",
     seed: int = 0,
     rows: int = 64,
-    exchanged: Sequence[Exchanged] = EXCHANGED,
+    exchanged: Sequence[_Exchanged] = _EXCHANGED,
 ) -> Residuals:
     """Compare D(x | c) at every pixel with D of the same x inside N_i and c inside L_i, for every level.
 
@@ -88,7 +88,7 @@ def definition_residual(
     levels, images = trajectory.x.shape[:2]
     _check_window(radius, cells, trajectory.x.shape[-1])
     given = None if cond is None else cond.repeat(levels, 1)
-    work = Exchange(
+    work = _Exchange(
         bare(denoise), trajectory.flat, trajectory.flat_sigmas, given, conditioner, cells, radius, rows
     )
     filling = replacement(trajectory, fill, seed).flatten(0, 1)
@@ -127,12 +127,12 @@ def replacement(trajectory: Trajectory, fill: Fill, seed: int) -> Tensor:
         return trajectory.x.roll(1, dims=1)
     numbers = [(seed << 32) + (1 << 31) + n for n in range(levels * images)]
     noise = seeded_noise(numbers, trajectory.x.shape[2:], trajectory.x.device)
-    scale = (trajectory.flat_sigmas.square() + SIGMA_DATA**2).sqrt()
+    scale = (trajectory.flat_sigmas.square() + _SIGMA_DATA**2).sqrt()
     return (noise * like_image(scale)).view_as(trajectory.x)
 
 
 @dataclass(frozen=True)
-class Exchange:
+class _Exchange:
     """Images of all levels, and the network that denoises every cell of them."""
 
     denoise: Denoiser
@@ -150,7 +150,7 @@ class Exchange:
             parts.append(self.denoise(x[some], sigma[some], None if cond is None else cond[some]))
         return torch.cat(parts)
 
-    def changes(self, true: Tensor, filling: Tensor, what: Exchanged) -> Tensor:
+    def changes(self, true: Tensor, filling: Tensor, what: _Exchanged) -> Tensor:
         """Mean square change (N,) over all pixels, each with its own cell's neighborhood."""
         home = double_home(self.x.device)
         total = torch.zeros(len(self.x), dtype=torch.float64, device=home)
@@ -166,7 +166,7 @@ class Exchange:
             total.index_add_(0, image.to(home), in_double(change.flatten(1).sum(1)))
         return total / self.x[0].numel()
 
-    def near(self, cond: Tensor | None, cell: Tensor, what: Exchanged) -> Tensor | None:
+    def near(self, cond: Tensor | None, cell: Tensor, what: _Exchanged) -> Tensor | None:
         """Conditions that lie nowhere are near everything."""
         if cond is None or what == "pixels" or not isinstance(self.conditioner, SpatialConditioner):
             return cond

@@ -36,16 +36,16 @@ class Point:
         return self.k_max - self.max_train_objects
 
 
-SEEDED = ", seed "  # a training's name is that of its kind, this and the seed
+_SEEDED = ", seed "  # a training's name is that of its kind, this and the seed
 
 
 def training_name(kind: str, seed: int) -> str:
-    return f"{kind}{SEEDED}{seed}"
+    return f"{kind}{_SEEDED}{seed}"
 
 
 def kind_of(model: str) -> str:
     """`exp1-M3` of `exp1-M3, seed 1`: trainings that differ by their seed alone are of one kind."""
-    return model.partition(SEEDED)[0]
+    return model.partition(_SEEDED)[0]
 
 
 def point_from(result: dict[str, Any], evaluated: dict[str, Any], rule: str = "paper") -> Point:
@@ -153,11 +153,11 @@ def coefficient_lines(record: dict[str, Any]) -> list[str]:
 def _coefficient_words(found: dict[str, Any]) -> str:
     if found["value"] is None:
         return "not defined, one of the two does not vary"
-    ranges = [f"{name}: {_low_high(found[key])}" for name, key in BOOTSTRAPS.items()]
+    ranges = [f"{name}: {_low_high(found[key])}" for name, key in _BOOTSTRAPS.items()]
     return f"{found['value']:.3f} (95%, {'; '.join(ranges)})"
 
 
-BOOTSTRAPS = {"snapshots drawn again": "interval", "models drawn again": "interval_by_model"}
+_BOOTSTRAPS = {"snapshots drawn again": "interval", "models drawn again": "interval_by_model"}
 
 
 def _low_high(ends: list[float] | None) -> str:

@@ -37,11 +37,11 @@ from tessera.stats import share_interval
 from tessera.training.run_folder import RunFolder, RunOutcome, train_run
 from tessera.training.trainer import Trainer
 
-SCENE_SIZES = (64, 128)
-SHEET_COLUMNS = 8
+_SCENE_SIZES = (64, 128)
+_SHEET_COLUMNS = 8
 PLACED_KS, PLACED_SIZE = (1, 3, 6, 9), 64
 SAMPLED_KS, SAMPLE_STEPS = (1, 2, 3), 18  # the little network saw up to three objects
-STAGE_INK = (30, 30, 30)  # of the empty stage in a drawn mask
+_STAGE_INK = (30, 30, 30)  # of the empty stage in a drawn mask
 
 
 @dataclass
@@ -94,13 +94,13 @@ class Tour:
     def draw_scenes(self, count: int) -> dict[str, Any]:
         """One sheet per size: scenes of one to three objects, each with its mask."""
         scenes = Scenes(objects=(1, 3)).draw(count, self.seed, device=self.device)
-        with console.progress("drawing scenes", len(SCENE_SIZES)) as advance:
-            for size in SCENE_SIZES:
+        with console.progress("drawing scenes", len(_SCENE_SIZES)) as advance:
+            for size in _SCENE_SIZES:
                 frame = render(scenes, size, layers=("rgb", "mask"))
                 images, masks = to_uint8(frame["rgb"]).cpu(), colored(frame["mask"].cpu())
-                save_png(self.path(f"scenes-{size}.png"), image_rows(images, masks))
+                save_png(self.path(f"scenes-{size}.png"), _image_rows(images, masks))
                 advance()
-        return {"count": count, "sizes": list(SCENE_SIZES), "objects": int(scenes.count.sum())}
+        return {"count": count, "sizes": list(_SCENE_SIZES), "objects": int(scenes.count.sum())}
 
     # -- objects at the study's locations ----------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class Tour:
                 images = render(scenes, PLACED_SIZE)["rgb"]
                 prompt = Prompt(LOCATIONS[:k])
                 scores = score_images(detector, images, [prompt] * each)
-                rows.append(row_for(k, scores))
+                rows.append(_row_for(k, scores))
                 explained.append(draw_explanation(images[0], scores[0], prompt))
                 advance()
         save_png(self.path("placed-explained.png"), image_grid(explained, columns=2))
@@ -132,7 +132,7 @@ class Tour:
         if minutes == 0:
             return None
         with console.progress(f"training, {minutes:g} min", 60 * minutes) as advance:
-            watch = Stopwatch(advance)
+            watch = _Stopwatch(advance)
             outcome = train_run(
                 self.settings,
                 self.run_folder,
@@ -147,7 +147,7 @@ class Tour:
 
     def evaluate_sampled(self, detector: Detector, each: int) -> list[dict[str, Any]] | None:
         """Images made by the little network as it is now, evaluated."""
-        model = newest_model(self.settings, self.run_folder, self.device)
+        model = _newest_model(self.settings, self.run_folder, self.device)
         if model is None:
             return None
         prompts = study_prompts(model.conditioner, list(SAMPLED_KS), each, self.seed)
@@ -159,13 +159,13 @@ class Tour:
         _, images = save_samples(self.out / "samples", facts, prompts, draw)
         self.path("samples/sheet.png")
         scores = score_images(detector, images, prompts)
-        return [row_for(k, scores[n * each : (n + 1) * each]) for n, k in enumerate(SAMPLED_KS)]
+        return [_row_for(k, scores[n * each : (n + 1) * each]) for n, k in enumerate(SAMPLED_KS)]
 
     # -- the report ----------------------------------------------------------------------------------------
 
     def report(self, detector: Detector, each: int) -> None:
         """The little network as it is now, on the same page that any model gets."""
-        model = newest_model(self.settings, self.run_folder, self.device)
+        model = _newest_model(self.settings, self.run_folder, self.device)
         if model is None:
             return
         config = ReportConfig(n=each, ks=SAMPLED_KS, steps=SAMPLE_STEPS, seed=self.seed, images=2, levels=8)
@@ -175,7 +175,7 @@ class Tour:
         write_page(ReportData([subject]), measurer, self.path("report.html"), "A first look", "tessera demo")
 
 
-class Stopwatch:
+class _Stopwatch:
     """Moves a bar by the seconds that pass, so that it ends when the time does."""
 
     def __init__(self, advance):
@@ -187,7 +187,7 @@ class Stopwatch:
         self.mark = now
 
 
-def newest_model(settings: Settings, folder: Path, device: torch.device) -> Model | None:
+def _newest_model(settings: Settings, folder: Path, device: torch.device) -> Model | None:
     """The averaged network where training stands now, between snapshots too; None if it never began."""
     trainer = Trainer(build_denoiser(settings), settings.training, device)
     if RunFolder(folder).resume(trainer) is None:
@@ -211,7 +211,7 @@ def training_record(settings: Settings, outcome: RunOutcome) -> dict[str, Any]:
     }
 
 
-def row_for(k: int, scores: Sequence[ImageScore]) -> dict[str, Any]:
+def _row_for(k: int, scores: Sequence[ImageScore]) -> dict[str, Any]:
     """The images for one K, with a 95% interval."""
     count = len(scores)
     return {
@@ -229,14 +229,14 @@ def row_for(k: int, scores: Sequence[ImageScore]) -> dict[str, Any]:
 
 def colored(masks: Tensor) -> Tensor:
     """Instance masks (B, H, W) as 8-bit images (B, 3, H, W), a color per object."""
-    inks = torch.tensor([STAGE_INK, *COLORS.values()], dtype=torch.uint8)
+    inks = torch.tensor([_STAGE_INK, *COLORS.values()], dtype=torch.uint8)
     number = torch.where(masks > 0, (masks - 1) % len(COLORS) + 1, 0)
     return inks[number].permute(0, 3, 1, 2)
 
 
-def image_rows(images: Tensor, masks: Tensor) -> Tensor:
+def _image_rows(images: Tensor, masks: Tensor) -> Tensor:
     """A row of images, under it the row of their masks, and so on."""
-    columns = min(SHEET_COLUMNS, len(images))
+    columns = min(_SHEET_COLUMNS, len(images))
     blank = torch.full_like(images[:1], 255)
     rows: list[Tensor] = []
     for first in range(0, len(images), columns):

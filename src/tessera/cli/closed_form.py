@@ -36,7 +36,7 @@ from tessera.training.stream import Batch, Stream
 Kind = Literal["local-conditional", "local", "empirical"]
 AT_ONCE = 512  # scenes rendered together
 FEWEST = {"scenes": 1, "radius": 0, "reach": -1, "least": 1, "most": 0, "each": 0, "compared": 2, "batch": 1}
-NEW_SEED = 1 << 20  # images the two denoisers are compared on come from another stream
+_NEW_SEED = 1 << 20  # images the two denoisers are compared on come from another stream
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class ClosedForm:
         if prompts:
             record |= self.evaluated(ideal, prompts, conditioner, size, device)
         if model is not None:
-            fresh = Stream(Scenes(objects=self.objects), size, conditioner, self.seed + NEW_SEED)
+            fresh = Stream(Scenes(objects=self.objects), size, conditioner, self.seed + _NEW_SEED)
             test, floor = fresh.batch(0, self.compared, device), known.images.mean(0)
             with progress("comparing", None):
                 record["likeness"] = likeness(

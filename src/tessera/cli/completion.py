@@ -6,7 +6,7 @@ from tessera.cli.main import PRINT_COMPLETION, VERBS, options_class
 from tessera.cli.options import flags_of
 from tessera.errors import UserError
 
-BASH = """\
+_BASH = """\
 _tessera() {{
   local current="${{COMP_WORDS[COMP_CWORD]}}" verb="${{COMP_WORDS[1]}}" known=""
   case "$verb ${{COMP_WORDS[2]}}" in
@@ -23,12 +23,12 @@ _tessera() {{
 }}
 complete -o filenames -F _tessera tessera
 """
-SHELLS = {"bash": BASH, "zsh": "autoload -U +X bashcompinit && bashcompinit\n" + BASH}
+_SHELLS = {"bash": _BASH, "zsh": "autoload -U +X bashcompinit && bashcompinit\n" + _BASH}
 
 
 def completion_script(words: Sequence[str]) -> str:
     """For `eval "$(tessera --print-completion bash)"` in a shell's start-up file."""
-    if len(words) != 1 or words[0] not in SHELLS:
+    if len(words) != 1 or words[0] not in _SHELLS:
         raise UserError(f"Write `tessera {PRINT_COMPLETION} bash` or `tessera {PRINT_COMPLETION} zsh`.")
     flags = {name: " ".join([*flags_of(options_class(name)), "--help"]) for name in VERBS}
     families: dict[str, list[str]] = {}
@@ -37,6 +37,6 @@ def completion_script(words: Sequence[str]) -> str:
         families.setdefault(first, []).extend([second] if second else flags[first].split())
     pairs = [f'    "{name}") known="{known}" ;;' for name, known in flags.items() if " " in name]
     singles = [f'      {name}) known="{" ".join(known)}" ;;' for name, known in families.items()]
-    return SHELLS[words[0]].format(
+    return _SHELLS[words[0]].format(
         pairs="\n".join(pairs), singles="\n".join(singles), verbs=" ".join(families)
     )

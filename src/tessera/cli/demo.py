@@ -13,7 +13,7 @@ from tessera.devices import pick_device
 from tessera.errors import UserError
 from tessera.files import make_folder
 
-OF_TRAINING = ("train_minutes", "experiment", "count", "each")  # options that shipped models have no use for
+_OF_TRAINING = ("train_minutes", "experiment", "count", "each")  # options that shipped models have no use for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Demo(OnDevice, Printed, WithDetails):
             self.train_a_little(settings)
 
     def check_only_of_shipped(self) -> None:
-        for name in OF_TRAINING:
+        for name in _OF_TRAINING:
             if getattr(self, name) != getattr(Demo, name):
                 raise UserError(f"--set {name}=... is for training a tiny network: add --train.")
 

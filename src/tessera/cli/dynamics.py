@@ -25,7 +25,7 @@ from tessera.studies.swingby.data import Array, Sim, population_loss
 from tessera.studies.swingby.starts import aligned_map, factor, gaussian_factors, positive_factors
 
 Model = Literal["uut", "one-layer", "deep", "mlp", "relu"]
-Start = Literal["aligned", "positive", "gaussian", "default"]
+_Start = Literal["aligned", "positive", "gaussian", "default"]
 START = tyro.conf.arg(metavar="{aligned,positive,gaussian,default}", help_behavior_hint="")
 KEPT = 20_000  # most samples of a curve that are kept
 
@@ -45,7 +45,7 @@ class DynamicsRun(Printed, WithDetails):
     """U U^T; one linear layer; untied linear layers; or an MLP (linear or ReLU) trained by SGD on samples."""
     w0: Text = None
     """The end-to-end map at the start, rows separated by semicolons: "0.0025,0.00225;0.00225,0.0025"."""
-    start: Annotated[Start | None, START] = None
+    start: Annotated[_Start | None, START] = None
     """Without --w0: rows of norm omega at cosine rho; omega * uniform(0.5, 1.5); N(0, omega^2 / width); or the
     uniform default of torch (deep)."""
     omega: float = 0.05
@@ -90,14 +90,14 @@ class DynamicsRun(Printed, WithDetails):
         record = {**self.describe(task, seen), "cautions": cautions}
         if self.out:
             self.save(task, seen, record)
-        console.publish(new_record(DynamicsRecord, record), self.json, None, run_table(record))
+        console.publish(new_record(DynamicsRecord, record), self.json, None, _run_table(record))
 
     def check(self) -> None:
         analysis.check_threshold(self.threshold)
         if self.width is not None:
             sweeps.check_width(self.width)
 
-    def solve(self, task: Sim) -> "RunSummary":
+    def solve(self, task: Sim) -> "_RunSummary":
         """A linear model on the population loss."""
         w0 = self.start_map(task)
         speed = symmetric.CLOCK_SPEED[self.clock] if self.model == "uut" else 1.0
@@ -107,9 +107,9 @@ class DynamicsRun(Printed, WithDetails):
         steps = march.step_count(duration, step)
         with console.progress("learning", steps) as advance:
             path = self.path(task, w0, step, steps, max(1, -(-steps // KEPT)), advance)
-        errors, loss = path.error(along_axes(task)), population_loss(path.w, task.a)
+        errors, loss = path.error(_along_axes(task)), population_loss(path.w, task.a)
         half = analysis.half_times(path.times, path.w, task.s)
-        return RunSummary(path.times, errors, loss, path.outputs(along_axes(task)), half, path, w0)
+        return _RunSummary(path.times, errors, loss, path.outputs(_along_axes(task)), half, path, w0)
 
     def path(self, task: Sim, w0: Array, step: float, steps: int, every: int, advance) -> march.Path:
         duration = steps * step
@@ -165,7 +165,7 @@ class DynamicsRun(Printed, WithDetails):
         plateau = smallest ** (2 / self.depth - 1) if self.depth > 2 else -math.log(min(smallest, 0.5))
         return (plateau + 5) / float(task.a[: task.s].min())
 
-    def train_mlp(self, task: Sim) -> "RunSummary":
+    def train_mlp(self, task: Sim) -> "_RunSummary":
         """SGD on samples; time is steps times learning rate."""
         from tessera.studies.swingby import mlp
 
@@ -183,9 +183,9 @@ class DynamicsRun(Printed, WithDetails):
             seen = mlp.train(task, recipe, seeds, task.target[None], every, advance)
         concepts = task.concepts(seen.outputs[:, 0, 0])  # (T, s)
         half = np.array([analysis.crossing(seen.times, concepts[:, k]) for k in range(task.s)])
-        return RunSummary(seen.times, seen.errors[:, 0, 0], seen.loss[:, 0], seen.outputs[:, 0, 0], half)
+        return _RunSummary(seen.times, seen.errors[:, 0, 0], seen.loss[:, 0], seen.outputs[:, 0, 0], half)
 
-    def describe(self, task: Sim, seen: "RunSummary") -> dict[str, Any]:
+    def describe(self, task: Sim, seen: "_RunSummary") -> dict[str, Any]:
         found = analysis.swing(seen.times, seen.errors, self.threshold)
         record = {
             "model": self.model,
@@ -218,7 +218,7 @@ class DynamicsRun(Printed, WithDetails):
             record["certified_monotone"] = bool(one_layer.certificate(seen.w0, task.a, task.s))
         return {**record, "provenance": provenance()}
 
-    def save(self, task: Sim, seen: "RunSummary", record: dict[str, Any]) -> None:
+    def save(self, task: Sim, seen: "_RunSummary", record: dict[str, Any]) -> None:
         assert self.out is not None
         folder = make_folder(self.out)
         write_json(folder / "run.json", record)
@@ -231,12 +231,12 @@ class DynamicsRun(Printed, WithDetails):
         if seen.path is not None:
             from tessera.studies.swingby.figures import figure_run
 
-            save_kinds(figure_run(seen.path, task), folder / "run", ("png",))
+            _save_kinds(figure_run(seen.path, task), folder / "run", ("png",))
         console.say(f"Wrote {folder}")
 
 
 @dataclass(frozen=True)
-class RunSummary:
+class _RunSummary:
     """What a run showed."""
 
     times: Array  # (T,)
@@ -294,7 +294,7 @@ class DynamicsSweep(Printed, WithDetails):
         record = {"phase": self.phase, "depth": self.by_depth, "width": self.by_width}[self.study]()
         record |= {"seconds": round(time.perf_counter() - began, 2), "provenance": provenance()}
         file = self.out and self.out / f"{self.study}.json"
-        console.publish(new_record(SweepRecord, record), self.json, file, sweep_table(record))
+        console.publish(new_record(SweepRecord, record), self.json, file, _sweep_table(record))
         if self.out:
             console.say(f"Wrote {self.out}")
 
@@ -322,21 +322,21 @@ class DynamicsSweep(Printed, WithDetails):
         if self.out:
             from tessera.studies.swingby.figures import figure_sweep
 
-            save_kinds(figure_sweep(phase, self.x, self.y), make_folder(self.out) / "phase", ("png", "svg"))
+            _save_kinds(figure_sweep(phase, self.x, self.y), make_folder(self.out) / "phase", ("png", "svg"))
         return {
             "study": "phase",
-            "x": {"name": self.x, "values": to_decimals(phase.x)},
-            "y": {"name": self.y, "values": to_decimals(phase.y)},
+            "x": {"name": self.x, "values": _to_decimals(phase.x)},
+            "y": {"name": self.y, "values": _to_decimals(phase.y)},
             "fixed": fixed,
             "start": self.start,
             "seeds": list(range(self.seeds)),
             "runs": runs,
             "swing_by": sweeps.share_interval(phase.swung.ravel()),
             "height": {
-                "mean": to_decimals(phase.mean),
-                "ci95_half": to_decimals(sweeps.mean_half_width(phase.heights)),
+                "mean": _to_decimals(phase.mean),
+                "ci95_half": _to_decimals(sweeps.mean_half_width(phase.heights)),
             },
-            "share": to_decimals(phase.share),
+            "share": _to_decimals(phase.share),
             "unit": "rise over mu1^2 / 2; rows follow y",
         }
 
@@ -395,7 +395,7 @@ class DynamicsFigure:
         with console.progress("figures", len(names)) as advance:
             for name in names:
                 advance(0, note=f"figure {name}")
-                save_kinds(draw(name), folder / f"figure-{name}", kinds)
+                _save_kinds(draw(name), folder / f"figure-{name}", kinds)
                 advance()
         if self.animate:
             self.save_animation(folder / "figure-5.gif")
@@ -431,7 +431,7 @@ class DynamicsFigure:
             )
 
 
-def save_kinds(figure, stem: Path, kinds: tuple[str, ...]) -> None:
+def _save_kinds(figure, stem: Path, kinds: tuple[str, ...]) -> None:
     from tessera.plots.figures import save_figure
 
     for kind in kinds:
@@ -464,17 +464,17 @@ def matrix(text: str, d: int) -> Array:
     return np.array(rows)
 
 
-def along_axes(task: Sim) -> Array:
+def _along_axes(task: Sim) -> Array:
     """The composition in concept axes, where linear models are solved, (d,)."""
     return np.concatenate([task.mu, np.zeros(task.d - task.s)])
 
 
-def to_decimals(values: Array, decimals: int = 6) -> Any:
+def _to_decimals(values: Array, decimals: int = 6) -> Any:
     """Plain lists; `files.rounded` keeps significant digits instead."""
     return np.round(values, decimals).tolist()
 
 
-def run_table(record: dict[str, Any]) -> Table:
+def _run_table(record: dict[str, Any]) -> Table:
     table = Table("what", "value", title=f"{record['model']}, mu = {record['mu']}, clock {record['clock']}")
     order = " then ".join(str(k) for k in record["order"]) or "none"
     table.add_row("concepts learned in the order", order)
@@ -490,7 +490,7 @@ def run_table(record: dict[str, Any]) -> Table:
     return table
 
 
-def sweep_table(record: dict[str, Any]) -> Table:
+def _sweep_table(record: dict[str, Any]) -> Table:
     if record["study"] == "phase":
         swing = record["swing_by"]
         table = Table("what", "value", title=f"{record['x']['name']} by {record['y']['name']}")

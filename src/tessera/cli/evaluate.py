@@ -68,7 +68,7 @@ from tessera.sampling.prompts import (
 )
 from tessera.stats import RESAMPLES
 
-NARROWEST: dict[str, Any] = {**console.NARROW, "padding": 0}
+_NARROWEST: dict[str, Any] = {**console.NARROW, "padding": 0}
 
 
 # --- detector --------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class Evaluate(OpensModels, Printed, WithDetails):
     def run(self) -> None:
         if self.explain:
             same = ("locations", "colors", "require_well_formed", "weights", "device", "json", "out")
-            return Explain(image=self.path, **{name: getattr(self, name) for name in same}).run()
+            return _Explain(image=self.path, **{name: getattr(self, name) for name in same}).run()
         if self.resamples < 1:
             raise UserError(f"The bootstrap needs at least one resample, not {self.resamples}.")
         if sum(given is not None for given in (self.locations, self.colors, self.prompts)) > 1:
@@ -130,7 +130,7 @@ class Evaluate(OpensModels, Printed, WithDetails):
         calibration = self.own_calibration()
         detector = load_detector(self.weights, device)
         images, scored = self.score(detector, device)
-        name_skipped(scored.skipped)
+        _name_skipped(scored.skipped)
         record = self.record(images, scored, calibration, device)
         self.write(record, scored)
         words = [*conclusions(record), *record["notes"]]
@@ -138,9 +138,9 @@ class Evaluate(OpensModels, Printed, WithDetails):
 
     def score(self, detector: ObjectDetector, device: Any) -> tuple[ImageSet, ScoredFolder]:
         """The scores of the images in a folder, or of images sampled from a model."""
-        if names_model(self.path):
+        if _names_model(self.path):
             return self.score_model(detector, device)
-        images = images_in(self.path, given_prompt(self.locations, self.colors), self.prompts)
+        images = images_in(self.path, _given_prompt(self.locations, self.colors), self.prompts)
         return images, score_folder(images, detector, self.require_well_formed, self.strict)
 
     def score_model(self, detector: ObjectDetector, device: Any) -> tuple[ImageSet, ScoredFolder]:
@@ -150,7 +150,7 @@ class Evaluate(OpensModels, Printed, WithDetails):
             )
         evaluator = Evaluator(detector, None, device)
         model = compose(evaluator.prepare(open_model(str(self.path), device=device)), self.compose)
-        given = given_prompt(self.locations, self.colors)
+        given = _given_prompt(self.locations, self.colors)
         if given is None:
             ks = parse_ks(self.k) if self.k else range(max_conditions(model.conditioner) + 1)
             prompts = study_prompts(model.conditioner, list(ks), self.each, self.seed)
@@ -215,7 +215,7 @@ class Evaluate(OpensModels, Printed, WithDetails):
                 temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def names_model(path: Path) -> bool:
+def _names_model(path: Path) -> bool:
     """Whether a path is no folder of images but the name of a model, or a folder of weights."""
     if is_model_folder(path) or is_diffusers_folder(path):
         return True
@@ -224,14 +224,14 @@ def names_model(path: Path) -> bool:
     )
 
 
-def given_prompt(locations: str | None, colors: str | None) -> tuple[Any, ...] | None:
+def _given_prompt(locations: str | None, colors: str | None) -> tuple[Any, ...] | None:
     """The one prompt on the command line, if there is one."""
     if locations is not None:
         return parse_locations(locations)
     return None if colors is None else parse_colors(colors)
 
 
-def name_skipped(skipped: dict[str, str]) -> None:
+def _name_skipped(skipped: dict[str, str]) -> None:
     for number, why in enumerate(skipped.values()):
         if number == MOST_NAMED:
             console.say(f"... and {len(skipped) - number} more files were left out.")
@@ -243,7 +243,7 @@ def name_skipped(skipped: dict[str, str]) -> None:
 
 
 @dataclass(frozen=True)
-class Explain:
+class _Explain:
     """Show the detections in one image: boxes, words, and which parts of its prompt they fill."""
 
     image: Path
@@ -286,17 +286,17 @@ class Explain:
             "drawn": str(out),
             "provenance": provenance(device),
         }
-        reason = score.reason if prompt else detections_in_words(score.detections)
+        reason = score.reason if prompt else _detections_in_words(score.detections)
         console.publish(record, self.json, None, f"{reason}; see {out}.")
 
     def prompt(self) -> Prompt | None:
         if self.locations is not None and self.colors is not None:
             raise UserError("Give either --locations or --colors.")
-        given = given_prompt(self.locations, self.colors)
+        given = _given_prompt(self.locations, self.colors)
         return prompt_of(self.image) if given is None else Prompt(checked_prompt(given), file=self.image)
 
 
-def detections_in_words(detections: Sequence[Detection]) -> str:
+def _detections_in_words(detections: Sequence[Detection]) -> str:
     objects = {0: "nothing found", 1: "1 object found"}
     return objects.get(len(detections), f"{len(detections)} objects found")
 
@@ -347,7 +347,7 @@ class Calibrate(OnDevice, Printed, WithDetails):
             raise UserError("There is nothing to calibrate on: give --per-k or --clevr.")
         record |= {"seconds": time.perf_counter() - began, "provenance": provenance(device)}
         console.publish(
-            new_record(CalibrationRecord, rounded(record)), self.json, self.out, *calibration_tables(record)
+            new_record(CalibrationRecord, rounded(record)), self.json, self.out, *_calibration_tables(record)
         )
 
     def rendered(self, detector: ObjectDetector, device) -> dict[str, Any]:
@@ -378,23 +378,23 @@ class Calibrate(OnDevice, Printed, WithDetails):
         }
 
 
-def calibration_tables(record: dict[str, Any]) -> list[Table]:
+def _calibration_tables(record: dict[str, Any]) -> list[Table]:
     tables = []
     for size, sets in record["sizes"].items():
         for name in [name for name in sets if name != "nothing"]:
-            tables.append(error_table(f"{name} locations, {size} pixels", sets[name]))
-        tables.append(nothing_table(size, sets["nothing"]))
+            tables.append(_error_table(f"{name} locations, {size} pixels", sets[name]))
+        tables.append(_nothing_table(size, sets["nothing"]))
     if record["clevr"]:
-        tables.append(error_table(f"real renders in {record['clevr']['folder']}", record["clevr"]))
+        tables.append(_error_table(f"real renders in {record['clevr']['folder']}", record["clevr"]))
     return tables
 
 
-def error_table(title: str, found: dict[str, Any]) -> Table:
+def _error_table(title: str, found: dict[str, Any]) -> Table:
     looks = ("color", "shape", "size", "material")
     exact = Column("exact count", no_wrap=True)
     heads = ("K", "n", exact, "bias", "recall", "prec.", "center", "color", "shape", "size", "mat.")
     table = Table(
-        *heads, title=f"{title}: shares in %, 99% of center errors within so many cells", **NARROWEST
+        *heads, title=f"{title}: shares in %, 99% of center errors within so many cells", **_NARROWEST
     )
     for name, row in [*found["rows"].items(), *found["pooled"].items()]:
         shares = [row[key]["value"] for key in ("location_recall", "location_precision")]
@@ -411,9 +411,9 @@ def error_table(title: str, found: dict[str, Any]) -> Table:
     return table
 
 
-def nothing_table(size: str, kinds: dict[str, Any]) -> Table:
+def _nothing_table(size: str, kinds: dict[str, Any]) -> Table:
     heads = ("nothing to find", "n", "false objects", "any", "warned", "any, not warned")
-    table = Table(*heads, title=f"images without objects, {size} pixels: per image, and in %", **NARROWEST)
+    table = Table(*heads, title=f"images without objects, {size} pixels: per image, and in %", **_NARROWEST)
     for name, row in kinds.items():
         shares = [shown_share(row[key]) for key in ("any_object", "ood", "objects_without_warning")]
         table.add_row(name, str(row["images"]), f"{row['false_objects']['value']:.4f}", *shares)

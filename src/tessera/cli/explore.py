@@ -25,7 +25,7 @@ from tessera.files import make_folder
 from tessera.sampling.compose import ComposeMethod
 
 NEEDS = "The explorer needs its extra: pip install 'tessera-diffusion[explorer]'."
-EXTRA = ("fastapi", "uvicorn", "pydantic", "starlette", "anyio")  # the last three come with the first
+_EXTRA = ("fastapi", "uvicorn", "pydantic", "starlette", "anyio")  # the last three come with the first
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def extra_needed() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        if (error.name or "").partition(".")[0] not in EXTRA:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
         raise UserError(NEEDS) from error
 
@@ -102,7 +102,7 @@ class Explore(OpensModels, Printed, WithDetails):
             from tessera.app.explorer.single_probe import ProbeOptions, probe_once
         if len(self.models) != 1:
             raise UserError("One model is probed: name it, and no other.")
-        shared = {name: getattr(self, name) for name in PROBE_OPTIONS}
+        shared = {name: getattr(self, name) for name in _PROBE_OPTIONS}
         record, images = probe_once(
             ProbeOptions(model=self.models[0], at=at, **shared), pick_device(self.device)
         )
@@ -110,16 +110,16 @@ class Explore(OpensModels, Printed, WithDetails):
         if out:
             images.save(out)
             say(f"probe.json, denoised.png and influence.png are in {out}.")
-        publish(record, self.json, out and out / "probe.json", probe_table(record))
+        publish(record, self.json, out and out / "probe.json", _probe_table(record))
 
 
-PROBE_OPTIONS = (
+_PROBE_OPTIONS = (
     "step", "image", "locations", "colors", "each", "steps", "seed", "compose", "radius", "std", "images",
 )  # fmt: skip
 
 
-def probe_table(record: dict[str, Any]) -> Table:
-    table = Table("condition", "influence on the pixel", title=probe_title(record))
+def _probe_table(record: dict[str, Any]) -> Table:
+    table = Table("condition", "influence on the pixel", title=_probe_title(record))
     for wanted, influence in zip(record["wanted"], record["conditions"]):
         table.add_row(
             wanted if isinstance(wanted, str) else "({:g}, {:g})".format(*wanted), f"{influence:.4g}"
@@ -127,6 +127,6 @@ def probe_table(record: dict[str, Any]) -> Table:
     return table
 
 
-def probe_title(record: dict[str, Any]) -> str:
+def _probe_title(record: dict[str, Any]) -> str:
     where = f"row {record['row']}, column {record['col']}, sigma {record['sigma']:.3g}"
     return f"{where}: 90% of the energy within {record['side90']} pixels"

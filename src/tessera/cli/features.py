@@ -106,7 +106,7 @@ class Features(OpensModels, Printed, WithDetails):
             ),
             k=self.k,
             seeds=self.seeds,
-            sigmas=parse_sigmas(self.sigmas),
+            sigmas=_parse_sigmas(self.sigmas),
             at=tuple(self.at.replace(",", " ").split()),
             source=self.source,
             nulls=self.nulls,
@@ -147,7 +147,7 @@ class Features(OpensModels, Printed, WithDetails):
         }
 
 
-def parse_sigmas(text: str) -> tuple[float, ...]:
+def _parse_sigmas(text: str) -> tuple[float, ...]:
     """`10,2,0.4` as numbers."""
     try:
         return tuple(float(word) for word in text.replace(",", " ").split())

@@ -43,7 +43,7 @@ from tessera.provenance import provenance
 from tessera.records import LocalityRecord, new_record
 from tessera.sampling.prompts import parse_ks, parse_locations
 
-SOURCES: tuple[Source, ...] = ("generated", "truth")
+_SOURCES: tuple[Source, ...] = ("generated", "truth")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class Locality(OpensModels, Printed, WithDetails):
             new_record(LocalityRecord, rounded(record)),
             self.json,
             out / "locality.json" if out else None,
-            study_table(studies),
+            _study_table(studies),
         )
         if out:
             say(f"Figures and locality.json are in {out}.")
@@ -140,7 +140,7 @@ class Locality(OpensModels, Printed, WithDetails):
                 rows=self.rows,
             )
             for k in ks
-            for source in (SOURCES if self.source == "both" else (self.source,))
+            for source in (_SOURCES if self.source == "both" else (self.source,))
         ]
 
     def own_locations(self, model: Model) -> tuple[tuple[float, float], ...] | None:
@@ -194,7 +194,7 @@ class Locality(OpensModels, Printed, WithDetails):
         }
 
     def draw(self, result: LocalityResult, record: dict[str, Any], out: Path, name: str) -> None:
-        title = title_of(Path(self.model).name, record)
+        title = _title_of(Path(self.model).name, record)
         save_figure(result.plot_maps(title), out / f"maps-{name}.png")
         save_figure(result.plot(title), out / f"curves-{name}.png")
         if result.scenes[0].prompt:
@@ -214,7 +214,7 @@ class Locality(OpensModels, Printed, WithDetails):
         }
 
 
-def title_of(name: str, record: dict[str, Any]) -> str:
+def _title_of(name: str, record: dict[str, Any]) -> str:
     found = record["conditional_locality"]
     source = "own samples" if record["source"] == "generated" else "noised truth"
     said = f"{name},  K = {record['k']},  {source}" if record["k"] else f"{name},  {source}"
@@ -223,16 +223,16 @@ def title_of(name: str, record: dict[str, Any]) -> str:
     return f"{said}:  conditional locality {found['value']:.2f}  ({found['low']:.2f} to {found['high']:.2f})"
 
 
-def study_table(studies: list[dict[str, Any]]) -> Table:
+def _study_table(studies: list[dict[str, Any]]) -> Table:
     table = Table("K", "images", "conditional locality", "null", "band of sigma", "90% side", "energy")
     for study in studies:
         found, levels = study["conditional_locality"], study["levels"]
         ends = [f"{levels[0][name]:.3g} .. {levels[-1][name]:.3g}" for name in ("side90", "energy")]
-        table.add_row(f"{study['k']}", study["source"], *locality_words(found), *ends)
+        table.add_row(f"{study['k']}", study["source"], *_locality_words(found), *ends)
     return table
 
 
-def locality_words(found: dict[str, Any] | None) -> tuple[str, str, str]:
+def _locality_words(found: dict[str, Any] | None) -> tuple[str, str, str]:
     if found is None:
         return "-", "-", "-"
     null, band = found["null"], found["band"]

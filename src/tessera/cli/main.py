@@ -17,36 +17,38 @@ FILES = (".json", ".html", ".htm", ".png", ".webp", ".svg", ".gif")  # what `--o
 PRINT_COMPLETION = "--print-completion"
 
 
-class Verb(NamedTuple):
+class _Verb(NamedTuple):
     where: str  # module:Dataclass; the dataclass holds the options and has `run()`
     does: str
 
 
 VERBS = {
-    "demo": Verb("tessera.cli.demo:Demo", "shipped models, evaluated, with a report"),
-    "render": Verb("tessera.cli.render:Render", "render scenes to images, masks, depth, shards"),
-    "train": Verb("tessera.cli.train:Train", "train an experiment, or carry it on"),
-    "sample": Verb("tessera.cli.sample:Sample", "sample images from a run or a model"),
-    "evaluate": Verb("tessera.cli.evaluate:Evaluate", "detections, shares for every K, K_max with intervals"),
-    "locality": Verb("tessera.cli.locality:Locality", "which pixels and which conditions influence a pixel"),
-    "features": Verb("tessera.cli.features:Features", "concept directions inside a network"),
-    "report": Verb("tessera.cli.report:Report", "one page: how far models length-generalize, and why"),
-    "explore": Verb("tessera.cli.explore:Explore", "a page to prompt, sample and probe models"),
-    "models": Verb("tessera.cli.models:Models", "the models that come with Tessera"),
-    "models export": Verb(
+    "demo": _Verb("tessera.cli.demo:Demo", "shipped models, evaluated, with a report"),
+    "render": _Verb("tessera.cli.render:Render", "render scenes to images, masks, depth, shards"),
+    "train": _Verb("tessera.cli.train:Train", "train an experiment, or carry it on"),
+    "sample": _Verb("tessera.cli.sample:Sample", "sample images from a run or a model"),
+    "evaluate": _Verb(
+        "tessera.cli.evaluate:Evaluate", "detections, shares for every K, K_max with intervals"
+    ),
+    "locality": _Verb("tessera.cli.locality:Locality", "which pixels and which conditions influence a pixel"),
+    "features": _Verb("tessera.cli.features:Features", "concept directions inside a network"),
+    "report": _Verb("tessera.cli.report:Report", "one page: how far models length-generalize, and why"),
+    "explore": _Verb("tessera.cli.explore:Explore", "a page to prompt, sample and probe models"),
+    "models": _Verb("tessera.cli.models:Models", "the models that come with Tessera"),
+    "models export": _Verb(
         "tessera.cli.models:ModelsExport", "a model folder from a run, for an EMA of any length"
     ),
-    "reproduce": Verb(
+    "reproduce": _Verb(
         "tessera.cli.reproduce:Reproduce", "tables, figures and studies: train, sample, evaluate"
     ),
-    "reproduce status": Verb("tessera.cli.reproduce:Status", "every cell of the study beside the paper's"),
-    "t2i locality": Verb("tessera.cli.t2i:T2iLocality", "which latents and words influence a cell, in SDXL"),
-    "t2i words": Verb("tessera.cli.t2i:T2iWords", "where words act in SDXL, and by which path"),
-    "t2i features": Verb("tessera.cli.t2i:T2iFeatures", "concept directions inside SDXL"),
-    "dynamics run": Verb("tessera.cli.dynamics:DynamicsRun", "one run of the structured identity mapping"),
-    "dynamics sweep": Verb("tessera.cli.dynamics:DynamicsSweep", "phase diagrams of swing-by"),
-    "dynamics figure": Verb("tessera.cli.dynamics:DynamicsFigure", "figures of the swing-by paper"),
-    "detector calibrate": Verb("tessera.cli.evaluate:Calibrate", "the detector's own error, for every K"),
+    "reproduce status": _Verb("tessera.cli.reproduce:Status", "every cell of the study beside the paper's"),
+    "t2i locality": _Verb("tessera.cli.t2i:T2iLocality", "which latents and words influence a cell, in SDXL"),
+    "t2i words": _Verb("tessera.cli.t2i:T2iWords", "where words act in SDXL, and by which path"),
+    "t2i features": _Verb("tessera.cli.t2i:T2iFeatures", "concept directions inside SDXL"),
+    "dynamics run": _Verb("tessera.cli.dynamics:DynamicsRun", "one run of the structured identity mapping"),
+    "dynamics sweep": _Verb("tessera.cli.dynamics:DynamicsSweep", "phase diagrams of swing-by"),
+    "dynamics figure": _Verb("tessera.cli.dynamics:DynamicsFigure", "figures of the swing-by paper"),
+    "detector calibrate": _Verb("tessera.cli.evaluate:Calibrate", "the detector's own error, for every K"),
 }
 
 

@@ -32,9 +32,9 @@ from tessera.scenes.visibility import Visibility
 from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
 from tessera.version import __version__
 
-DRAWN_BY_DEFAULT = 16
-SHEET_MOST = 100  # images on a contact sheet
-CHOICES_OF_DRAWN_SCENES = (
+_DRAWN_BY_DEFAULT = 16
+_SHEET_MOST = 100  # images on a contact sheet
+_CHOICES_OF_DRAWN_SCENES = (
     "objects",
     "locations",
     "shapes",
@@ -135,7 +135,7 @@ class Render(OnDevice, WithDetails):
         return self.placed_scenes(device) if self.locations else self.drawn_scenes(device)
 
     def drawn_scenes(self, device: torch.device) -> Source:
-        rules, count = self.rules(parse_range(self.objects, "objects")), self.count or DRAWN_BY_DEFAULT
+        rules, count = self.rules(parse_range(self.objects, "objects")), self.count or _DRAWN_BY_DEFAULT
 
         def take(first: int, many: int) -> SceneBatch:
             return rules.draw(many, self.seed, self.start + first, device)
@@ -147,7 +147,7 @@ class Render(OnDevice, WithDetails):
         return Source(count, take, self.numbered(count), self.stream_settings(rules))
 
     def placed_scenes(self, device: torch.device) -> Source:
-        locations, count = parse_locations(self.locations), self.count or DRAWN_BY_DEFAULT
+        locations, count = parse_locations(self.locations), self.count or _DRAWN_BY_DEFAULT
         self.refuse(("objects", "spacing", "visibility"), "--locations")  # the locations alone decide
         rules, size = self.rules((len(locations), len(locations))), parse_size(self.size)
 
@@ -162,14 +162,14 @@ class Render(OnDevice, WithDetails):
                 device=device,
             )
 
-        take = warned_once(location)
+        take = _warned_once(location)
         take(0, 1)
         return Source(
             count, take, self.numbered(count), {**self.stream_settings(rules), "locations": locations}
         )
 
     def given_scenes(self, path: Path) -> Source:
-        self.refuse(CHOICES_OF_DRAWN_SCENES, "--scenes")
+        self.refuse(_CHOICES_OF_DRAWN_SCENES, "--scenes")
         entries = read_entries(path)
         last = None if self.count is None else self.start + self.count
         chosen = entries[self.start : last]
@@ -213,7 +213,7 @@ class Render(OnDevice, WithDetails):
             scenes = source.take(first, min(renderer.batch_size, source.count - first))
             frame = renderer.render(scenes)
             writer.add(frame, scenes.unstack(), source.names[first : first + len(scenes)])
-            shown.extend(to_uint8(frame["rgb"][: SHEET_MOST - len(shown)]).cpu())
+            shown.extend(to_uint8(frame["rgb"][: _SHEET_MOST - len(shown)]).cpu())
             advance(len(scenes))
         writer.close()
         return ", ".join(
@@ -236,7 +236,7 @@ class Render(OnDevice, WithDetails):
         record = provenance(renderer.device)
         shards = write_shards(self.out, draw, source.count, per_shard, settings, record, advance)
         folder = ShardFolder(self.out)
-        shown = [folder[i].image for i in range(min(len(folder), SHEET_MOST))] if self.sheet else []
+        shown = [folder[i].image for i in range(min(len(folder), _SHEET_MOST))] if self.sheet else []
         return ", ".join([f"{len(shards)} shards, manifest.json", *self.lay_out(shown, source)])
 
     def lay_out(self, images: Sequence[Tensor], source: Source) -> list[str]:
@@ -263,7 +263,7 @@ def words(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(word for group in given for word in group.replace(",", " ").split())
 
 
-def warned_once(take: Callable[[int, int], SceneBatch]) -> Callable[[int, int], SceneBatch]:
+def _warned_once(take: Callable[[int, int], SceneBatch]) -> Callable[[int, int], SceneBatch]:
     """Warnings about odd locations, each said once as a plain line."""
     said: set[str] = set()
 

@@ -34,7 +34,7 @@ from tessera.studies.clevr.runs import (
 from tessera.studies.clevr.tables import NOT_RUN, k_max_lines, outcome_words, span_words
 
 # What is no table or figure of cells; everything else is in `entries.py`. A study is a dataclass with a `run()`.
-TASKS = Registry(
+_TASKS = Registry(
     "tessera.tasks",
     "study",
     {
@@ -123,8 +123,8 @@ class Reproduce(OnDevice, Printed):
 
 
 def _study_class(what: str) -> Any:
-    look_up(what, dict.fromkeys([*TARGETS, *TASKS]), "table, figure or study")
-    return TableStudy if what in TARGETS else TASKS[what]
+    look_up(what, dict.fromkeys([*TARGETS, *_TASKS]), "table, figure or study")
+    return _TableStudy if what in TARGETS else _TASKS[what]
 
 
 def _as_type(hints: dict[str, Any], name: str, value: Any) -> Any:
@@ -132,7 +132,7 @@ def _as_type(hints: dict[str, Any], name: str, value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class TableStudy:
+class _TableStudy:
     """Cells of the paper's tables and figures: what is missing is trained, sampled and evaluated."""
 
     what: str
@@ -158,7 +158,7 @@ class TableStudy:
         paths, jobs = StudyPaths(self.root, self.results), self.jobs()
         if self.dry_run:
             speeds = Speeds(paths)
-            show_plan([estimate(job, paths, speeds) for job in jobs], self.json)
+            _show_plan([estimate(job, paths, speeds) for job in jobs], self.json)
             return None
         finished, failed = self.work(paths, jobs)
         figures = self.draw(paths)
@@ -226,9 +226,9 @@ def announce(job: StudyRun, record: Mapping[str, Any]) -> None:
 # --- the plan -----------------------------------------------------------------------------------------------
 
 
-def show_plan(plan: Sequence[Estimate], as_json: bool) -> None:
+def _show_plan(plan: Sequence[Estimate], as_json: bool) -> None:
     record = {"jobs": [one.plain() for one in plan], **totals(plan)}
-    publish(record, as_json, None, plan_table(plan), *plan_words(plan))
+    publish(record, as_json, None, _plan_table(plan), *plan_words(plan))
 
 
 def totals(plan: Sequence[Estimate]) -> dict[str, Any]:
@@ -242,15 +242,17 @@ def totals(plan: Sequence[Estimate]) -> dict[str, Any]:
     }
 
 
-def plan_table(plan: Sequence[Estimate]) -> Table:
+def _plan_table(plan: Sequence[Estimate]) -> Table:
     heads = ("state", "images to train", "images to detector", "minutes")
     table = Table(Column("job", no_wrap=True), *heads, **NARROW)
     for one in plan:
-        table.add_row(one.job.name, one.state, format_count(one.images), str(one.samples), minutes_words(one))
+        table.add_row(
+            one.job.name, one.state, format_count(one.images), str(one.samples), _minutes_words(one)
+        )
     return table
 
 
-def minutes_words(one: Estimate) -> str:
+def _minutes_words(one: Estimate) -> str:
     if one.minutes is None:
         return "unknown"
     return f"{one.minutes:.1f}" + (" + evaluation" if one.evaluation_minutes is None else "")
@@ -300,14 +302,14 @@ class Status:
         paths = StudyPaths(self.root, self.results)
         rows = rows_of(read_records(paths), self.preset)
         for row in rows:
-            row["images_trained"] = progress_of(row, paths)
+            row["images_trained"] = _progress_of(row, paths)
         run = sum(row["run"] for row in rows)
         record = {"preset": self.preset, "cells": rows, "run": run, "of": len(CELLS)}
         words = f"{run} of {len(rows)} cells were run at `{self.preset}`."
         publish(record, self.json, None, status_table(rows), words)
 
 
-def progress_of(row: Mapping[str, Any], paths: StudyPaths) -> int | None:
+def _progress_of(row: Mapping[str, Any], paths: StudyPaths) -> int | None:
     """Images seen so far by a cell without a record."""
     if row["run"]:
         return None
@@ -319,11 +321,11 @@ def status_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     at_zero = ("K = 0,\npaper", "K = 0,\nours")
     table = Table(Column("cell", no_wrap=True), "paper", *whole, *at_zero, "images", **NARROW)
     for row in rows:
-        table.add_row(*status_cells(row))
+        table.add_row(*_status_cells(row))
     return table
 
 
-def status_cells(row: Mapping[str, Any]) -> list[str]:
+def _status_cells(row: Mapping[str, Any]) -> list[str]:
     paper = row["paper"]
     known, at_zero = [row["cell"], paper["text"]], paper["at_zero"] or ""
     if not row["run"]:

@@ -63,7 +63,7 @@ from tessera.studies.text_to_image.prompts import IMAGE, Concept, concepts_of
 from tessera.studies.text_to_image.words import REMOVALS, STOP_WORDS, checked_words, find_word
 
 ModelName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-LATENT_CHANNELS = 4
+_LATENT_CHANNELS = 4
 PACKAGES = ("diffusers", "transformers", "accelerate", "safetensors")
 PROBES = (
     (0.5, 0.5),
@@ -166,14 +166,14 @@ class OnModel(OnDevice, Printed, WithDetails):
         publish(record | {"provenance": provenance()}, self.json, file, table)
 
 
-def save_arrays(path: Path, header: dict[str, Any], **arrays: Any) -> None:
+def _save_arrays(path: Path, header: dict[str, Any], **arrays: Any) -> None:
     """One .npz file: arrays, and a JSON text `header` that says what they are."""
-    plain: Any = {name: as_numpy(array) for name, array in arrays.items()}
+    plain: Any = {name: _as_numpy(array) for name, array in arrays.items()}
     with atomic(path) as temporary, open(temporary, "wb") as file:
         np.savez_compressed(file, header=np.array(json_text.dumps(header)), **plain)
 
 
-def as_numpy(array: Any) -> np.ndarray:
+def _as_numpy(array: Any) -> np.ndarray:
     return array.detach().float().cpu().numpy() if isinstance(array, Tensor) else np.asarray(array)
 
 
@@ -193,7 +193,7 @@ def spread_steps(steps: int) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnPrompt(OnModel):
+class _OnPrompt(OnModel):
     """Options of questions about one prompt."""
 
     prompt: str = IMAGE
@@ -252,7 +252,7 @@ class OnPrompt(OnModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class T2iLocality(OnPrompt):
+class T2iLocality(_OnPrompt):
     """Which cells of the latent and which words move a cell, from high noise to low (Figures 4 and 6)."""
 
     at: List = None
@@ -307,7 +307,7 @@ class T2iLocality(OnPrompt):
         }
         if out:
             self.draw(out, sdxl, trajectory.last, pixel, found, header)
-        publish(record, self.json, out and out / "locality.json", pixel_table(pixel), word_table(found))
+        publish(record, self.json, out and out / "locality.json", _pixel_table(pixel), _word_table(found))
 
     def draw(
         self,
@@ -328,7 +328,7 @@ class T2iLocality(OnPrompt):
             "word_sigmas": list(words.sigmas),
             "words": words.words,
         }
-        save_arrays(
+        _save_arrays(
             out / "locality.npz",
             header,
             pixel_maps=pixel.maps,
@@ -348,12 +348,12 @@ class T2iLocality(OnPrompt):
             "gradients, forward": levels * (self.seeds + 3),  # three find out what fits into memory
             "words": word_levels * self.seeds * (1 + words),
         }
-        backward = {"gradients, backward": levels * self.seeds * probes * LATENT_CHANNELS}
+        backward = {"gradients, backward": levels * self.seeds * probes * _LATENT_CHANNELS}
         self.say_estimate(estimate(cost, forward, backward), cost)
 
 
 @dataclass(frozen=True, kw_only=True)
-class T2iWords(OnPrompt):
+class T2iWords(_OnPrompt):
     """Where every word of a prompt acts, and by which path: sequence, pooled vector, or its own tokens."""
 
     def run(self) -> None:
@@ -379,7 +379,9 @@ class T2iWords(OnPrompt):
         }
         if out:
             self.draw(out, sdxl, trajectory.last, paths, header)
-        publish(record, self.json, out and out / "words.json", word_table(paths["remove"]), path_table(paths))
+        publish(
+            record, self.json, out and out / "words.json", _word_table(paths["remove"]), _path_table(paths)
+        )
 
     def draw(
         self,
@@ -401,7 +403,7 @@ class T2iWords(OnPrompt):
             )
         arrays = {f"maps_{how}": found.maps for how, found in paths.items()}
         arrays |= {f"influence_{how}": found.each for how, found in paths.items()}
-        save_arrays(out / "words.npz", header, **arrays)
+        _save_arrays(out / "words.npz", header, **arrays)
         say(f"Figures, words.npz and words.json are in {out}.")
 
     def estimate(self, words: int) -> None:
@@ -414,7 +416,7 @@ class T2iWords(OnPrompt):
         self.say_estimate(estimate(cost, forward), cost)
 
 
-def pixel_table(pixel: PixelInfluence) -> Table:
+def _pixel_table(pixel: PixelInfluence) -> Table:
     table = Table(
         "probe", *(f"sigma {sigma:.3g}" for sigma in pixel.sigmas), title="side of 90% of the influence"
     )
@@ -423,7 +425,7 @@ def pixel_table(pixel: PixelInfluence) -> Table:
     return table
 
 
-def word_table(words: WordInfluence) -> Table:
+def _word_table(words: WordInfluence) -> Table:
     table = Table("sigma", "sameness r", "dominant at each probe", title="influence of words")
     same = words.sameness() if len(words.probes) > 1 else [None] * len(words.sigmas)
     for level, (sigma, alike) in enumerate(zip(words.sigmas, same)):
@@ -434,7 +436,7 @@ def word_table(words: WordInfluence) -> Table:
     return table
 
 
-def path_table(paths: dict[str, WordInfluence]) -> Table:
+def _path_table(paths: dict[str, WordInfluence]) -> Table:
     table = Table("words", "mean influence", "variation over the image", title="paths of a word")
     for how, found in paths.items():
         flat = found.maps.flatten(2)
@@ -479,7 +481,7 @@ class T2iFeatures(OnModel):
     def run(self) -> None:
         self.check()
         requested = {name: concepts_of(name) for name in self.prompts.split(",")}
-        check_labels(requested)
+        _check_labels(requested)
         plans = [self.plan(site, first=number == 0) for number, site in enumerate(self.sites())]
         if self.dry_run:
             return self.estimate(list(requested.values()), plans)
@@ -564,7 +566,7 @@ class T2iFeatures(OnModel):
             | self.requested()
             | {"concepts": [asdict(concept) for concept in found.concepts]}
         )
-        save_arrays(out / f"features-{label}.npz", header, **found.arrays())
+        _save_arrays(out / f"features-{label}.npz", header, **found.arrays())
         say(f"Figures and features-{label}.npz are in {out}.")
 
     def estimate(self, requested: Sequence[Sequence[Concept]], plans: Sequence[TextFeatureConfig]) -> None:
@@ -593,7 +595,7 @@ def label_of(prompts: str) -> str:
     return Path(prompts).stem
 
 
-def check_labels(requested: Iterable[str]) -> None:
+def _check_labels(requested: Iterable[str]) -> None:
     for label, count in Counter(map(label_of, requested)).items():
         if count > 1:
             raise UserError(

@@ -82,17 +82,17 @@ class Train(OnDevice):
                     minutes=self.minutes,
                     on_step=watch.step,
                     on_record=watch.record,
-                    on_snapshot=save_sample_grid,
+                    on_snapshot=_save_sample_grid,
                     on_message=watch.say,
                 )
         finally:
             leave()
         if group.leads:
-            say(ending(outcome, folder))
+            say(_ending(outcome, folder))
         return 130 if outcome.interrupted and not outcome.finished else None
 
 
-def save_sample_grid(run: RunFolder, trainer: Trainer) -> None:
+def _save_sample_grid(run: RunFolder, trainer: Trainer) -> None:
     """A few images for 1, 3 and 6 conditions, made with the averaged weights: samples/IMAGES.png."""
     settings = run.settings()
     conditioner = conditioner_for(settings)
@@ -108,7 +108,7 @@ def save_sample_grid(run: RunFolder, trainer: Trainer) -> None:
     save_png(run.samples / f"{trainer.images_seen:012d}.png", sheet)
 
 
-def ending(outcome: RunOutcome, folder: Path) -> str:
+def _ending(outcome: RunOutcome, folder: Path) -> str:
     seen, seconds = outcome.images_seen, outcome.seconds
     if outcome.finished:
         return f"Trained on {format_count(seen)} images in {seconds:.0f} s; the run is in {folder}."

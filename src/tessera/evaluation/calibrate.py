@@ -33,10 +33,10 @@ from tessera.stats import mean_interval, share_interval
 Arrangement = Literal["official", "relaxed", "study"]
 HELD_OUT = 10**6  # a stream of scenes that no training uses
 OFFICIAL_MOST = 10  # more objects hardly fit the official rule, so they stand closer
-ATTRIBUTES = ("color", "shape", "size", "material")
+_ATTRIBUTES = ("color", "shape", "size", "material")
 LOOKS, LOOKS_APART = 64, 10**7  # looks tried until nothing is hidden, and how far apart they lie in a stream
 WIDE = 2  # cells within which a center error is measured, so that the cell of the match does not cut it off
-POOLS = {"1-3": range(1, 4), "1-6": range(1, 7), "1-10": range(1, 11), "all": range(10**6)}
+_POOLS = {"1-3": range(1, 4), "1-6": range(1, 7), "1-10": range(1, 11), "all": range(10**6)}
 SHIPPED = Path(__file__).with_name("calibration.json")
 
 AT_ONCE = 64  # real renders read together
@@ -47,7 +47,7 @@ Size = int | tuple[int, int]
 # --- one image --------------------------------------------------------------------------------------------
 
 
-class Tally(NamedTuple):
+class _Tally(NamedTuple):
     """How the detector did on one image whose truth is known."""
 
     objects: int
@@ -65,18 +65,18 @@ class Tally(NamedTuple):
 
 def tally(
     detections: Sequence[Detection], truth: Sequence[Detection], ood: bool, cell: float = CELL
-) -> Tally:
+) -> _Tally:
     locations = [obj.location for obj in truth]
     score = match(detections, locations, cell)
     by_color = match_colors(detections, [obj.color for obj in truth])
     decoys = empty_locations(locations, cell)
-    return Tally(
+    return _Tally(
         objects=len(truth),
         seen=len(detections),
         missed=score.missing,
         false=score.extra,
         errors=center_errors(detections, truth, cell),
-        right=tuple(_number_right(detections, truth, score, name) for name in ATTRIBUTES),
+        right=tuple(_number_right(detections, truth, score, name) for name in _ATTRIBUTES),
         color_missed=by_color.missing,
         color_false=by_color.extra,
         empty=len(decoys),
@@ -110,7 +110,7 @@ def _number_right(
 
 def evaluate_images(
     detector: ObjectDetector, images: Tensor, truth: Sequence[Sequence[Detection]], cell: float = CELL
-) -> list[Tally]:
+) -> list[_Tally]:
     """A tally for each of the images (B, 3, H, W)."""
     found, ood_score = detector.detect(images)
     return [tally(*each, cell) for each in zip(found, truth, (ood_score > 1).tolist())]
@@ -119,7 +119,7 @@ def evaluate_images(
 # --- many images ------------------------------------------------------------------------------------------
 
 
-def summary(tallies: Sequence[Tally], seed: int = 0) -> dict[str, Any]:
+def summary(tallies: Sequence[_Tally], seed: int = 0) -> dict[str, Any]:
     """The record of images that belong together, such as all those of one K."""
     objects, seen, missed, false = (
         np.array([getattr(t, name) for t in tallies]) for name in ("objects", "seen", "missed", "false")
@@ -139,7 +139,7 @@ def summary(tallies: Sequence[Tally], seed: int = 0) -> dict[str, Any]:
         "location_precision": share_interval(found, int(seen.sum())).to_dict(),
         "false_objects": mean_interval(false, rng).to_dict(),
         "center_error_cells": _error_quantiles([error for t in tallies for error in t.errors]),
-        **{name: share_interval(int(right[i]), found).to_dict() for i, name in enumerate(ATTRIBUTES)},
+        **{name: share_interval(int(right[i]), found).to_dict() for i, name in enumerate(_ATTRIBUTES)},
         "ood": share_interval(sum(t.ood for t in tallies), len(tallies)).to_dict(),
         "outcomes": _outcome_table(missed, false),
         "color_outcomes": _outcome_table(*np.array([(t.color_missed, t.color_false) for t in tallies]).T),
@@ -162,12 +162,12 @@ def _outcome_table(missed: np.ndarray, false: np.ndarray) -> list[list[int]]:
     return table.tolist()
 
 
-def by_number(tallies: Iterable[Tally]) -> dict[str, Any]:
+def by_number(tallies: Iterable[_Tally]) -> dict[str, Any]:
     """Records for every number of objects, and for numbers taken together."""
-    groups: dict[int, list[Tally]] = {}
+    groups: dict[int, list[_Tally]] = {}
     for each in tallies:
         groups.setdefault(each.objects, []).append(each)
-    pooled = {name: [t for k in groups if k in ks for t in groups[k]] for name, ks in POOLS.items()}
+    pooled = {name: [t for k in groups if k in ks for t in groups[k]] for name, ks in _POOLS.items()}
     return {
         "rows": {str(k): summary(groups[k], seed=k) for k in sorted(groups)},
         "pooled": {name: summary(chosen) for name, chosen in pooled.items() if chosen},
@@ -189,9 +189,9 @@ class HeldOut:
 
     def tallies(
         self, detector: ObjectDetector, arrangement: Arrangement, k: int, advance: Callable
-    ) -> list[Tally]:
+    ) -> list[_Tally]:
         """The detector's performance on scenes of exactly k objects."""
-        found: list[Tally] = []
+        found: list[_Tally] = []
         for start in range(0, self.per_k, self.batch):
             count = min(self.batch, self.per_k - start)
             scenes = arranged(arrangement, k, count, self.seed, start, self.device)
@@ -300,7 +300,7 @@ def calibrate_clevr(
     numbers = range(min(len(truth), most or len(truth)))
     if not numbers:
         raise UserError(f"{truth.folder.path} has no scene to calibrate on.")
-    tallies: list[Tally] = []
+    tallies: list[_Tally] = []
     for first in range(0, len(numbers), AT_ONCE):
         chunk = numbers[first : first + AT_ONCE]
         loaded = [load_png(truth.file(i)) for i in chunk]

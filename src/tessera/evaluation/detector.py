@@ -20,8 +20,8 @@ from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
 THRESHOLD = 0.5  # a detection counts when the detector is this sure
 BATCH = {"cpu": 32, "cuda": 2048, "mps": 256}
 KNOWN = {"mean", "whiten", "limit"}  # what images the detector knows look like
-COUNTER = "num_batches_tracked"  # of batch norms: a whole number that half precision would round, and that is not needed
-ATTRIBUTE_WORDS = {"color": COLOR_NAMES, "shape": SHAPES, "size": tuple(SIZES), "material": MATERIALS}
+_COUNTER = "num_batches_tracked"  # of batch norms: a whole number that half precision would round, and that is not needed
+_ATTRIBUTE_WORDS = {"color": COLOR_NAMES, "shape": SHAPES, "size": tuple(SIZES), "material": MATERIALS}
 
 
 class Detector:
@@ -69,7 +69,9 @@ class Detector:
         row, y, x, sure = row[order], y[order], x[order], sure[order]
         here = {name: values[row, :, y, x] for name, values in heads.items()}  # (M, channels)
         location = (torch.stack([x, y], 1) + here["offset"].clamp(0, 1)) / CELLS
-        named = [[words[i] for i in here[name].argmax(1).tolist()] for name, words in ATTRIBUTE_WORDS.items()]
+        named = [
+            [words[i] for i in here[name].argmax(1).tolist()] for name, words in _ATTRIBUTE_WORDS.items()
+        ]
         well_formed = here["well_formed"][:, 0].sigmoid().tolist()
         found = list(map(Detection, *location.T.tolist(), *named, sure.tolist(), well_formed))
         ends = torch.bincount(row, minlength=count).cumsum(0).tolist()
@@ -89,7 +91,7 @@ def save_detector(folder: Path, network: DetectorNetwork, known: dict[str, Tenso
     write_json(folder / "detector.json", network.config)
 
 
-DETECTORS = Registry("tessera.detectors", "detector", {})
+_DETECTORS = Registry("tessera.detectors", "detector", {})
 
 
 def open_detector(what: ObjectDetector | Path | str | None = None, device: Any = "cpu") -> ObjectDetector:
@@ -102,8 +104,8 @@ def open_detector(what: ObjectDetector | Path | str | None = None, device: Any =
         return what
     if names_object(str(what)):
         return import_object(str(what))(device)
-    if str(what) in DETECTORS:
-        return DETECTORS[str(what)](device)
+    if str(what) in _DETECTORS:
+        return _DETECTORS[str(what)](device)
     return load_detector(what, device)
 
 
@@ -124,7 +126,7 @@ def load_detector(path: Path | str | None = None, device="cpu") -> Detector:
         unlike = network.load_state_dict(weights, strict=False)
     except (TypeError, RuntimeError) as error:
         raise UserError(f"The weights in {folder} are not those of its detector.json.") from error
-    missing = [name for name in unlike.missing_keys if not name.endswith(COUNTER)]
+    missing = [name for name in unlike.missing_keys if not name.endswith(_COUNTER)]
     if missing or unlike.unexpected_keys or known.keys() != KNOWN:
         raise UserError(f"The weights in {folder} are not those of its detector.json.")
     return Detector(network, known, device)

@@ -14,7 +14,7 @@ from math import comb
 import numpy as np
 
 STEPS = 400  # of expectation maximization, at most
-SETTLED = 1e-7
+_SETTLED = 1e-7
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class DetectorError:
 
     def resampled(self, rng: np.random.Generator) -> "DetectorError":
         """The error as another calibration of the same size might have measured it."""
-        outcomes = {t: bootstrapped(np.asarray(counts), rng) for t, counts in self.outcomes.items()}
+        outcomes = {t: _bootstrapped(np.asarray(counts), rng) for t, counts in self.outcomes.items()}
         fills = {
             t: (int(rng.binomial(empty, seen / empty)) if empty else 0, empty)
             for t, (seen, empty) in self.false_fills.items()
@@ -66,7 +66,7 @@ def within(chance: np.ndarray, objects: int) -> np.ndarray:
     return np.concatenate([chance[:objects], chance[objects:].sum(0, keepdims=True)])
 
 
-def bootstrapped(counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _bootstrapped(counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     total = int(counts.sum())
     return rng.multinomial(total, counts.ravel() / total).reshape(counts.shape)
 
@@ -123,6 +123,6 @@ def unconfuse(counted: np.ndarray, table: np.ndarray, steps: int = STEPS) -> np.
         better = true * ((counted / expected) @ table)
         moved = np.abs(better - true).max()
         true = better
-        if moved < SETTLED:
+        if moved < _SETTLED:
             break
     return true / true.sum(-1, keepdims=True)

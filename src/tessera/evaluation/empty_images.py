@@ -8,8 +8,8 @@ from torch import Tensor
 from tessera.render.render import render
 from tessera.scenes.sampling import Scenes
 
-LEAVES = 120  # patches on an image of the dead-leaves kind
-NOISE_STD = 0.5
+_LEAVES = 120  # patches on an image of the dead-leaves kind
+_NOISE_STD = 0.5
 
 
 def _empty_scenes(count: int, size: int | tuple[int, int], seed: int, device=None) -> Tensor:
@@ -17,11 +17,11 @@ def _empty_scenes(count: int, size: int | tuple[int, int], seed: int, device=Non
     return render(Scenes(objects=0).draw(count, seed, device=device), size)["rgb"]
 
 
-def pure_noise(count: int, size: int | tuple[int, int], seed: int) -> Tensor:
-    return (NOISE_STD * torch.randn(count, 3, *frame(size), generator=seeded_generator(seed))).clamp(-1, 1)
+def _pure_noise(count: int, size: int | tuple[int, int], seed: int) -> Tensor:
+    return (_NOISE_STD * torch.randn(count, 3, *frame(size), generator=seeded_generator(seed))).clamp(-1, 1)
 
 
-def flat_gray(count: int, size: int | tuple[int, int], seed: int) -> Tensor:
+def _flat_gray(count: int, size: int | tuple[int, int], seed: int) -> Tensor:
     """One level of gray per image, from black to white."""
     level = 2 * torch.rand(count, 1, 1, 1, generator=seeded_generator(seed)) - 1
     return level.expand(count, 3, *frame(size)).clone()
@@ -40,13 +40,13 @@ def clouds(count: int, size: int | tuple[int, int], seed: int) -> Tensor:
     return (0.45 * image + 0.2 * tint / tint.flatten(1).std(1).view(-1, 1, 1, 1)).clamp(-1, 1)
 
 
-def dead_leaves(count: int, size: int | tuple[int, int], seed: int) -> Tensor:
+def _dead_leaves(count: int, size: int | tuple[int, int], seed: int) -> Tensor:
     """Flat patches of all sizes that hide one another: edges and occlusion as in small photographs."""
     (height, width), chance = frame(size), seeded_generator(seed)
     row = (torch.arange(height)[:, None] + 0.5) / height
     column = (torch.arange(width)[None] + 0.5) / width
     image = torch.zeros(count, 3, height, width)
-    for _ in range(LEAVES):
+    for _ in range(_LEAVES):
         x, y, stretch, kind = torch.rand(4, count, 1, 1, generator=chance)
         radius = 0.04 / (0.08 + torch.rand(count, 1, 1, generator=chance))  # many small ones, few large
         color = 2 * torch.rand(count, 3, 1, 1, generator=chance) - 1
@@ -56,21 +56,21 @@ def dead_leaves(count: int, size: int | tuple[int, int], seed: int) -> Tensor:
     return image
 
 
-FOREIGN: dict[str, Callable[[int, int | tuple[int, int], int], Tensor]] = {
-    "pure noise": pure_noise,
-    "flat gray": flat_gray,
+_FOREIGN: dict[str, Callable[[int, int | tuple[int, int], int], Tensor]] = {
+    "pure noise": _pure_noise,
+    "flat gray": _flat_gray,
     "clouds": clouds,
-    "dead leaves": dead_leaves,
+    "dead leaves": _dead_leaves,
 }
-EMPTY = "empty scene"
-KINDS = (EMPTY, *FOREIGN)
+_EMPTY = "empty scene"
+KINDS = (_EMPTY, *_FOREIGN)
 
 
 def nothing_to_find(kind: str, count: int, size: int | tuple[int, int], seed: int, device=None) -> Tensor:
     """Images (B, 3, H, W) of one of the KINDS."""
-    if kind == EMPTY:
+    if kind == _EMPTY:
         return _empty_scenes(count, size, seed, device)
-    return FOREIGN[kind](count, size, seed).to(device)
+    return _FOREIGN[kind](count, size, seed).to(device)
 
 
 def frame(size: int | tuple[int, int]) -> tuple[int, int]:

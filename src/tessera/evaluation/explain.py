@@ -17,8 +17,8 @@ WIDE = 512  # pixels; smaller images are enlarged so that words fit
 PANEL, LINE, FONT = 400, 18, 13
 PAPER, INK = (255, 255, 255), (40, 40, 40)
 GOOD, BAD, ODD = (20, 140, 60), (210, 30, 40), (220, 130, 0)
-AIR = 1.3  # a box is so much wider than the object's half extent: a cube may stand on edge
-NO_FLOOR = 11.0  # distance taken for an object that seems to float above the horizon
+_AIR = 1.3  # a box is so much wider than the object's half extent: a cube may stand on edge
+_NO_FLOOR = 11.0  # distance taken for an object that seems to float above the horizon
 
 
 def draw_explanation(canvas: Tensor, score: ImageScore, prompt: Prompt | None = None) -> Tensor:
@@ -110,8 +110,8 @@ def half_sides(detection: Detection, aspect: float) -> tuple[float, float]:
     floor = ground_point(torch.tensor([[detection.location]]), camera, extent, aspect)  # (1, 1, 2)
     center = torch.cat([floor, torch.full((1, 1, 1), extent)], dim=-1)
     depth = project(center, camera, aspect)[1].item()
-    half = FOCAL * extent / (depth if np.isfinite(depth) and depth > 1 else NO_FLOOR)
-    return half * AIR, half * AIR * aspect
+    half = FOCAL * extent / (depth if np.isfinite(depth) and depth > 1 else _NO_FLOOR)
+    return half * _AIR, half * _AIR * aspect
 
 
 def ring(pen: ImageDraw.ImageDraw, size: tuple[int, int], location: Location, ink) -> None:

@@ -23,7 +23,7 @@ from tessera.scenes.vocabulary import LOCATIONS
 
 SAMPLES = "samples.json"
 RECORDS = (".json", ".jsonl", ".md", ".html", ".safetensors", ".lock")  # files that do not pose as images
-GRAY = (
+_GRAY = (
     "1",
     "L",
     "LA",
@@ -32,7 +32,7 @@ GRAY = (
     "F",
 )  # Pillow's names for images without color; 16-bit ones begin with I
 EXPLAINED = "-explained.png"  # how the names of images end that `detector explain` drew beside others
-SMALLEST = 16  # pixels; below, objects are no larger than a pixel or two
+_SMALLEST = 16  # pixels; below, objects are no larger than a pixel or two
 AT_ONCE = 256
 MOST_NAMED = 8  # files named one by one
 
@@ -270,11 +270,11 @@ def _stacked(batch: list[tuple[Prompt, Tensor]]) -> tuple[list[Prompt], Tensor]:
 def read_image(file: Path, size: tuple[int, int] | None = None) -> Tensor:
     """An 8-bit color image (3, H, W), of `size` (width, height) if given, or one sentence."""
     image = open_image(file)
-    if image.mode in GRAY or image.mode.startswith("I;"):
+    if image.mode in _GRAY or image.mode.startswith("I;"):
         raise UserError(f"{file} is gray-scale, and colors cannot be scored without color.")
-    if min(image.size) < SMALLEST:
+    if min(image.size) < _SMALLEST:
         raise UserError(
-            f"{file} is {shown(image.size)}; the detector needs at least {SMALLEST} pixels a side."
+            f"{file} is {shown(image.size)}; the detector needs at least {_SMALLEST} pixels a side."
         )
     if size is not None and image.size != size:
         raise UserError(f"{file} is {shown(image.size)} where the others are {shown(size)}.")

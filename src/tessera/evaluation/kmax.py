@@ -30,15 +30,15 @@ from tessera.stats import (
     wilson,
 )
 
-MOST_IMAGES = 7 / 8  # of the paper's eight images, all but one
-SOME_IMAGES = 1 / 4
+_MOST_IMAGES = 7 / 8  # of the paper's eight images, all but one
+_SOME_IMAGES = 1 / 4
 ENOUGH = 64  # images for each K, below which intervals of K_max are too wide
-LEFT_OUT = 2  # locations that may stay empty beyond the training range
-STRICT = 0.5
+_LEFT_OUT = 2  # locations that may stay empty beyond the training range
+_STRICT = 0.5
 ROUNDING = 1e-9
-OTHER_DETECTORS = 20  # calibrations resampled to propagate the detector's own error
-RESAMPLES_EACH = 20  # images resampled under each of them
-QUICK_STEPS = 100  # of expectation maximization, for resampled images
+_OTHER_DETECTORS = 20  # calibrations resampled to propagate the detector's own error
+_RESAMPLES_EACH = 20  # images resampled under each of them
+_QUICK_STEPS = 100  # of expectation maximization, for resampled images
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def shares_of(table: np.ndarray, training: TrainingRange) -> Shares:
         all_found=full.sum(-1) / total,
         exact=full[..., 0] / total,
         allowed_extras=full[..., : training.extras_allowed + 1].sum(-1) / total,
-        two_missing=table[..., max(k - LEFT_OUT, 0) :, :].sum((-1, -2)) / total,
+        two_missing=table[..., max(k - _LEFT_OUT, 0) :, :].sum((-1, -2)) / total,
     )
 
 
@@ -130,18 +130,18 @@ def paper_rule(k: int, shares: Shares, n: int, training: TrainingRange) -> Any:
     if training.max_train_objects is None:
         raise UserError("The paper's rule needs the most objects in a training image (--max-train-objects).")
     if k <= training.max_train_objects:
-        return shares.allowed_extras >= MOST_IMAGES - ROUNDING
-    return (shares.two_missing >= MOST_IMAGES - ROUNDING) & (shares.all_found > SOME_IMAGES + ROUNDING)
+        return shares.allowed_extras >= _MOST_IMAGES - ROUNDING
+    return (shares.two_missing >= _MOST_IMAGES - ROUNDING) & (shares.all_found > _SOME_IMAGES + ROUNDING)
 
 
-def strict_rule(k: int, shares: Shares, n: int, training: TrainingRange) -> Any:
+def _strict_rule(k: int, shares: Shares, n: int, training: TrainingRange) -> Any:
     """The lower 95% bound of the share with all filled (and no extra, where all were labeled) is at least half."""
     share = shares.exact if training.label == "all" else shares.all_found
-    return wilson(np.asarray(share) * n, n)[0] >= STRICT - ROUNDING
+    return wilson(np.asarray(share) * n, n)[0] >= _STRICT - ROUNDING
 
 
-Rule = Callable[[int, Shares, int, TrainingRange], Any]
-RULES: dict[str, Rule] = {"paper": paper_rule, "strict": strict_rule}
+_Rule = Callable[[int, Shares, int, TrainingRange], Any]
+RULES: dict[str, _Rule] = {"paper": paper_rule, "strict": _strict_rule}
 
 
 def k_max(successes: Mapping[int, Any]) -> Any:
@@ -176,7 +176,7 @@ def generalization_record(
     training = TrainingRange(max_train_objects, label)
     counts = sorted(counts, key=lambda c: c.k)
     drawn = {c.k: _resampled_tables(c, generator(seed, c.k), resamples) for c in counts}
-    corrected = correct(counts, error, seed) if error else None
+    corrected = _correct(counts, error, seed) if error else None
     rules = {name: rule for name, rule in RULES.items() if name == "strict" or max_train_objects is not None}
     return {
         "max_train_objects": max_train_objects,
@@ -272,7 +272,7 @@ def evaluations_of(
 
 
 @dataclass(frozen=True)
-class Corrected:
+class _Corrected:
     """Tables by K, corrected for the detector's own error."""
 
     best: dict[int, np.ndarray]  # (K + 1, E), for the images and the calibration as they are
@@ -280,14 +280,14 @@ class Corrected:
     both: dict[int, np.ndarray]  # (R, K + 1, E), both drawn again
 
 
-def correct(counts: Sequence[Counts], error: DetectorError, seed: int) -> Corrected:
-    others = [error.resampled(generator(seed, j, 1)) for j in range(OTHER_DETECTORS)]
-    corrected = Corrected({}, {}, {})
+def _correct(counts: Sequence[Counts], error: DetectorError, seed: int) -> _Corrected:
+    others = [error.resampled(generator(seed, j, 1)) for j in range(_OTHER_DETECTORS)]
+    corrected = _Corrected({}, {}, {})
     for c in counts:
         table = c.table()
         rng = generator(seed, c.k, 2)
         corrected.best[c.k] = _bias_corrected(table[None], error)[0]
-        again = [_bias_corrected(stacked(table, c, rng), other, QUICK_STEPS) for other in others]
+        again = [_bias_corrected(stacked(table, c, rng), other, _QUICK_STEPS) for other in others]
         corrected.detectors[c.k] = np.stack([tables[0] for tables in again])
         corrected.both[c.k] = np.concatenate([tables[1:] for tables in again])
     return corrected
@@ -295,7 +295,7 @@ def correct(counts: Sequence[Counts], error: DetectorError, seed: int) -> Correc
 
 def stacked(table: np.ndarray, counts: Counts, rng: np.random.Generator) -> np.ndarray:
     """The table itself, and tables of images drawn again."""
-    return np.concatenate([table[None], _resampled_tables(counts, rng, RESAMPLES_EACH)])
+    return np.concatenate([table[None], _resampled_tables(counts, rng, _RESAMPLES_EACH)])
 
 
 def _bias_corrected(tables: np.ndarray, error: DetectorError, steps: int | None = None) -> np.ndarray:
@@ -311,10 +311,10 @@ def _bias_corrected(tables: np.ndarray, error: DetectorError, steps: int | None 
 
 
 def _k_max_record(
-    rule: Rule,
+    rule: _Rule,
     counts: Sequence[Counts],
     drawn: Mapping[int, np.ndarray],
-    corrected: Corrected | None,
+    corrected: _Corrected | None,
     training: TrainingRange,
 ) -> dict[str, Any]:
     """K_max with its interval; and corrected, with the range that the detector's error alone leaves open."""
@@ -341,7 +341,11 @@ def _k_max_record(
 
 
 def _row_record(
-    counts: Counts, training: TrainingRange, rules: Mapping[str, Rule], corrected: Corrected | None, seed: int
+    counts: Counts,
+    training: TrainingRange,
+    rules: Mapping[str, _Rule],
+    corrected: _Corrected | None,
+    seed: int,
 ) -> dict[str, Any]:
     """One K: shares, means, quality, and whether it succeeds."""
     shares = shares_of(counts.table(), training)
@@ -370,7 +374,7 @@ def named(shares: Shares) -> Iterable[tuple[str, Any]]:
 
 
 def _share_with_correction(
-    name: str, share: float, counts: Counts, training: TrainingRange, corrected: Corrected | None
+    name: str, share: float, counts: Counts, training: TrainingRange, corrected: _Corrected | None
 ) -> dict[str, Any]:
     record = share_interval(round(share * counts.n), counts.n).to_dict()
     if corrected:

@@ -13,12 +13,12 @@ from tessera.evaluation.detection import Detection
 from tessera.scenes.vocabulary import COLOR_NAMES
 
 CELL = 1 / 16  # side of a cell of the conditioning grid
-WELL_FORMED = 0.5  # below, an object is half-drawn or a blob
+_WELL_FORMED = 0.5  # below, an object is half-drawn or a blob
 FAR, SECOND_RATE = (
     1e6,
     1e3,
 )  # costs: never pair beyond a cell; prefer any well-formed object to a malformed one
-EDGE = 1e-6  # an object on the very edge of the cell is inside, whatever the rounding
+_EDGE = 1e-6  # an object on the very edge of the cell is inside, whatever the rounding
 
 Location = tuple[float, float]
 Pairs = list[tuple[int, int]]  # (number of the location or color, number of the detection)
@@ -142,7 +142,7 @@ def filled_at(scores: Sequence[ImageScore]) -> list[int]:
 
 
 def is_well_formed(detection: Detection) -> bool:
-    return detection.well_formed >= WELL_FORMED
+    return detection.well_formed >= _WELL_FORMED
 
 
 def wanted_colors(wanted: Mapping[str, int] | Iterable[str]) -> list[str]:
@@ -180,7 +180,7 @@ def _best_pairs(
     if not detections or not wanted:
         return []
     offset = np.array(wanted)[:, None] - np.array([d.location for d in detections])[None]  # (W, D, 2)
-    near = np.abs(offset).max(-1) <= cell + EDGE
+    near = np.abs(offset).max(-1) <= cell + _EDGE
     cost = np.hypot(offset[..., 0], offset[..., 1])
     if prefer_well_formed:
         cost = cost + SECOND_RATE * np.array([not is_well_formed(d) for d in detections])

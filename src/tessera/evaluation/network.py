@@ -39,7 +39,7 @@ def to_canvas(images: Tensor) -> Tensor:
     return images
 
 
-class DetectorDownsample(nn.Module):
+class _DetectorDownsample(nn.Module):
     """Convolution, normalization, rectifier."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 3, stride: int = 1):
@@ -51,10 +51,10 @@ class DetectorDownsample(nn.Module):
         return F.relu(self.norm(self.conv(x)))
 
 
-class DetectorResidual(nn.Module):
+class _DetectorResidual(nn.Module):
     def __init__(self, width: int):
         super().__init__()
-        self.first, self.second = DetectorDownsample(width, width), DetectorDownsample(width, width)
+        self.first, self.second = _DetectorDownsample(width, width), _DetectorDownsample(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.second(self.first(x))
@@ -66,14 +66,14 @@ class DetectorNetwork(nn.Module):
     def __init__(self, widths: tuple[int, ...] = (24, 56, 128, 192), depths: tuple[int, ...] = (0, 1, 2, 2)):
         super().__init__()
         self.config = {"widths": list(widths), "depths": list(depths)}
-        self.stem = DetectorDownsample(12, widths[0])
-        self.down = nn.ModuleList(DetectorDownsample(a, b, stride=2) for a, b in pairwise(widths))
+        self.stem = _DetectorDownsample(12, widths[0])
+        self.down = nn.ModuleList(_DetectorDownsample(a, b, stride=2) for a, b in pairwise(widths))
         self.deep = nn.ModuleList(
-            nn.Sequential(*(DetectorResidual(w) for _ in range(d))) for w, d in zip(widths, depths)
+            nn.Sequential(*(_DetectorResidual(w) for _ in range(d))) for w, d in zip(widths, depths)
         )
-        self.up = nn.ModuleList(DetectorDownsample(b, a, kernel=1) for a, b in pairwise(widths))
-        self.merge = nn.ModuleList(DetectorResidual(w) for w in widths[:-1])
-        self.head = nn.Sequential(DetectorDownsample(widths[0], 48), nn.Conv2d(48, sum(HEADS.values()), 1))
+        self.up = nn.ModuleList(_DetectorDownsample(b, a, kernel=1) for a, b in pairwise(widths))
+        self.merge = nn.ModuleList(_DetectorResidual(w) for w in widths[:-1])
+        self.head = nn.Sequential(_DetectorDownsample(widths[0], 48), nn.Conv2d(48, sum(HEADS.values()), 1))
         nn.init.constant_(self.head[1].bias[:1], -4.0)  # type: ignore[index, arg-type]  # most cells hold nothing
 
     def forward(self, images: Tensor) -> NetworkOutput:
@@ -95,7 +95,7 @@ def fold_norms(network: DetectorNetwork) -> DetectorNetwork:
     """Merge each normalization into its convolution: the same function, a third of the memory traffic."""
     from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-    for step in [module for module in network.modules() if isinstance(module, DetectorDownsample)]:
+    for step in [module for module in network.modules() if isinstance(module, _DetectorDownsample)]:
         step.conv = fuse_conv_bn_eval(step.conv.eval(), step.norm.eval())  # type: ignore[type-var, assignment]
         step.norm = nn.Identity()  # type: ignore[assignment]
     return network

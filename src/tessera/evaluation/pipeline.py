@@ -31,7 +31,7 @@ from tessera.scenes.vocabulary import LOCATIONS
 from tessera.stats import RESAMPLES, share_interval
 
 # In one batch: 1024 images of 64 x 64 on CUDA.
-PIXELS_AT_ONCE = {"cuda": 1 << 22, "mps": 1 << 19, "cpu": 1 << 18}
+_PIXELS_AT_ONCE = {"cuda": 1 << 22, "mps": 1 << 19, "cpu": 1 << 18}
 EACH = 64  # images for each K
 
 
@@ -336,7 +336,7 @@ def sample_evenly(
     model: Model, prompts: Sequence[Prompt], steps: int, device: torch.device, s_churn: float = 0.0
 ) -> Tensor:
     """Images (N, 3, H, W) for all prompts, in batches of one size, so that one compiled network does for all."""
-    pixels = PIXELS_AT_ONCE.get(device.type, PIXELS_AT_ONCE["cpu"])
+    pixels = _PIXELS_AT_ONCE.get(device.type, _PIXELS_AT_ONCE["cpu"])
     batch = even_batch(len(prompts), max(1, pixels // model.size**2))
     padded = [*prompts, *[prompts[-1]] * (-len(prompts) % batch)]
     return torch.cat(list(sample_prompts(model, padded, steps, batch, device, s_churn=s_churn)))[

@@ -14,17 +14,17 @@ from torch import Tensor, nn
 from tessera.errors import UserError
 from tessera.models.precondition import like_image, per_image
 
-Predict = Callable[[Tensor, Tensor, Any], Tensor]  # (x in the network's own scale, its time (B,), cond)
+_Predict = Callable[[Tensor, Tensor, Any], Tensor]  # (x in the network's own scale, its time (B,), cond)
 
 
-class Adapted(nn.Module, ABC):
+class _Adapted(nn.Module, ABC):
     """Shared by the adapters: keeps the network, and images in its own range of values.
 
     `shift` and `scale` turn our images in [-1, 1] into the network's: theirs = shift + scale * ours. A
     network trained on [0, 1] has shift 0.5 and scale 0.5.
     """
 
-    def __init__(self, predict: Predict, shift: float = 0.0, scale: float = 1.0):
+    def __init__(self, predict: _Predict, shift: float = 0.0, scale: float = 1.0):
         super().__init__()
         if scale <= 0:
             raise UserError(f"A range of values needs a positive scale, not {scale}.")
@@ -45,7 +45,7 @@ class Adapted(nn.Module, ABC):
         """The clean image in the network's range of values, for noise level sigma (B,) in that range."""
 
 
-class DiscreteTime(Adapted):
+class DiscreteTime(_Adapted):
     """Networks trained on sqrt(a_t) clean + sqrt(1 - a_t) noise; `alphas` are the falling a_t (T,).
 
     The time of a noise level is interpolated in ln(sigma); `whole_times` rounds it, for networks that look it
@@ -56,7 +56,7 @@ class DiscreteTime(Adapted):
 
     def __init__(
         self,
-        predict: Predict,
+        predict: _Predict,
         alphas: Tensor,
         *,
         whole_times: bool = False,
@@ -103,13 +103,13 @@ class FromV(DiscreteTime):
         return signal * (signal * x) - noise_share * v
 
 
-class StraightPath(Adapted):
+class _StraightPath(_Adapted):
     """Networks trained on a straight path between an image and noise (flow matching).
 
     `data_at` is the time at which the path is at the image: 0 means (1 - t) clean + t noise, 1 the reverse.
     """
 
-    def __init__(self, predict: Predict, *, data_at: int = 1, shift: float = 0.0, scale: float = 1.0):
+    def __init__(self, predict: _Predict, *, data_at: int = 1, shift: float = 0.0, scale: float = 1.0):
         super().__init__(predict, shift, scale)
         if data_at not in (0, 1):
             raise UserError(f"A path is at the image at time 0 or 1, not {data_at}.")
@@ -123,7 +123,7 @@ class StraightPath(Adapted):
         return self.predict(here, time, cond), here, like_image(share)
 
 
-class FromVelocity(StraightPath):
+class FromVelocity(_StraightPath):
     """The network predicts the path's velocity: noise - clean for `data_at` 0, clean - noise for 1."""
 
     def clean(self, x: Tensor, sigma: Tensor, cond: Any) -> Tensor:
@@ -131,14 +131,14 @@ class FromVelocity(StraightPath):
         return here + share * (velocity if self.data_at == 1 else -velocity)
 
 
-class FromPathEnd(StraightPath):
+class FromPathEnd(_StraightPath):
     """The network predicts the image at the path's end."""
 
     def clean(self, x: Tensor, sigma: Tensor, cond: Any) -> Tensor:
         return self._output(x, sigma, cond)[0]
 
 
-class FromClean(DiscreteTime):
+class _FromClean(DiscreteTime):
     """The network predicts the clean image at a discrete time."""
 
     def clean(self, x: Tensor, sigma: Tensor, cond: Any) -> Tensor:
@@ -148,11 +148,11 @@ class FromClean(DiscreteTime):
 _PREDICTIONS: dict[str, type[DiscreteTime]] = {  # under the names of diffusers
     "epsilon": FromNoise,
     "v_prediction": FromV,
-    "sample": FromClean,
+    "sample": _FromClean,
 }
 
 
-def from_prediction(kind: str, predict: Predict, alphas: Tensor, **options: Any) -> DiscreteTime:
+def from_prediction(kind: str, predict: _Predict, alphas: Tensor, **options: Any) -> DiscreteTime:
     """The denoiser of a network that predicts `epsilon`, `v_prediction` or `sample`; `alphas` (T,) as in DiscreteTime."""
     if kind not in _PREDICTIONS:
         raise UserError(f"The network predicts `{kind}`; understood are {', '.join(_PREDICTIONS)}.")

@@ -69,7 +69,7 @@ def from_diffusers(
             f"This network has {config.out_channels} output channels, not the three of an image; for latents "
             "use the verbs `tessera t2i`."
         )
-    network = ConditionedUNet(unet, conditioner)
+    network = _ConditionedUNet(unet, conditioner)
     denoiser = _denoiser(network, scheduler).eval().requires_grad_(False)
     denoiser.to(next(unet.parameters()).device)
     facts = {"kind": type(unet).__name__, "size": size, "scheduler": type(scheduler).__name__}
@@ -98,7 +98,7 @@ class _ScaledTime(nn.Module):
         return self.network(x, time * self.times, cond)
 
 
-class ConditionedUNet(nn.Module):
+class _ConditionedUNet(nn.Module):
     """A diffusers UNet as a function of (x, time, cond), for cond (B, dim) or None."""
 
     def __init__(self, unet: nn.Module, conditioner: Conditioner):

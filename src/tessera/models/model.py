@@ -37,7 +37,7 @@ class Model:
         max_train_objects: int | None = None,
     ):
         _check_conditioner(conditioner)
-        self.denoiser = denoiser if isinstance(denoiser, nn.Module) else FunctionDenoiser(denoiser)
+        self.denoiser = denoiser if isinstance(denoiser, nn.Module) else _FunctionDenoiser(denoiser)
         self.conditioner = conditioner
         self.config: dict[str, Any] = dict(config or {})
         self.config.setdefault("denoiser", {"kind": type(self.denoiser).__name__})
@@ -111,7 +111,7 @@ class Model:
         return tessera.sample(model.denoiser, cond, self.size, seeds, steps=steps, device=device, **options)
 
 
-class FunctionDenoiser(nn.Module):
+class _FunctionDenoiser(nn.Module):
     """A denoiser that is a plain function, as a module without weights."""
 
     def __init__(self, function: Callable[..., Tensor]):

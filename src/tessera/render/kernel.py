@@ -27,8 +27,8 @@ CURVE_Z = tl.constexpr(stage.CURVE_Z)
 AXIS_X, AXIS_Y = (tl.constexpr(c) for c in stage.AXIS)
 FRONT, WALL = tl.constexpr(stage.FRONT), tl.constexpr(stage.WALL)
 S0, S1, S2, S3, S4, S5 = (tl.constexpr(c) for c in stage.START)
-STAGE_SHARE = tl.constexpr(stage.ALBEDO / math.pi)
-PI = tl.constexpr(math.pi)
+_STAGE_SHARE = tl.constexpr(stage.ALBEDO / math.pi)
+_PI = tl.constexpr(math.pi)
 BALL = tl.constexpr(geometry.SPHERE_RADIUS)
 FLAT, ROUND = tl.constexpr(geometry.CUBE_CORE), tl.constexpr(geometry.CUBE_ROUNDING)
 RIM_R, RIM_Z = tl.constexpr(geometry.RIM_RADIUS), tl.constexpr(geometry.RIM_HEIGHT)
@@ -36,7 +36,7 @@ HALF, TALL = tl.constexpr(geometry.SHADOW_WIDE), tl.constexpr(geometry.SHADOW_TA
 ROUGH, SHARP, SHARE = (tl.constexpr(c) for c in (shading.ROUGH, shading.SHARP, shading.ROUGH_SHARE))
 STRETCH, GLOSS = tl.constexpr(shading.STRETCH), tl.constexpr(shading.RUBBER_GLOSS)
 OBJECT_, LAMP_, CAMERA_ = tl.constexpr(OBJECT), tl.constexpr(LAMP), tl.constexpr(CAMERA)
-FOCAL_ = tl.constexpr(FOCAL)
+_FOCAL_ = tl.constexpr(FOCAL)
 INF = tl.constexpr(float("inf"))
 
 
@@ -307,7 +307,7 @@ def _stage_light(
         lamp = lamps + i * LAMP_
         wx, wy, wz, tx, ty, tz, _, strength = _lamp(lamp, px, py, pz)
         seen = _seen(table, count, no_object, active, px, py, pz, wx, wy, wz, tl.load(lamp + 3), blur)
-        light = strength * tl.maximum(_dot(nx, ny, nz, tx, ty, tz), 0.0) * seen * STAGE_SHARE
+        light = strength * tl.maximum(_dot(nx, ny, nz, tx, ty, tz), 0.0) * seen * _STAGE_SHARE
         r += light * tl.load(lamp + 4)
         g += light * tl.load(lamp + 5)
         b += light * tl.load(lamp + 6)
@@ -349,7 +349,7 @@ def _lobe(height, along, aside, to_eye, to_light, spread, alpha):
     ax = alpha * STRETCH * alpha * STRETCH + spread * spread
     ay = alpha / STRETCH * alpha / STRETCH + spread * spread
     stretch = along * along / ax + aside / ay + height * height
-    d = 1.0 / (PI * tl.sqrt(ax * ay) * stretch * stretch)
+    d = 1.0 / (_PI * tl.sqrt(ax * ay) * stretch * stretch)
     return d * _smith(to_eye, alpha) * _smith(to_light, alpha) / (4.0 * to_eye)
 
 
@@ -357,7 +357,7 @@ def _lobe(height, along, aside, to_eye, to_light, spread, alpha):
 def _beckmann(height, to_eye, to_light, across_half):
     h = tl.maximum(height, 1e-3)
     h2 = h * h
-    d = tl.exp((h2 - 1.0) / (h2 * GLOSS * GLOSS)) / (PI * GLOSS * GLOSS * h2 * h2)
+    d = tl.exp((h2 - 1.0) / (h2 * GLOSS * GLOSS)) / (_PI * GLOSS * GLOSS * h2 * h2)
     shadow = _clamp(2.0 * height * tl.minimum(to_eye, to_light) / tl.maximum(across_half, 1e-3), 0.0, 1.0)
     return d * shadow / (4.0 * to_eye)
 
@@ -457,8 +457,8 @@ def _trace_pixels(
     for j in range(samples * samples):
         jx = (j % samples + 0.5) / samples - 0.5
         jy = (j // samples + 0.5) / samples - 0.5
-        vx = ((column + 0.5 + jx) / width - 0.5) / FOCAL_
-        vy = (0.5 - (row + 0.5 + jy) / height) / (FOCAL_ * aspect)
+        vx = ((column + 0.5 + jx) / width - 0.5) / _FOCAL_
+        vy = (0.5 - (row + 0.5 + jy) / height) / (_FOCAL_ * aspect)
         dx, dy, dz = vx * rx + vy * ux - bx, vx * ry + vy * uy - by, vx * rz + vy * uz - bz
         ox, oy, oz = zero + cx, zero + cy, zero + cz
         slot = tl.zeros_like(thread) - 1
@@ -489,9 +489,9 @@ def _trace_pixels(
                 gloss = 0.8 * _fresnel(cosine, 1.2)
                 film = sheen * _fresnel(cosine, 1.4)
                 below, above = (1.0 - nz) / 2.0, (1.0 + nz) / 2.0
-                lr = (1.0 - gloss) * cr * (mr / PI + floor_bounce * ar * below + sky * above)
-                lg = (1.0 - gloss) * cg * (mg / PI + floor_bounce * ag * below + sky * above)
-                lb = (1.0 - gloss) * cb * (mb / PI + floor_bounce * ab * below + sky * above)
+                lr = (1.0 - gloss) * cr * (mr / _PI + floor_bounce * ar * below + sky * above)
+                lg = (1.0 - gloss) * cg * (mg / _PI + floor_bounce * ag * below + sky * above)
+                lb = (1.0 - gloss) * cb * (mb / _PI + floor_bounce * ab * below + sky * above)
                 lr += hr + film * (ar * below + sky)
                 lg += hg + film * (ag * below + sky)
                 lb += hb + film * (ab * below + sky)
@@ -537,8 +537,8 @@ def _trace_pixels(
 
     total = samples * samples * 1.0
     left = tl.maximum(total - covered, 1.0)
-    vx = ((column + 0.5 + off_x / left) / width - 0.5) / FOCAL_
-    vy = (0.5 - (row + 0.5 + off_y / left) / height) / (FOCAL_ * aspect)
+    vx = ((column + 0.5 + off_x / left) / width - 0.5) / _FOCAL_
+    vy = (0.5 - (row + 0.5 + off_y / left) / height) / (_FOCAL_ * aspect)
     dx, dy, dz = vx * rx + vy * ux - bx, vx * ry + vy * uy - by, vx * rz + vy * uz - bz
     ox, oy, oz = zero + cx, zero + cy, zero + cz
     far, s = _hit_stage(ox, oy, oz, dx, dy, dz)

@@ -33,7 +33,7 @@ Draw = Callable[[int, int], dict[str, Tensor]]  # (first image, how many) -> ten
 
 
 @dataclass(frozen=True)
-class Shard:
+class _Shard:
     """One finished file, as the manifest lists it."""
 
     file: str
@@ -50,13 +50,13 @@ class Shard:
             return False
 
 
-class ShardRow(NamedTuple):
+class _ShardRow(NamedTuple):
     image: Tensor  # (3, H, W) 8-bit
     mask: Tensor  # (H, W) 8-bit, 0 floor, k = objects[k-1]
     scene: Scene
 
 
-class ShardRows(NamedTuple):
+class _ShardRows(NamedTuple):
     images: Tensor  # (B, 3, H, W) 8-bit
     masks: Tensor  # (B, H, W) 8-bit
     scenes: SceneBatch
@@ -101,7 +101,7 @@ def write_shards(
     settings: dict[str, Any],
     provenance: dict[str, Any] | None = None,
     on_images: Callable[[int], Any] = lambda images: None,
-) -> list[Shard]:
+) -> list[_Shard]:
     """Fill `folder` with `count` images, skipping the shards that are already there and intact.
 
     `settings` say what the images are; a folder made with other settings is refused and left as it is.
@@ -142,16 +142,16 @@ def write_shards(
     return [done[first] for first in sorted(done)]
 
 
-def _write_shard(path: Path, first: int, content: dict[str, Tensor]) -> Shard:
+def _write_shard(path: Path, first: int, content: dict[str, Tensor]) -> _Shard:
     """Bytes are made first and written by us, because then a full disk is an ordinary error with a name."""
     about = json.dumps({"format": _FORMAT, "version": _VERSION, "first": first})
     # One entry of metadata: several are written in an order that changes from run to run.
     data = save(content, metadata={"tessera": about})
     save_bytes(path, data)
-    return Shard(path.name, first, len(content["images"]), len(data), hashlib.sha256(data).hexdigest())
+    return _Shard(path.name, first, len(content["images"]), len(data), hashlib.sha256(data).hexdigest())
 
 
-def _intact_shards(folder: Path, settings: dict[str, Any]) -> list[Shard]:
+def _intact_shards(folder: Path, settings: dict[str, Any]) -> list[_Shard]:
     """Shards of an earlier run with the same settings whose files are intact; other settings are refused."""
     if not (folder / MANIFEST).exists():
         return []
@@ -184,9 +184,9 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _listed_shards(manifest: dict[str, Any]) -> list[Shard]:
+def _listed_shards(manifest: dict[str, Any]) -> list[_Shard]:
     try:
-        return [Shard(**row) for row in manifest["shards"]]
+        return [_Shard(**row) for row in manifest["shards"]]
     except (KeyError, TypeError) as error:
         raise UserError(f"The manifest does not list its shards as expected: {error}.") from error
 
@@ -208,7 +208,7 @@ class ShardFolder:
             )
 
     @cached_property
-    def _open(self) -> Callable[[Shard], Any]:
+    def _open(self) -> Callable[[_Shard], Any]:
         """The file of a shard, opened once while it is among the latest."""
         return lru_cache(_OPEN_SHARDS)(self._open_shard)
 
@@ -224,17 +224,17 @@ class ShardFolder:
     def __len__(self) -> int:
         return sum(shard.count for shard in self.shards)
 
-    def __getitem__(self, index: int) -> ShardRow:
+    def __getitem__(self, index: int) -> _ShardRow:
         one = self.batch([index])
-        return ShardRow(one.images[0], one.masks[0], one.scenes.unstack()[0])
+        return _ShardRow(one.images[0], one.masks[0], one.scenes.unstack()[0])
 
-    def __iter__(self) -> Iterator[ShardRow]:
+    def __iter__(self) -> Iterator[_ShardRow]:
         return (self[index] for index in range(len(self)))
 
-    def batch(self, rows: Sequence[int]) -> ShardRows:
+    def batch(self, rows: Sequence[int]) -> _ShardRows:
         """The images with these numbers, in this order."""
         content = self.tensors(rows)
-        return ShardRows(content["images"], content["masks"], _unpack_scenes(content))
+        return _ShardRows(content["images"], content["masks"], _unpack_scenes(content))
 
     def tensors(self, rows: Sequence[int]) -> dict[str, Tensor]:
         """Everything stored about the images with these numbers, one row each."""
@@ -266,7 +266,7 @@ class ShardFolder:
         except (SafetensorError, OSError) as error:
             raise self._damaged(shard, str(error)) from error
 
-    def _open_shard(self, shard: Shard):
+    def _open_shard(self, shard: _Shard):
         path = resolve_inside(self.path, shard.file)
         try:
             if path.stat().st_size != shard.bytes:
@@ -277,7 +277,7 @@ class ShardFolder:
         except SafetensorError as error:
             raise self._damaged(shard, str(error)) from error
 
-    def _damaged(self, shard: Shard, why: str) -> UserError:
+    def _damaged(self, shard: _Shard, why: str) -> UserError:
         return UserError(
             f"Shard {shard.file} of {self.path} is damaged ({why});"
             " run the command that made the folder again to redraw it."

@@ -20,8 +20,8 @@ from tessera.render.image_io import load_png, save_png, to_float
 from tessera.sampling.prompts import Prompt
 from tessera.sampling.sample import sample
 
-GRID_COLUMNS = 8
-SAMPLES_FILE = "samples.json"
+_GRID_COLUMNS = 8
+_SAMPLES_FILE = "samples.json"
 OTHERS = ("scenes.json", "config.json")  # of renders, runs and models, with which samples must not be mixed
 
 
@@ -44,7 +44,7 @@ def save_samples(
 
 def _prepare_sample_folder(out: Path, record: dict[str, Any]) -> None:
     """Makes the folder and its samples.json: images of the same command stay, those of another are deleted."""
-    file = resolve_inside(out, SAMPLES_FILE)
+    file = resolve_inside(out, _SAMPLES_FILE)
     if not file.is_file() and any((out / name).exists() for name in OTHERS):
         raise UserError(f"{out} holds something other than samples; choose another folder (--out).")
     before = read_json(file) if file.is_file() else {}
@@ -54,7 +54,7 @@ def _prepare_sample_folder(out: Path, record: dict[str, Any]) -> None:
             image.unlink(missing_ok=True)
         for sheet in out.glob("sheet*.png"):
             sheet.unlink()
-        write_json(make_folder(out) / SAMPLES_FILE, record)
+        write_json(make_folder(out) / _SAMPLES_FILE, record)
     for image in _listed_images(out, record):
         image.parent.mkdir(exist_ok=True)
 
@@ -64,7 +64,7 @@ def _listed_images(out: Path, record: dict[str, Any]) -> list[Path]:
     try:
         return [resolve_inside(out, entry["file"]) for entry in record.get("images", [])]
     except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{out / SAMPLES_FILE} is not what `tessera sample` writes: {error!r}.") from error
+        raise UserError(f"{out / _SAMPLES_FILE} is not what `tessera sample` writes: {error!r}.") from error
 
 
 def _without_provenance(record: dict[str, Any]) -> dict[str, Any]:
@@ -115,12 +115,12 @@ def _save_image_grids(out: Path, prompts: list[Prompt], images: Tensor) -> None:
     first: list[int] = []
     for name, numbers in rows.items():
         save_png(resolve_inside(out, f"sheet-{name}.png"), _image_grid(prompts, images, numbers))
-        first += numbers[:GRID_COLUMNS]
-    columns = min(GRID_COLUMNS, max(len(numbers) for numbers in rows.values()))
+        first += numbers[:_GRID_COLUMNS]
+    columns = min(_GRID_COLUMNS, max(len(numbers) for numbers in rows.values()))
     save_png(resolve_inside(out, "sheet.png"), _image_grid(prompts, images, first, columns))
 
 
 def _image_grid(
-    prompts: list[Prompt], images: Tensor, numbers: list[int], columns: int = GRID_COLUMNS
+    prompts: list[Prompt], images: Tensor, numbers: list[int], columns: int = _GRID_COLUMNS
 ) -> Tensor:
     return sample_grid(images[numbers], [prompts[n].wanted for n in numbers], min(columns, len(numbers)))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tessera.errors import UserError
 
-Denoise = Callable[[Tensor, Tensor], Tensor]
+_Denoise = Callable[[Tensor, Tensor], Tensor]
 DrawNoise = Callable[[int, Tensor], Tensor]
 """Unit noise like x (B, C, H, W) for the step of this index."""
 
@@ -38,7 +38,7 @@ def _unit_noise(index: int, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def heun(
-    denoise: Denoise,
+    denoise: _Denoise,
     x: Tensor,
     sigmas: Tensor,
     *,
@@ -68,7 +68,7 @@ def heun(
 
 @torch.no_grad()
 def euler(
-    denoise: Denoise,
+    denoise: _Denoise,
     x: Tensor,
     sigmas: Tensor,
     *,

@@ -22,14 +22,14 @@ from tessera.scenes.vocabulary import SHAPES, SIZES
 COUNT_KEY, JITTER_KEY, LOOK_KEY, LOCATION_KEY = (
     tl.constexpr(address) for address in range(4)
 )  # rows of `keys`
-STAGE = tl.constexpr(16)  # columns for the twelve numbers of camera and lamps
-CANDIDATES = tl.constexpr(triton.next_power_of_2(sampling.TRIES))
+_STAGE = tl.constexpr(16)  # columns for the twelve numbers of camera and lamps
+_CANDIDATES = tl.constexpr(triton.next_power_of_2(sampling.TRIES))
 RAYS = tl.constexpr(64)  # traced together
 
 REACH, TRIES = tl.constexpr(sampling.REACH), tl.constexpr(sampling.TRIES)
 RIGHT_X, RIGHT_Y = (tl.constexpr(c) for c in RIGHT)
 BEHIND_X, BEHIND_Y = (tl.constexpr(c) for c in BEHIND)
-FULL_TURN = tl.constexpr(2 * math.pi)
+_FULL_TURN = tl.constexpr(2 * math.pi)
 CUBE, SPHERE = tl.constexpr(SHAPES.index("cube")), tl.constexpr(SHAPES.index("sphere"))
 
 WIDTH, HEIGHT = tl.constexpr(float(visibility.WIDTH)), tl.constexpr(float(visibility.HEIGHT))
@@ -39,7 +39,7 @@ ENOUGH, CLEAR = tl.constexpr(float(visibility.ENOUGH)), tl.constexpr(visibility.
 COARSE, FINE = (tl.constexpr(net) for net in visibility.NETS)
 DOUBT_RAYS, DOUBT_PIXELS = (tl.constexpr(float(part)) for part in visibility.DOUBT)
 BALL = tl.constexpr(geometry.SPHERE_RADIUS**2)
-BALL_AREA = tl.constexpr(math.pi * (visibility.FOCAL_PIXELS * geometry.SPHERE_RADIUS) ** 2)
+_BALL_AREA = tl.constexpr(math.pi * (visibility.FOCAL_PIXELS * geometry.SPHERE_RADIUS) ** 2)
 CUBE_CORE, CUBE_ROUNDING = tl.constexpr(geometry.CUBE_CORE), tl.constexpr(geometry.CUBE_ROUNDING)
 RIM_RADIUS, RIM_HEIGHT = tl.constexpr(geometry.RIM_RADIUS), tl.constexpr(geometry.RIM_HEIGHT)
 CORE_RADIUS, CORE_HEIGHT = tl.constexpr(1 - geometry.RIM_RADIUS), tl.constexpr(1 - geometry.RIM_HEIGHT)
@@ -132,7 +132,7 @@ def _collides(dx, dy, reach, margin):
 @triton.jit
 def _position_object(keys, scene, turn, slot, size, count, apart, margin):
     """Centers of the objects one after the other, candidates tried, and 1 if one of them found no room."""
-    candidate = tl.arange(0, CANDIDATES)
+    candidate = tl.arange(0, _CANDIDATES)
     x, y = size * 0.0, size * 0.0
     tries, crowded, obj = count * 0, count * 0, count * 0
     while (obj < count) & (crowded == 0):
@@ -214,7 +214,7 @@ def _ball_area(axes, eye):
     depth, distance = _dot(axes[2], eye), _dot(eye, eye)
     flat = depth * depth - BALL
     stretch = tl.sqrt_rn(tl.div_rn(distance - BALL, flat))
-    return tl.div_rn(1.0, flat) * BALL_AREA * stretch
+    return tl.div_rn(1.0, flat) * _BALL_AREA * stretch
 
 
 @triton.jit
@@ -421,7 +421,7 @@ def _draw_scenes(
     row = tl.program_id(0).to(tl.int64)
     scene = tl.load(index + row)
 
-    column = tl.arange(0, STAGE)
+    column = tl.arange(0, _STAGE)
     share = _pick(_uniform1(tl.load(keys + COUNT_KEY), scene, column), column, 0)
     count = low + (share * choices.to(tl.float32)).to(tl.int32)
     offset = 2.0 * _uniform1(tl.load(keys + JITTER_KEY), scene, column) - 1.0
@@ -437,7 +437,7 @@ def _draw_scenes(
     while (done == 0) & (turn < last_turn):
         number, angle = _uniform2(tl.load(keys + LOOK_KEY), scene, turn, slot)
         look = (number * looks.to(tl.float32)).to(tl.int32)
-        size, rotation = tl.load(extents + look), angle * FULL_TURN
+        size, rotation = tl.load(extents + look), angle * _FULL_TURN
         shape = tl.load(kinds + 3 * look).to(tl.int32)
         x, y, tried, failed = _position_object(keys, scene, turn, slot, size, count, apart, margin)
         hides = count * 0
@@ -502,7 +502,7 @@ def _resting_stage(rules: Scenes) -> tuple[Tensor, Tensor]:
     """Where camera and lamps rest, and how far they move; padded to the kernel's columns."""
     resting = [*CAMERA, *KEY, *FILL, *BACK]
     reach = [sampling.CAMERA_JITTER] * 3 + [sampling.LAMP_JITTER] * 9
-    padding = [0.0] * (STAGE.value - len(resting))
+    padding = [0.0] * (_STAGE.value - len(resting))
     return torch.tensor(resting + padding), torch.tensor(reach + padding) * float(rules.jitter)
 
 

@@ -35,13 +35,13 @@ LAST_TURN = 1 << 20  # no scene restarts more often
 Spacing = Literal["official", "relaxed"]
 
 
-class Distances(NamedTuple):
+class _Distances(NamedTuple):
     apart: float  # free floor between two objects, center distance less both half extents
     margin: float  # offset of two centers along each of the camera's ground axes
 
 
 # Relaxed keeps objects from touching but lets them stand closer, so that 11 and 12 of them fit.
-SPACINGS = {"official": Distances(0.25, 0.4), "relaxed": Distances(0.1, 0.1)}
+SPACINGS = {"official": _Distances(0.25, 0.4), "relaxed": _Distances(0.1, 0.1)}
 
 
 class Effort(NamedTuple):
@@ -252,7 +252,7 @@ def random_looks(rules: Scenes, seed: int, index: Tensor, turn: Tensor, slots: i
 
 
 def position(
-    distances: Distances, seed: int, index: Tensor, turn: Tensor, size: Tensor, counts: Tensor
+    distances: _Distances, seed: int, index: Tensor, turn: Tensor, size: Tensor, counts: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Positions (R, N, 2) one object after the other, candidates tried (R,), and who found no room (R,)."""
     xy = torch.zeros(*size.shape, 2, device=size.device)
@@ -276,7 +276,7 @@ def position(
 
 
 def is_free(
-    distances: Distances, candidates: Tensor, size: Tensor, placed: Tensor, placed_size: Tensor
+    distances: _Distances, candidates: Tensor, size: Tensor, placed: Tensor, placed_size: Tensor
 ) -> Tensor:
     """Which candidates (L, T, 2) for objects of `size` (L,) keep away from all `placed` (L, k, 2): (L, T)."""
     dx = candidates[:, :, None, 0] - placed[:, None, :, 0]  # (L, T, k)

@@ -53,7 +53,7 @@ def mask_pixels(scenes: SceneBatch) -> Tensor:
     return torch.cat(counts)
 
 
-class View(NamedTuple):
+class _View(NamedTuple):
     """Objects in the frame of their scene's camera; all vectors (B, N)."""
 
     shape: Tensor
@@ -63,7 +63,7 @@ class View(NamedTuple):
     before: Tensor  # (B, N, N): object m stands before object n and may hide some of it
 
 
-def view(scenes: SceneBatch) -> View:
+def view(scenes: SceneBatch) -> _View:
     camera = Vec.of(scenes.camera[:, None])  # (B, 1)
     offset = camera - Vec.of(scenes.center)  # object to camera, (B, N)
     right, up, backward = exact_camera_axes(camera)
@@ -75,7 +75,7 @@ def view(scenes: SceneBatch) -> View:
     power = offset.x * offset.x + offset.y * offset.y - scenes.size * scenes.size
     nearer = power[:, None] < power[:, :, None]
     both = scenes.present[:, None] & scenes.present[:, :, None]
-    return View(scenes.shape, own_axes, eye, box, both & nearer & (_shared_area(box) > 0))
+    return _View(scenes.shape, own_axes, eye, box, both & nearer & (_shared_area(box) > 0))
 
 
 def yaw(scenes: SceneBatch, right: Vec) -> tuple[Tensor, Tensor]:
@@ -119,7 +119,7 @@ def _shared_area(box: tuple[Tensor, ...]) -> Tensor:
     return shared(box[0], box[1]) * shared(box[2], box[3])
 
 
-def _ball_area(seen: View) -> Tensor:
+def _ball_area(seen: _View) -> Tensor:
     """Pixels of the ball inside each shape, from the area of its perspective ellipse, (B, N)."""
     depth, distance = seen.axes[2].dot(seen.eye), seen.eye.squared()  # in sizes
     flat = depth * depth - SPHERE_RADIUS**2
@@ -149,7 +149,7 @@ def ray_pixels(scenes: SceneBatch) -> Tensor:
     return counts
 
 
-def _clear_area(seen: View) -> Tensor:
+def _clear_area(seen: _View) -> Tensor:
     """At least so many pixels of each object are visible, (B, N); 0 if it may reach beyond the frame."""
     left, right, top, bottom = seen.box
     inside = (left > 0) & (right < WIDTH) & (top > 0) & (bottom < HEIGHT)
@@ -160,7 +160,7 @@ def _clear_area(seen: View) -> Tensor:
     return torch.where(inside, area, 0.0)
 
 
-def _net_estimate(seen: View, scene: Tensor, obj: Tensor, net: int) -> tuple[Tensor, Tensor]:
+def _net_estimate(seen: _View, scene: Tensor, obj: Tensor, net: int) -> tuple[Tensor, Tensor]:
     """Visible pixels of the chosen objects, from net x net rays over each rectangle, and the doubt, (Q,)."""
     step = (torch.arange(net, device=scene.device) + 0.5) / net
     left, right, top, bottom = (edge[scene, obj][:, None] for edge in seen.box)  # (Q, 1)
@@ -173,7 +173,7 @@ def _net_estimate(seen: View, scene: Tensor, obj: Tensor, net: int) -> tuple[Ten
     return hits * cell, DOUBT[0] * cell + DOUBT[1]
 
 
-def _count_pixels(seen: View, scene: Tensor, obj: Tensor) -> Tensor:
+def _count_pixels(seen: _View, scene: Tensor, obj: Tensor) -> Tensor:
     """Visible pixels of the chosen objects: one ray through each pixel center of their rectangles, (Q,)."""
     counts = torch.zeros_like(scene)
     left, right, top, bottom = (edge[scene, obj][:, None] for edge in seen.box)  # (Q, 1)
@@ -196,7 +196,7 @@ def _rays_at_once(where: Tensor) -> int:
     return RAYS.get(where.device.type, 1 << 17)
 
 
-def visible(seen: View, scene: Tensor, obj: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def visible(seen: _View, scene: Tensor, obj: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Which rays through pixels (x, y), each (Q, P), meet their object first, (Q, P)."""
     query, other = seen.before[scene, obj].nonzero().unbind(1)
     hits = covers(seen, scene[query], other, x[query], y[query])  # (pairs, P)
@@ -204,7 +204,7 @@ def visible(seen: View, scene: Tensor, obj: Tensor, x: Tensor, y: Tensor) -> Ten
     return covers(seen, scene, obj, x, y) & (hidden == 0)
 
 
-def covers(seen: View, scene: Tensor, obj: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def covers(seen: _View, scene: Tensor, obj: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Which rays through pixels (x, y) meet the object at all, (Q, P)."""
     kind = seen.shape[scene, obj]
     met = torch.zeros_like(x, dtype=torch.bool)

@@ -296,7 +296,7 @@ def crossed(images_seen: int, batch: int, every: int) -> bool:
 
 
 @dataclass
-class Stop:
+class _Stop:
     """Whether the user requested a stop, and whether there is a step to wait for."""
 
     requested: bool = False
@@ -304,13 +304,13 @@ class Stop:
 
 
 @contextmanager
-def gentle_stop() -> Iterator[Stop]:
+def gentle_stop() -> Iterator[_Stop]:
     """After Ctrl-C or SIGTERM the step is finished and the state saved; a second one interrupts at once.
 
     So does the first until training sets `patient`: before its first step there is nothing to save, and compiling that
     step may take minutes.
     """
-    stop = Stop()
+    stop = _Stop()
 
     def request(number, frame):
         if stop.requested or not stop.patient:

@@ -39,7 +39,11 @@ LOCAL, GLOBAL = result(0.95, 0.93, 0.97), result(0.3, 0.28, 0.33)
     [
         (scores(9, 9, 9), LOCAL, "Composes up to 9, with local influence of its conditions."),
         (scores(9, 8, 10), LOCAL, "Composes up to about 9, with local influence of its conditions."),
-        (scores(12, 12, 12), LOCAL, "Composes up to 12, perhaps further, with local influence of its conditions."),
+        (
+            scores(12, 12, 12),
+            LOCAL,
+            "Composes up to 12, perhaps further, with local influence of its conditions.",
+        ),
         (scores(9, 9, 9), GLOBAL, "Composes up to 9, though the influence of its conditions is not local."),
         (scores(9, 9, 9), None, "Composes up to 9."),
         (

@@ -12,7 +12,7 @@ from tessera.sampling.compose import NEAR
 
 def sample_command(entry: SessionModel, request: SampleRequest) -> str:
     """The same images, as files."""
-    words = ["tessera", "sample", *entry.origin, *_options(entry, request)]
+    words = ["tessera", "sample", *entry.origin("sample"), *_options(entry, request)]
     return shlex.join([*words, "--out", f"explored/{entry.name}"])
 
 
@@ -26,7 +26,7 @@ def probe_command(entry: SessionModel, request: PixelProbeRequest) -> str:
         "--probe",
         _location_text([request.at]),
     ]
-    words = ["tessera", "explore", *entry.origin, *_options(entry, request), *pixel]
+    words = ["tessera", "explore", *entry.origin("explore"), *_options(entry, request), *pixel]
     return shlex.join([*words, "--out", f"explored/{entry.name}-probe"])
 
 

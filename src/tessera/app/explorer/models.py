@@ -102,13 +102,14 @@ class SessionModel:
             "weights": sum(p.numel() for p in self.model.denoiser.parameters()),
         }
 
-    @property
-    def origin(self) -> list[str]:
+    def origin(self, verb: str) -> list[str]:
         """The arguments that name this very network on the command line: a run may be trained further."""
         if not is_run(Path(self.source)):
             return [self.source]
-        config = self.model.config
-        return [self.source, "--std", f"{config['ema']:g}", "--images", str(config["images_seen"])]
+        std, images = f"{self.model.config['ema']:g}", str(self.model.config["images_seen"])
+        if verb == "sample":
+            return [self.source, "--std", std, "--images", images]
+        return [self.source, "--set", f"std={std}", "--set", f"images={images}"]
 
 
 class ModelList:

@@ -16,7 +16,7 @@ _OUT_OF_RANGE = {  # sentences for the kinds of error that pydantic reports
     "too_long": "may be at most {max_length}, not {actual_length}",
 }
 
-Share = Annotated[float, Field(ge=0, le=1)]
+_Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class SampleRequest(BaseModel):
@@ -25,7 +25,7 @@ class SampleRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     models: Annotated[tuple[str, ...], Field(min_length=1, max_length=16)]
-    locations: Annotated[tuple[tuple[Share, Share], ...], Field(max_length=MAX_OBJECTS)] = ()
+    locations: Annotated[tuple[tuple[_Share, _Share], ...], Field(max_length=MAX_OBJECTS)] = ()
     colors: Annotated[tuple[str, ...], Field(max_length=MAX_OBJECTS)] = ()
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
     each: Annotated[int, Field(ge=1, le=MAX_EACH)] = 1
@@ -49,7 +49,7 @@ class PixelProbeRequest(TrajectoryRequest):
     """One pixel of that image at one noise level."""
 
     step: Annotated[int, Field(ge=0, lt=MAX_STEPS)]
-    at: tuple[Share, Share]  # the location (x, y) whose pixel is probed
+    at: tuple[_Share, _Share]  # the location (x, y) whose pixel is probed
 
 
 def first_complaint(errors: Sequence[Any]) -> str:

@@ -18,7 +18,7 @@ from tessera.sampling.solvers import SamplingStep
 from tessera.sampling.trajectory import Trajectory, collect
 
 _CACHE_BYTES = 256 * 2**20
-Shown = TypeVar("Shown")
+_Shown = TypeVar("_Shown")
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Sampled:
 
 
 def sampling(
-    entry: SessionModel, request: SampleRequest, show: Callable[[SamplingStep], Shown]
-) -> Generator[Shown, None, Sampled]:
+    entry: SessionModel, request: SampleRequest, show: Callable[[SamplingStep], _Shown]
+) -> Generator[_Shown, None, Sampled]:
     """The same images as `tessera sample` makes. Yields `show` of every step and returns all of them.
 
     A step is shown once the network has denoised it, before Heun's correction.

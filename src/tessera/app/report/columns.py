@@ -36,7 +36,7 @@ from tessera.studies.clevr.entries import CELLS, HEADLINES, Paper, StudyEntry
 from tessera.studies.clevr.image_grids import IMAGE_GRID, ShownImages, load_image_grid
 from tessera.training.run_folder import RunFolder
 
-MOST_RECORDS = 4  # of a whole study, shown side by side
+_MOST_RECORDS = 4  # of a whole study, shown side by side
 
 
 @dataclass
@@ -254,7 +254,7 @@ def _add_results(found: ReportData, folder: Path) -> None:
         found.studies.append(folder)
     kept = sorted((folder / "study").glob("*.json"))
     headlines = [path for cell in HEADLINES for path in kept if path.name.startswith(f"{cell}-")]
-    for path in _only_first_seeds(headlines or kept)[:MOST_RECORDS]:
+    for path in _only_first_seeds(headlines or kept)[:_MOST_RECORDS]:
         _add_record(found, path)
 
 
@@ -279,13 +279,13 @@ def _add_record(found: ReportData, path: Path, strict: bool = True) -> None:
         case None:
             if strict:
                 raise UserError(f"{path} is no record that a report can show.")
-        case _ if type(record) in LISTS:
-            getattr(found, LISTS[type(record)]).append(dict(record))
+        case _ if type(record) in _LISTS:
+            getattr(found, _LISTS[type(record)]).append(dict(record))
         case _ if strict:
             raise UserError(f"{path} is a record of kind `{record.kind}`, which a report does not show.")
 
 
-LISTS: dict[type[ResultRecord], str] = {
+_LISTS: dict[type[ResultRecord], str] = {
     TheoryRecord: "theory",
     ClosedFormRecord: "ideal",
     SweepRecord: "dynamics",

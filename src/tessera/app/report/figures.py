@@ -44,13 +44,13 @@ def svg(figure: Figure, name: str, alt: str) -> str:
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
     body = re.sub(r'\bid="', f'id="{name}-', body)
     body = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", body)
-    body = re.sub(r"#[0-9a-f]{6}\b", lambda found: themed(found[0]), body)
+    body = re.sub(r"#[0-9a-f]{6}\b", lambda found: _themed(found[0]), body)
     label = f'role="img" aria-label="{html.escape(alt)}"'
     body = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', lambda _: label, body, count=1)
     return body.strip()
 
 
-def themed(color: str) -> str:
+def _themed(color: str) -> str:
     return f"var(--{NAMES[color]}, {color})" if color in NAMES else color
 
 
@@ -78,17 +78,17 @@ def k_curves(subjects: Sequence[ReportColumn], rule: str) -> Figure:
     for number, subject in enumerate(subjects):
         shares(top, subject, number, len(subjects))
         reach(bottom, subject, number, rule)
-    training_range(top, subjects)
+    _training_range(top, subjects)
     top.set(ylabel="all prompted locations filled", ylim=(-0.03, 1.13))
     top.set_yticks(np.linspace(0, 1, 6))
     top.yaxis.set_major_formatter(PercentFormatter(1))
     figure.legend(
-        handles=[*top.get_legend_handles_labels()[0], *reach_keys(subjects)],
+        handles=[*top.get_legend_handles_labels()[0], *_reach_keys(subjects)],
         loc="outside upper left",
         ncols=8,
     )
     top.tick_params(labelbottom=False)
-    finish_reach(bottom, subjects)
+    _finish_reach(bottom, subjects)
     return figure
 
 
@@ -107,7 +107,7 @@ def shares(ax: Axes, subject: ReportColumn, number: int, of: int) -> None:
     ax.plot(k, share, color=color, marker="o", ms=4.5, mec=PAPER, mew=0.8, label=subject.name)
 
 
-def training_range(ax: Axes, subjects: Sequence[ReportColumn]) -> None:
+def _training_range(ax: Axes, subjects: Sequence[ReportColumn]) -> None:
     """What training showed, where it is the same for all."""
     most = {subject.max_train_objects for subject in subjects}
     if len(most) == 1 and (seen := most.pop()):
@@ -131,7 +131,7 @@ def reach(ax: Axes, subject: ReportColumn, number: int, rule: str) -> None:
         ax.plot(subject.paper.k_max, number, marker="D", ms=7, mfc="none", mec=INK, mew=1.1, ls="")
 
 
-def finish_reach(ax: Axes, subjects: Sequence[ReportColumn]) -> None:
+def _finish_reach(ax: Axes, subjects: Sequence[ReportColumn]) -> None:
     ax.set(ylim=(len(subjects) - 0.4, -0.6), xlabel="K, objects in the prompt")
     ax.set_yticks(range(len(subjects)), [subject.name for subject in subjects], fontsize=8)
     ax.set_xlim(-0.4, max([12, *(row["k"] for s in subjects if s.scores for row in s.scores["rows"])]) + 0.5)
@@ -140,7 +140,7 @@ def finish_reach(ax: Axes, subjects: Sequence[ReportColumn]) -> None:
     ax.tick_params(axis="y", length=0)
 
 
-def reach_keys(subjects: Sequence[ReportColumn]) -> list[Line2D]:
+def _reach_keys(subjects: Sequence[ReportColumn]) -> list[Line2D]:
     """The legend of the lower panel."""
     keys = [Line2D([], [], marker="o", ms=6, color=QUIET, lw=4, alpha=0.5, label="K_max, 95% interval")]
     if any(subject.paper.k_max is not None for subject in subjects):
@@ -162,9 +162,9 @@ def locality_curves(subjects: Sequence[ReportColumn]) -> Figure:
         if record is None:
             continue
         if record["conditional_locality"]:
-            conditions_curve(left, record["conditional_locality"], number, len(subjects) - 1 - number)
+            _conditions_curve(left, record["conditional_locality"], number, len(subjects) - 1 - number)
             floors.add(record["conditional_locality"]["no_locality"])
-        sides_curve(right, subject, number)
+        _sides_curve(right, subject, number)
     for floor in floors:
         left.axhline(floor, color=QUIET, lw=1, ls=(0, (4, 2)))
         left.text(
@@ -186,7 +186,7 @@ def locality_curves(subjects: Sequence[ReportColumn]) -> Figure:
     return figure
 
 
-def conditions_curve(ax: Axes, found: Mapping[str, Any], number: int, below: int) -> None:
+def _conditions_curve(ax: Axes, found: Mapping[str, Any], number: int, below: int) -> None:
     known = [level for level in found["by_level"] if level["locality"] is not None]
     sigma, value, low, high = (
         [level[name] for level in known] for name in ("sigma", "locality", "low", "high")
@@ -207,7 +207,7 @@ def conditions_curve(ax: Axes, found: Mapping[str, Any], number: int, below: int
     )
 
 
-def sides_curve(ax: Axes, subject: ReportColumn, number: int) -> None:
+def _sides_curve(ax: Axes, subject: ReportColumn, number: int) -> None:
     levels, size = (subject.locality or {})["levels"], subject.size or 1
     sigma = [level["sigma"] for level in levels]
     mean, low, high = (

@@ -47,7 +47,7 @@ from tessera.version import __version__
 
 EVALUATION_FILE, IMAGES = "report-evaluation.json", f"report-evaluation{IMAGE_GRID}"
 LOCALITY, MAPS = "report-locality.json", "report-locality.safetensors"
-QUICK_KS = (1, 3, 6, 9)
+_QUICK_KS = (1, 3, 6, 9)
 LOCALITY_K = 4  # locations of the prompts whose locality is measured, as in the paper's Figure 10
 
 Record = dict[str, Any]
@@ -69,7 +69,7 @@ class ReportConfig:
     def evaluation(self, conditioner: Conditioner, evaluated_elsewhere: bool = False) -> EvaluationConfig:
         """The evaluation to run; where counts are known already, only the images to show are sampled."""
         few = self.quick or evaluated_elsewhere
-        ks = self.ks or (QUICK_KS if self.quick else tuple(range(max_conditions(conditioner) + 1)))
+        ks = self.ks or (_QUICK_KS if self.quick else tuple(range(max_conditions(conditioner) + 1)))
         known = tuple(k for k in ks if k <= max_conditions(conditioner))
         if not known:
             raise UserError(f"Prompts of this model have 0 to {max_conditions(conditioner)} conditions.")

@@ -17,12 +17,12 @@ from tessera.evaluation.detection import ObjectDetector
 from tessera.provenance import provenance
 from tessera.scenes.vocabulary import COLORS
 
-IMAGES_IN_A_ROW = {1: 8, 2: 5, 3: 4}  # of each K, by how many models stand side by side
-IMAGES_AMONG_MANY = 3
+_IMAGES_IN_A_ROW = {1: 8, 2: 5, 3: 4}  # of each K, by how many models stand side by side
+_IMAGES_AMONG_MANY = 3
 
 
 @dataclass(frozen=True)
-class SampleRow:
+class _SampleRow:
     """One K: the images of every model."""
 
     k: int
@@ -61,19 +61,19 @@ def context(found: ReportData, detector: ObjectDetector, title: str, command: st
         "names": [subject.name for subject in subjects],
         "cards": cards,
         "shared_doubts": contents.shared_doubts(cards),
-        "samples": sample_rows(subjects, detector),
+        "samples": _sample_rows(subjects, detector),
         "inks": {name: "#{:02x}{:02x}{:02x}".format(*color) for name, color in COLORS.items()},
-        **how_far([subject for subject in subjects if subject.scores]),
+        **_how_far([subject for subject in subjects if subject.scores]),
         **why([subject for subject in subjects if subject.locality]),
-        **both_together(points_of(found)),
+        **_both_together(points_of(found)),
         **records(found),
         **method(subjects),
     }
 
 
-def how_far(evaluated: Sequence[ReportColumn]) -> dict[str, Any]:
+def _how_far(evaluated: Sequence[ReportColumn]) -> dict[str, Any]:
     return {
-        "k_chart": k_chart(evaluated),
+        "k_chart": _k_chart(evaluated),
         "k_max": contents.k_max_sheet(evaluated) if evaluated else None,
         "counts": [contents.rows_sheet(subject) for subject in evaluated],
     }
@@ -82,17 +82,17 @@ def how_far(evaluated: Sequence[ReportColumn]) -> dict[str, Any]:
 def why(result: Sequence[ReportColumn]) -> dict[str, Any]:
     return {
         "viewers": [one for subject in result if (one := tiles.viewer(subject))],
-        "locality_chart": locality_chart(result),
+        "locality_chart": _locality_chart(result),
         "locality": contents.locality_sheet(result) if result else None,
     }
 
 
-def both_together(points: Sequence[Point]) -> dict[str, Any]:
+def _both_together(points: Sequence[Point]) -> dict[str, Any]:
     """Locality against length generalization, where there are enough points."""
     correlation = contents.correlation(points)
     return {
         "correlation": correlation,
-        "scatter_chart": scatter_chart(points, correlation),
+        "scatter_chart": _scatter_chart(points, correlation),
         "points": contents.points_sheet(points) if correlation else None,
     }
 
@@ -103,10 +103,10 @@ def records(found: ReportData) -> dict[str, Any]:
         "studies": contents.study_sheets(found),
         "theory": [(contents.theory_words(record), contents.theory_sheet(record)) for record in found.theory],
         "ideal": contents.ideal_sheet(found.ideal) if found.ideal else None,
-        "dynamics": dynamics_charts(found.dynamics),
-        "dynamics_runs": dynamics_runs(found.dynamics),
+        "dynamics": _dynamics_charts(found.dynamics),
+        "dynamics_runs": _dynamics_runs(found.dynamics),
         "circles": [
-            (circles_chart(record, n), contents.circles_sheet(record))
+            (_circles_chart(record, n), contents.circles_sheet(record))
             for n, record in enumerate(found.circles)
         ],
     }
@@ -116,20 +116,20 @@ def method(subjects: Sequence[ReportColumn]) -> dict[str, Any]:
     return {
         "facts": contents.facts_sheet(subjects) if subjects else None,
         "settings": contents.settings_sheet(subjects) if any(one.settings for one in subjects) else None,
-        "detector_errors": detector_tables([subject for subject in subjects if subject.scores]),
-        "loss_chart": loss_chart(subjects),
+        "detector_errors": _detector_tables([subject for subject in subjects if subject.scores]),
+        "loss_chart": _loss_chart(subjects),
     }
 
 
-def sample_rows(subjects: Sequence[ReportColumn], detector: ObjectDetector) -> list[SampleRow]:
-    most = IMAGES_IN_A_ROW.get(len(subjects), IMAGES_AMONG_MANY)
+def _sample_rows(subjects: Sequence[ReportColumn], detector: ObjectDetector) -> list[_SampleRow]:
+    most = _IMAGES_IN_A_ROW.get(len(subjects), _IMAGES_AMONG_MANY)
     made = [tiles.tiles_of(subject, detector, most) for subject in subjects]
     ks = sorted({k for rows in made for k in rows})
     few = len(ks) <= len(tiles.HEADLINE_KS)
-    return [SampleRow(k, [rows.get(k, []) for rows in made], few or k in tiles.HEADLINE_KS) for k in ks]
+    return [_SampleRow(k, [rows.get(k, []) for rows in made], few or k in tiles.HEADLINE_KS) for k in ks]
 
 
-def k_chart(evaluated: Sequence[ReportColumn]) -> str | None:
+def _k_chart(evaluated: Sequence[ReportColumn]) -> str | None:
     if not evaluated:
         return None
     rule = "paper" if all("paper" in (subject.scores or {})["k_max"] for subject in evaluated) else "strict"
@@ -137,27 +137,27 @@ def k_chart(evaluated: Sequence[ReportColumn]) -> str | None:
     return figures.svg(figures.k_curves(evaluated, rule), "reach", alt)
 
 
-def locality_chart(result: Sequence[ReportColumn]) -> str | None:
+def _locality_chart(result: Sequence[ReportColumn]) -> str | None:
     if not result:
         return None
     alt = "Conditional locality and the side of the pixel neighborhood over noise levels"
     return figures.svg(figures.locality_curves(result), "locality", alt)
 
 
-def scatter_chart(points: Sequence[Point], correlation: dict[str, Any] | None) -> str | None:
+def _scatter_chart(points: Sequence[Point], correlation: dict[str, Any] | None) -> str | None:
     if correlation is None:
         return None
     alt = "Length generalization against conditional locality, one point for each snapshot"
     return figures.svg(figures.scatter(points, correlation), "scatter", alt)
 
 
-def loss_chart(subjects: Sequence[ReportColumn]) -> str | None:
+def _loss_chart(subjects: Sequence[ReportColumn]) -> str | None:
     if not any(subject.log for subject in subjects):
         return None
     return figures.svg(figures.loss_curves(subjects), "loss", "Training loss over images seen")
 
 
-def dynamics_charts(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+def _dynamics_charts(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """A chart with its caption for every sweep."""
     made = []
     for number, record in enumerate(record for record in records if "study" in record):
@@ -166,7 +166,7 @@ def dynamics_charts(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, str
     return made
 
 
-def circles_chart(record: Mapping[str, Any], number: int) -> str:
+def _circles_chart(record: Mapping[str, Any], number: int) -> str:
     alt = "Paths through concept space, and the error at the composition over training"
     return figures.svg(figures.circles(record["gaps"]), f"circles{number}", alt)
 
@@ -178,12 +178,12 @@ def caption(record: Mapping[str, Any]) -> str:
     return f"Starts that rise, by {record['study']}; counted: {record['counted']}."
 
 
-def dynamics_runs(records: Sequence[Mapping[str, Any]]) -> HtmlTable | None:
+def _dynamics_runs(records: Sequence[Mapping[str, Any]]) -> HtmlTable | None:
     runs = [dict(record) for record in records if "study" not in record]
     return contents.dynamics_sheet(runs) if runs else None
 
 
-def detector_tables(evaluated: Sequence[ReportColumn]) -> list[HtmlTable]:
+def _detector_tables(evaluated: Sequence[ReportColumn]) -> list[HtmlTable]:
     """The detector's error at every size and arrangement that occurs."""
     kinds = {(subject.size or 64, "official" if subject.by_color else "study") for subject in evaluated}
     made = [contents.detector_table(*kind) for kind in sorted(kinds)]

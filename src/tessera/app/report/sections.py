@@ -23,7 +23,7 @@ LOOKS = {
     "chance": "no more locally than chance",
     "unknown": "not measured",
 }
-STUDY_TITLES = {
+_STUDY_TITLES = {
     "study-table1": "K_max of the study, beside the paper's Table 1",
     "study-table2": "K_max by which objects are labeled, beside the paper's Table 2",
     "study-lists": "K_max where locations are conditioned on as a list",
@@ -47,7 +47,7 @@ class Tessera:
 
 
 @dataclass(frozen=True)
-class Card:
+class _Card:
     """What the top of the page says of one subject."""
 
     name: str
@@ -58,22 +58,22 @@ class Card:
     reach: Reach | None
 
 
-def card(subject: ReportColumn) -> Card:
+def card(subject: ReportColumn) -> _Card:
     reach = reach_of(subject.scores)
     said = verdict(subject.scores, subject.locality)
-    return Card(
-        subject.name, subject.about, said, k_tiles(subject, reach), key_figures(subject, reach), reach
+    return _Card(
+        subject.name, subject.about, said, _k_tiles(subject, reach), _key_figures(subject, reach), reach
     )
 
 
-def shared_doubts(cards: Sequence[Card]) -> list[str]:
+def shared_doubts(cards: Sequence[_Card]) -> list[str]:
     """What is to be borne in mind of all of several subjects, said once."""
     if len(cards) < 2:
         return []
     return [doubt for doubt in cards[0].verdict.doubts if all(doubt in one.verdict.doubts for one in cards)]
 
 
-def k_tiles(subject: ReportColumn, reach: Reach | None) -> list[Tessera]:
+def _k_tiles(subject: ReportColumn, reach: Reach | None) -> list[Tessera]:
     """A tile for each K the study knows."""
     if subject.scores is None or reach is None:
         return []
@@ -90,7 +90,7 @@ def tessera(subject: ReportColumn, reach: Reach, k: int, row: Record | None) -> 
     return Tessera(k, state, seen, subject.paper.k_max == k, f"K = {k} {outcome_words}{share}")
 
 
-def key_figures(subject: ReportColumn, reach: Reach | None) -> list[tuple[str, str, str]]:
+def _key_figures(subject: ReportColumn, reach: Reach | None) -> list[tuple[str, str, str]]:
     shown = []
     if reach is not None and reach.value is not None:
         span = f"[{reach.low}, {reach.high}]" if reach.low is not None else ""
@@ -101,13 +101,13 @@ def key_figures(subject: ReportColumn, reach: Reach | None) -> list[tuple[str, s
     if found:
         span = f"[{found['low']:.2f}, {found['high']:.2f}]"
         shown.append((f"{found['value']:.2f}", span, "conditional locality"))
-    side = side_in_band(subject)
+    side = _side_in_band(subject)
     if side is not None:
         shown.append((f"{side:.0f} px", f"of {subject.size}", "90% side of what moves a pixel"))
     return shown
 
 
-def side_in_band(subject: ReportColumn) -> float | None:
+def _side_in_band(subject: ReportColumn) -> float | None:
     """Mean 90% side over the levels of the band, or over all where there is none."""
     record = subject.locality
     if record is None or not record.get("levels"):
@@ -126,7 +126,7 @@ def k_max_sheet(subjects: Sequence[ReportColumn]) -> HtmlTable:
         "model", "training showed", "K_max, paper rule", "strict rule", "corrected for the detector", "the paper",
         "objects at K = 0", "the paper at 0",
     )  # fmt: skip
-    rows = [k_max_row(subject) for subject in subjects if subject.scores]
+    rows = [_k_max_row(subject) for subject in subjects if subject.scores]
     note = (
         "Brackets are 95% intervals. Paper rule: beyond training, 7 of 8 images fill K − 2 locations and more than a "
         "quarter fill all. Strict rule: the lower bound of the share with all K filled is at least a half. The third "
@@ -135,12 +135,12 @@ def k_max_sheet(subjects: Sequence[ReportColumn]) -> HtmlTable:
     return without_empty_columns(HtmlTable("How far each model composes", head, rows, note))
 
 
-def k_max_row(subject: ReportColumn) -> Sequence[str]:
+def _k_max_row(subject: ReportColumn) -> Sequence[str]:
     found = (subject.scores or {})["k_max"]
     rules = [
         reach_words(subject, rule) if rule in found else "training unknown" for rule in ("paper", "strict")
     ]
-    fair = None if has_gaps(subject) else found.get("paper", found["strict"]).get("corrected")
+    fair = None if _has_gaps(subject) else found.get("paper", found["strict"]).get("corrected")
     corrected = f"{fair['value']} [{fair['low']}, {fair['high']}]" if fair else ""
     seen = (
         ""
@@ -153,7 +153,7 @@ def k_max_row(subject: ReportColumn) -> Sequence[str]:
     return (subject.name, seen, *rules, corrected, subject.paper.text, *zero)
 
 
-def has_gaps(subject: ReportColumn) -> bool:
+def _has_gaps(subject: ReportColumn) -> bool:
     reach = reach_of(subject.scores)
     return reach is not None and reach.gaps
 
@@ -210,7 +210,7 @@ def locality_sheet(subjects: Sequence[ReportColumn]) -> HtmlTable:
         "model", "looks", "K", "conditional locality", "shuffled locations", "p", "band of σ", "90% side, px",
         "measured on",
     )  # fmt: skip
-    rows = [locality_row(subject) for subject in subjects if subject.locality]
+    rows = [_locality_row(subject) for subject in subjects if subject.locality]
     note = (
         "Conditional locality is the share of a prompted location's response that its own condition causes: 1 is perfectly "
         "local, 1/K not at all. Shuffled locations is what chance gives. “Locally” means at least 70% of the way from 1/K "
@@ -219,10 +219,10 @@ def locality_sheet(subjects: Sequence[ReportColumn]) -> HtmlTable:
     return HtmlTable("How locally each model looks", head, rows, note, frozenset({1, 8}))
 
 
-def locality_row(subject: ReportColumn) -> Sequence[str]:
+def _locality_row(subject: ReportColumn) -> Sequence[str]:
     record = subject.locality or {}
     found, plan = record["conditional_locality"], record["plan"]
-    side = side_in_band(subject)
+    side = _side_in_band(subject)
     ways = {"generated": "its own samples", "truth": "noised scenes"}
     on = ways.get(plan.get("source"), "")
     if found is None:
@@ -259,12 +259,12 @@ def correlation(points: Sequence[Point]) -> Record | None:
 def points_sheet(points: Sequence[Point]) -> HtmlTable:
     head = ("model", "images seen", "K_max − most in training", "conditional locality")
     rows = [
-        (p.model, f"{p.images_seen:,}", f"{p.gained:+g}", f"{p.locality:.3f}" + span_of(p)) for p in points
+        (p.model, f"{p.images_seen:,}", f"{p.gained:+g}", f"{p.locality:.3f}" + _span_of(p)) for p in points
     ]
     return HtmlTable("Length generalization against locality", head, rows)
 
 
-def span_of(point: Point) -> str:
+def _span_of(point: Point) -> str:
     return "" if point.low is None else f" [{point.low:.3f}, {point.high:.3f}]"
 
 
@@ -375,13 +375,11 @@ def detector_table(size: int, arrangement: str) -> HtmlTable | None:
         )
         for k, row in rows.items()
     ]  # fmt: skip
-    note = (
-        f"On rendered scenes the detector never saw, {pixels_words(at)} pixels, objects at {known} locations."
-    )
+    note = f"On rendered scenes the detector never saw, {_pixels_words(at)} pixels, objects at {known} locations."
     return HtmlTable("The detector's own error", head, cells, note)
 
 
-def pixels_words(size: str) -> str:
+def _pixels_words(size: str) -> str:
     """`64` as 64 × 64, `320x240` as 320 × 240."""
     width, _, height = size.partition("x")
     return f"{width} × {height or width}"
@@ -390,7 +388,7 @@ def pixels_words(size: str) -> str:
 def settings_sheet(subjects: Sequence[ReportColumn]) -> HtmlTable:
     """All settings; where several models differ, those come first."""
     known = [subject for subject in subjects if subject.settings]
-    flat = [dict(flattened(subject.settings or {})) for subject in known]
+    flat = [dict(_flattened(subject.settings or {})) for subject in known]
     names = list(dict.fromkeys(name for one in flat for name in one))
     differ = [name for name in names if len({one.get(name, "") for one in flat}) > 1]
     order = [*differ, *(name for name in names if name not in differ)]
@@ -400,10 +398,10 @@ def settings_sheet(subjects: Sequence[ReportColumn]) -> HtmlTable:
     return HtmlTable("Settings", ("setting", *(subject.name for subject in known)), rows, note, columns)
 
 
-def flattened(settings: Record, group: str = "") -> Iterator[tuple[str, str]]:
+def _flattened(settings: Record, group: str = "") -> Iterator[tuple[str, str]]:
     for name, value in settings.items():
         if isinstance(value, dict):
-            yield from flattened(value, f"{group}{name}.")
+            yield from _flattened(value, f"{group}{name}.")
         else:
             words = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             yield f"{group}{name}", words
@@ -417,7 +415,7 @@ def facts_sheet(subjects: Sequence[ReportColumn]) -> HtmlTable:
     )
     rows.append(("running average", *(words(subject.facts.get("ema")) for subject in subjects)))
     rows.append(("counts", *(words(subject.scores_from.get("found")) for subject in subjects)))
-    rows.append(("evaluation", *(evaluation_words(subject) for subject in subjects)))
+    rows.append(("evaluation", *(_evaluation_words(subject) for subject in subjects)))
     rows.append(("counted on", *(machine(subject.scores_from.get("provenance")) for subject in subjects)))
     rows.append(("locality", *(plan_words(subject) for subject in subjects)))
     rows.append(
@@ -446,7 +444,7 @@ def words(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def evaluation_words(subject: ReportColumn) -> str:
+def _evaluation_words(subject: ReportColumn) -> str:
     evaluation = subject.scores_from.get("evaluation")
     if not evaluation:
         rows = (subject.scores or {"rows": []})["rows"]
@@ -484,7 +482,7 @@ def machine(where: Record | None) -> str:
 def study_sheets(found: ReportData) -> list[HtmlTable]:
     sheets = []
     for folder in found.studies:
-        for name, title in STUDY_TITLES.items():
+        for name, title in _STUDY_TITLES.items():
             head, *rows = training_table(name, dict(read_record(folder / "study.json", StudyRecord)))
             sheets.append(HtmlTable(title, head, rows))
     return sheets

@@ -23,20 +23,20 @@ from tessera.provenance import provenance
 from tessera.stats import counted
 from tessera.studies.clevr.tables import k_max_words
 
-MODELS = ("exp1", "exp2", "exp2L")
+_MODELS = ("exp1", "exp2", "exp2L")
 KS = (1, 3, 6, 9)
 # Images for each K and steps of the sampler, the best that the time allows.
 LADDER = ((8, 18), (6, 16), (4, 16), (3, 14), (2, 12), (1, 12), (1, 8))
-SLOW = 0.25  # seconds for a call: from here on locality is measured on noised scenes, which need no sampling
+_SLOW = 0.25  # seconds for a call: from here on locality is measured on noised scenes, which need no sampling
 PROBES, CHANNELS = LOCALITY_K + 1, 3
-BACKWARD = 0.5  # calls that a backward pass of one probe and channel costs when many go together
-HASTE = 1.3  # what is planned takes about so much longer: detecting, the page, others on the machine
+_BACKWARD = 0.5  # calls that a backward pass of one probe and channel costs when many go together
+_HASTE = 1.3  # what is planned takes about so much longer: detecting, the page, others on the machine
 PATIENT = ReportConfig(n=1, ks=KS, steps=1, images=1, levels=1)  # content with whatever was measured before
 
 
 def models_to_show() -> list[str]:
     """Those of the demo's models that come with this version."""
-    return [name for name in MODELS if name in shipped()]
+    return [name for name in _MODELS if name in shipped()]
 
 
 def showcase(
@@ -57,7 +57,7 @@ def showcase(
     write_page(found, measurer, out / "report.html", "The shipped models", "tessera demo")
     return {
         "models": [subject_record(subject) for subject in found.subjects],
-        "drawn": {subject.name: drawn_rows(subject) for subject in found.subjects},
+        "drawn": {subject.name: _drawn_rows(subject) for subject in found.subjects},
         "seconds": round(time.monotonic() - begun, 1),
         "seed": seed,
         "provenance": provenance(device),
@@ -85,9 +85,9 @@ def config_within(model: Model, device: torch.device, seconds: float, seed: int 
     for n, steps in LADDER:
         config = ReportConfig(
             n=n, ks=KS, steps=steps, seed=seed, images=1, levels=min(8, steps),
-            source="truth" if each > SLOW else "generated",
+            source="truth" if each > _SLOW else "generated",
         )  # fmt: skip
-        if HASTE * each * calls(config, isinstance(model.denoiser, Patchwise)) <= seconds:
+        if _HASTE * each * calls(config, isinstance(model.denoiser, Patchwise)) <= seconds:
             return config
     return replace(config, levels=6)
 
@@ -98,7 +98,7 @@ def calls(config: ReportConfig, patchwise: bool) -> float:
     evaluation = n * len(KS) * (2 * steps - 1)
     way = 0 if config.source == "truth" else 2 * steps - 1
     pixels = (
-        0.0 if patchwise else levels * BACKWARD * PROBES * CHANNELS
+        0.0 if patchwise else levels * _BACKWARD * PROBES * CHANNELS
     )  # a patch alone costs next to nothing
     return evaluation + way + pixels + levels * (1 + LOCALITY_K)
 
@@ -120,7 +120,7 @@ def seconds_per_call(model: Model, device: torch.device) -> float:
 # --- tables ------------------------------------------------------------------------------------------------
 
 
-def drawn_rows(subject: ReportColumn) -> list[dict[str, Any]]:
+def _drawn_rows(subject: ReportColumn) -> list[dict[str, Any]]:
     """What was drawn here and now, whatever the model's card says."""
     rows = (subject.evaluation or {"result": {"rows": []}})["result"]["rows"]
     names = ("k", "n", "all_found", "found", "extra")

@@ -5,7 +5,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-SPECIAL = {
+_SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "σ": r"$\sigma$", "≥": r"$\ge$", "×": r"$\times$",
     "–": "--", "±": r"$\pm$", "−": "$-$", "λ": r"$\lambda$", "✓": "yes", "✗": "no",
@@ -60,7 +60,7 @@ def without_empty_columns(sheet: HtmlTable) -> HtmlTable:
 def escaped(text: str) -> str:
     """Text that LaTeX prints as it is; K_max becomes a symbol."""
     parts = str(text).split("K_max")
-    return "$K_{\\max}$".join("".join(SPECIAL.get(letter, letter) for letter in part) for part in parts)
+    return "$K_{\\max}$".join("".join(_SPECIAL.get(letter, letter) for letter in part) for part in parts)
 
 
 # --- numbers in words ---------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def data_uri(image: Tensor) -> str:
 
 
 @dataclass(frozen=True)
-class Box:
+class _Box:
     """Around a detection, in units of the image's sides."""
 
     left: float
@@ -51,7 +51,7 @@ class Tile:
     """One sampled image as the page shows it."""
 
     src: str
-    boxes: list[Box]
+    boxes: list[_Box]
     rings: list[tuple[float, float, str]]  # prompted locations, and whether they are found
     colors: list[tuple[str, str]]  # prompted colors, and whether they are found
     score: str  # such as 3/3 +1
@@ -87,7 +87,7 @@ def tile(shown: ShownImages, detections: Sequence[Detection], ood: bool, by_colo
     )
 
 
-def boxes(image: Tensor, score: ImageScore) -> list[Box]:
+def boxes(image: Tensor, score: ImageScore) -> list[_Box]:
     aspect = image_aspect(image.shape[-1], image.shape[-2])
     used = {detection for _, detection in score.pairs}
     return [box(f, aspect, kind_of(n, f, used)) for n, f in enumerate(score.detections)]
@@ -98,16 +98,16 @@ def kind_of(number: int, detection: Detection, used: set[int]) -> str:
     return "odd" if not is_well_formed(detection) else "good" if number in used else "bad"
 
 
-def box(detection: Detection, aspect: float, kind: str) -> Box:
+def box(detection: Detection, aspect: float, kind: str) -> _Box:
     (x, y), (half_x, half_y) = detection.location, half_sides(detection, aspect)
-    return Box(x - half_x, y - half_y, 2 * half_x, 2 * half_y, kind, describe(detection))
+    return _Box(x - half_x, y - half_y, 2 * half_x, 2 * half_y, kind, describe(detection))
 
 
 # --- heat-maps ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Cross:
+class _Cross:
     """A prompted location on a heat map; its opacity is the influence of its condition on the probe."""
 
     x: float
@@ -117,40 +117,40 @@ class Cross:
 
 
 @dataclass(frozen=True)
-class Map:
+class _Map:
     """A heat-map with what is drawn over it, in units of the image's sides."""
 
     src: str
     words: str
     square: tuple[float, float, float] | None = None  # left, top, side
-    crosses: tuple[Cross, ...] = ()
+    crosses: tuple[_Cross, ...] = ()
     ring: tuple[float, float, str] | None = None
 
 
 @dataclass(frozen=True)
-class HeatmapFrame:
+class _HeatmapFrame:
     """Everything seen at one noise level."""
 
     sigma: float
     in_band: bool
-    clean: Map
-    pixels: list[Map]  # one for each probe
-    conditions: list[Map]  # one for each condition
+    clean: _Map
+    pixels: list[_Map]  # one for each probe
+    conditions: list[_Map]  # one for each condition
 
 
 @dataclass(frozen=True)
-class Viewer:
+class _Viewer:
     """The frames of one model, from high noise to low, and the one to open with."""
 
     name: str
-    frames: list[HeatmapFrame]
+    frames: list[_HeatmapFrame]
     start: int
     probes: list[str]
     prompts: list[tuple[str, str]]  # name and color of each condition
     source: str
 
 
-def viewer(subject: ReportColumn) -> Viewer | None:
+def viewer(subject: ReportColumn) -> _Viewer | None:
     result, record = subject.result, subject.locality
     if result is None or record is None:
         return None
@@ -158,12 +158,12 @@ def viewer(subject: ReportColumn) -> Viewer | None:
     band = (found["band"]["sigma_min"], found["band"]["sigma_max"]) if found else None
     frames = [frame(result, level, band) for level in range(len(result.sigmas))]
     inside = [level for level, one in enumerate(frames) if one.in_band]
-    return Viewer(
+    return _Viewer(
         name=subject.name,
         frames=frames,
         start=inside[len(inside) // 2] if inside else len(frames) // 2,
         probes=[probe_name(probe) for probe in chosen(result)],
-        prompts=[(prompt_name(want, k), condition_color(k)) for k, want in enumerate(result.prompt)],
+        prompts=[(_prompt_name(want, k), condition_color(k)) for k, want in enumerate(result.prompt)],
         source=record["plan"]["source"],
     )
 
@@ -174,7 +174,7 @@ def probe_name(probe: Probe) -> str:
     return f"location {int(found[1]) + 1}" if found else probe.name
 
 
-def prompt_name(want: Any, number: int) -> str:
+def _prompt_name(want: Any, number: int) -> str:
     return want if isinstance(want, str) else f"location {number + 1}"
 
 
@@ -183,7 +183,7 @@ def chosen(result: SceneLocality) -> list[Probe]:
     return result.probes if len(result.probes) <= MOST_PROBES else [*result.probes[:4], result.probes[-1]]
 
 
-def frame(result: SceneLocality, level: int, band: tuple[float, float] | None) -> HeatmapFrame:
+def frame(result: SceneLocality, level: int, band: tuple[float, float] | None) -> _HeatmapFrame:
     sigma = result.sigmas[level]
     image = result.clean[level]
     shown = image if image.shape[0] == 3 else image[:1].expand(3, -1, -1)
@@ -192,24 +192,24 @@ def frame(result: SceneLocality, level: int, band: tuple[float, float] | None) -
         if result.condition_influence_maps.shape[1]
         else 1.0
     )
-    return HeatmapFrame(
+    return _HeatmapFrame(
         sigma=sigma,
         in_band=band is not None and band[0] <= sigma <= band[1],
-        clean=Map(data_uri(shown), f"denoised at noise level {sigma:.3g}", crosses=locations(result)),
-        pixels=[pixel_map(result, level, result.probes.index(probe)) for probe in chosen(result)],
+        clean=_Map(data_uri(shown), f"denoised at noise level {sigma:.3g}", crosses=locations(result)),
+        pixels=[_pixel_map(result, level, result.probes.index(probe)) for probe in chosen(result)],
         conditions=[
-            condition_map(result, level, k, loudest)
+            _condition_map(result, level, k, loudest)
             for k in range(min(4, result.condition_influence_maps.shape[1]))
         ],
     )
 
 
-def locations(result: SceneLocality) -> tuple[Cross, ...]:
+def locations(result: SceneLocality) -> tuple[_Cross, ...]:
     spots = [(k, want) for k, want in enumerate(result.prompt) if not isinstance(want, str)]
-    return tuple(Cross(x, y, condition_color(k), 1.0) for k, (x, y) in spots)
+    return tuple(_Cross(x, y, condition_color(k), 1.0) for k, (x, y) in spots)
 
 
-def pixel_map(result: SceneLocality, level: int, probe: int) -> Map:
+def _pixel_map(result: SceneLocality, level: int, probe: int) -> _Map:
     """Eq. 9 around a probe, the square with 90% of its energy, and how much each condition moves it."""
     heat = result.influence[level, probe]
     height, width = heat.shape
@@ -218,23 +218,23 @@ def pixel_map(result: SceneLocality, level: int, probe: int) -> Map:
     condition_influence = result.condition_influence.mean(0)  # (S, P, K)
     loudest = max(float(condition_influence.max()), 1e-30) if condition_influence.numel() else 1.0
     crosses = [
-        Cross(cross.x, cross.y, cross.color, faded(float(condition_influence[level, probe, k]) / loudest))
+        _Cross(cross.x, cross.y, cross.color, _faded(float(condition_influence[level, probe, k]) / loudest))
         for k, cross in enumerate(locations(result))
     ]
     words = f"{result.probes[probe].name}: 90% of the influence within {side} of {width} pixels"
-    return Map(data_uri(heated(heat)), words, (left, top, side / width), tuple(crosses))
+    return _Map(data_uri(heated(heat)), words, (left, top, side / width), tuple(crosses))
 
 
-def faded(share: float) -> float:
+def _faded(share: float) -> float:
     return round(min(1.0, FAINT + (1 - FAINT) * float(np.sqrt(max(share, 0.0)))), 3)
 
 
-def condition_map(result: SceneLocality, level: int, k: int, loudest: float) -> Map:
+def _condition_map(result: SceneLocality, level: int, k: int, loudest: float) -> _Map:
     """Eq. 10 everywhere: what changes when condition k is taken away."""
     want = result.prompt[k]
     ring = None if isinstance(want, str) else (*want, condition_color(k))
     words = f"what changes without {condition_name(want)}"
-    return Map(data_uri(heated(result.condition_influence_maps[level, k], loudest)), words, ring=ring)
+    return _Map(data_uri(heated(result.condition_influence_maps[level, k], loudest)), words, ring=ring)
 
 
 def heated(values: Tensor, loudest: float | None = None) -> Tensor:

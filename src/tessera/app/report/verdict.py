@@ -7,13 +7,13 @@ from typing import Any, Literal
 from tessera.evaluation.kmax import ENOUGH
 
 Record = Mapping[str, Any]
-Tone = Literal["good", "bad", "unsure"]
+_Tone = Literal["good", "bad", "unsure"]
 Look = Literal["local", "partly", "not", "chance", "unknown"]
 
 LOCAL, NOT_LOCAL = 0.7, 0.35  # of the way from no locality (1 / K) to perfect locality (1)
 CHANCE = 0.05  # p-value above which locality may be luck
 FEWEST = 8  # images for each K, as many as the paper counted; below, nothing is claimed
-DOUBTFUL = 0.1  # share of images the detector does not know, above which its counts are to be doubted
+_DOUBTFUL = 0.1  # share of images the detector does not know, above which its counts are to be doubted
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Conclusion:
     """One sentence, how to color it, and what to bear in mind."""
 
     headline: str
-    tone: Tone
+    tone: _Tone
     doubts: list[str] = field(default_factory=list)
 
 
@@ -86,7 +86,7 @@ def _last_success(rows: Sequence[Record], rule: str) -> int:
     return reached
 
 
-def reach_words(reach: Reach | None) -> tuple[str, Tone]:
+def reach_words(reach: Reach | None) -> tuple[str, _Tone]:
     if reach is None or reach.value is None:
         return "how far it composes was not measured", "unsure"
     if reach.n < FEWEST:
@@ -100,10 +100,10 @@ def reach_words(reach: Reach | None) -> tuple[str, Tone]:
     return _against_training(reach, reach.value, reach.max_train_objects)
 
 
-def _extras_words(scores: Record | None, reach: Reach | None) -> tuple[str, Tone] | None:
+def _extras_words(scores: Record | None, reach: Reach | None) -> tuple[str, _Tone] | None:
     """Where it fills more locations than training showed, and only the objects it adds to them break the paper's rule.
 
-    A model trained on conditions that leave objects out may add others; the strict rule does not count those, the paper's allows a few.
+    A model whose training left objects unlabeled may add others; the strict rule does not count those, the paper's allows a few.
     """
     if scores is None or reach is None or scores.get("label", "all") == "all" or reach.n < FEWEST:
         return None
@@ -117,7 +117,7 @@ def _extras_words(scores: Record | None, reach: Reach | None) -> tuple[str, Tone
     return f"follows its prompts {_up_to(filled)}, {adds}", "unsure"
 
 
-def _against_training(reach: Reach, value: int, max_train_objects: int) -> tuple[str, Tone]:
+def _against_training(reach: Reach, value: int, max_train_objects: int) -> tuple[str, _Tone]:
     """Beyond what training showed, not beyond, or an interval that allows both."""
     low = value if reach.low is None else reach.low
     high = value if reach.high is None else reach.high
@@ -167,7 +167,7 @@ def look_of(locality: Record | None) -> Look:
     return "not" if way(found, "high") < NOT_LOCAL else "partly"
 
 
-HOW: dict[tuple[str, Look], str] = {
+_HOW: dict[tuple[str, Look], str] = {
     ("good", "local"): ", with local influence of its conditions",
     ("good", "partly"): ", with only partly local influence of its conditions",
     ("good", "not"): ", though the influence of its conditions is not local",
@@ -183,8 +183,8 @@ HOW: dict[tuple[str, Look], str] = {
 }
 
 
-def joined(said: str, tone: Tone, look: Look) -> str:
-    return said + HOW.get((tone, look), "")
+def joined(said: str, tone: _Tone, look: Look) -> str:
+    return said + _HOW.get((tone, look), "")
 
 
 # --- what to bear in mind -----------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def doubts(reach: Reach | None, scores: Record | None, locality: Record | None) 
             "Not every K was evaluated, so this is the largest of those evaluated that succeeded in turn."
         )
     ood = _ood_share(scores)
-    if ood > DOUBTFUL:
+    if ood > _DOUBTFUL:
         said.append(
             f"{100 * ood:.0f}% of its images are unlike those the detector was trained on: doubt its counts."
         )

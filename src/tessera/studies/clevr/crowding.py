@@ -28,7 +28,7 @@ from tessera.scenes.placement import reachable
 from tessera.scenes.vocabulary import LOCATIONS, SIZES
 from tessera.stats import counted, share_interval
 
-ACROSS = round(1 / CELL)  # cells along one side of the grid
+_ACROSS = round(1 / CELL)  # cells along one side of the grid
 KEPT = ("k", "n", "all_found", "two_missing", "found", "extra")
 
 
@@ -40,7 +40,7 @@ class Question(NamedTuple):
     images: int
 
 
-class Reply(NamedTuple):
+class _Reply(NamedTuple):
     """What a model made of a question, and the detector of rendered scenes at the same locations."""
 
     question: Question
@@ -51,7 +51,7 @@ class Reply(NamedTuple):
 
 def far_apart(k: int) -> tuple[Location, ...]:
     """Centers of k cells that official scenes can fill, whose nearest two are as far apart as farthest-first goes."""
-    cells = fillable_cells()
+    cells = _fillable_cells()
     apart = torch.cdist(cells, cells)  # (N, N)
     best: tuple[float, list[int]] = (-1.0, [])
     for first in range(len(cells)):
@@ -64,9 +64,9 @@ def far_apart(k: int) -> tuple[Location, ...]:
     return tuple((x, y) for x, y in cells[best[1]].tolist())
 
 
-def fillable_cells() -> torch.Tensor:
+def _fillable_cells() -> torch.Tensor:
     """Centers (N, 2) of the cells where objects of every size may stand by the official rules."""
-    middles = (torch.arange(ACROSS) + 0.5) / ACROSS
+    middles = (torch.arange(_ACROSS) + 0.5) / _ACROSS
     centers = torch.cartesian_prod(middles, middles)
     return centers[torch.stack([reachable(centers, size) for size in SIZES]).all(0)]
 
@@ -87,7 +87,7 @@ def scored(
     steps: int,
     s_churn: float,
     seed: int,
-) -> list[Reply]:
+) -> list[_Reply]:
     """All questions in one go, as images of different questions fill a batch together."""
     prompts = [own_prompts(model.conditioner, locations, images, seed) for _, locations, images in questions]
     flat = [prompt for several in prompts for prompt in several]
@@ -96,7 +96,7 @@ def scored(
     with console.progress("rendering", len(questions)) as advance:
         for question, several in zip(questions, prompts):
             seen = rendered(evaluator, several, model.size, seed)
-            replies.append(Reply(question, several[0].targets, [next(scores) for _ in several], seen))
+            replies.append(_Reply(question, several[0].targets, [next(scores) for _ in several], seen))
             advance()
     return replies
 
@@ -110,7 +110,7 @@ def rendered(evaluator: Evaluator, prompts: Sequence[Prompt], size: int, seed: i
 # --- records ------------------------------------------------------------------------------------------------
 
 
-def summarized(model: Model, replies: Sequence[Reply]) -> dict[str, Any]:
+def summarized(model: Model, replies: Sequence[_Reply]) -> dict[str, Any]:
     """K_max and the shares of every K, location by location."""
     counts = [Counts.of(len(reply.targets), reply.drawn) for reply in replies]
     scores = generalization_record(counts, model.max_train_objects, label_of(model))
@@ -118,11 +118,11 @@ def summarized(model: Model, replies: Sequence[Reply]) -> dict[str, Any]:
     by_k = {len(reply.targets): reply for reply in replies}
     return {
         "k_max": scores["k_max"],
-        "rows": [{**row, **location_by_location(by_k[row["k"]])} for row in rows],
+        "rows": [{**row, **_location_by_location(by_k[row["k"]])} for row in rows],
     }
 
 
-def location_by_location(reply: Reply) -> dict[str, Any]:
+def _location_by_location(reply: _Reply) -> dict[str, Any]:
     gap = smallest_gap(reply.targets)
     return {
         "locations": [list(location) for location in reply.question.locations],
@@ -132,7 +132,7 @@ def location_by_location(reply: Reply) -> dict[str, Any]:
     }
 
 
-def pair_record(reply: Reply) -> dict[str, Any]:
+def pair_record(reply: _Reply) -> dict[str, Any]:
     """Two of the study's locations, by their numbers in the study's order, and how often both are filled."""
     (x, y), (u, v) = reply.targets
     return {
@@ -155,9 +155,9 @@ def drawn(record: dict[str, Any]) -> Figure:
     """Left: how often each of the study's locations is filled, by K. Right: all of them, and of as many far apart."""
     figure = Figure(figsize=(9.6, 4.2))
     left, right = figure.subplots(1, 2)
-    draw_locations(left, record["study"]["rows"])
+    _draw_locations(left, record["study"]["rows"])
     for name, label, shade in (("study", "the study's locations", "C3"), ("apart", "far apart", "C0")):
-        draw_shares(right, record[name]["rows"], label, shade)
+        _draw_shares(right, record[name]["rows"], label, shade)
     right.set(xlabel="K, prompted locations", ylabel="images with all of them filled", ylim=(0, 1.03))
     if record["max_train_objects"]:
         right.axvspan(
@@ -168,7 +168,7 @@ def drawn(record: dict[str, Any]) -> Figure:
     return figure
 
 
-def draw_locations(ax: Axes, rows: Sequence[dict[str, Any]]) -> None:
+def _draw_locations(ax: Axes, rows: Sequence[dict[str, Any]]) -> None:
     most = max(row["k"] for row in rows)
     shares = np.full((most, len(rows)), np.nan)
     for column, row in enumerate(rows):
@@ -183,7 +183,7 @@ def draw_locations(ax: Axes, rows: Sequence[dict[str, Any]]) -> None:
     ax.set_yticks(range(most), [f"{x:.2f}, {y:.2f}" for x, y in LOCATIONS[:most]], fontsize=7)
 
 
-def draw_shares(ax: Axes, rows: Sequence[dict[str, Any]], label: str, shade: str) -> None:
+def _draw_shares(ax: Axes, rows: Sequence[dict[str, Any]], label: str, shade: str) -> None:
     ks, shares = [row["k"] for row in rows], [row["all_found"] for row in rows]
     ax.plot(ks, [share["value"] for share in shares], "o-", color=shade, ms=3, label=label)
     low, high = ([share[end] for share in shares] for end in ("low", "high"))

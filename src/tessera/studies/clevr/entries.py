@@ -13,7 +13,7 @@ from tessera.errors import UserError
 from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
 
 IMAGES = 64  # evaluated for each K
-MORE_IMAGES = 256  # where the share of right images lies so near the rule's that 64 would toss a coin
+_MORE_IMAGES = 256  # where the share of right images lies so near the rule's that 64 would toss a coin
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _cells_of(experiment: str, by_seen_max: Mapping[int, Paper], **more: Any) ->
     ]
 
 
-S_CHURN = 20.0  # for patches, which agree only through the noise they share: as much as a step can have
+_S_CHURN = 20.0  # for patches, which agree only through the noise they share: as much as a step can have
 
 TABLES = [
     *_cells_of("exp1", {
@@ -120,14 +120,14 @@ TABLES = [
         6: Paper(10, "0-1", "0-1"),
     }),
     *_cells_of(
-        "exp2L", {1: Paper(6), 3: Paper(9, "0-2"), 5: Paper(10, "0-2")}, s_churn=S_CHURN, each=MORE_IMAGES
+        "exp2L", {1: Paper(6), 3: Paper(9, "0-2"), 5: Paper(10, "0-2")}, s_churn=_S_CHURN, each=_MORE_IMAGES
     ),
     *_cells_of("color", {1: Paper(1), 3: Paper(4), 5: Paper(7)}),
     *_cells_of("exp3", {3: Paper(3, words="fails beyond 3")}),
     *_cells_of("exp3L", {3: Paper(words="restored")}),
 ]  # fmt: skip
 
-FULL_IMAGE = 8  # cells to each side: a patch as large as the image
+_FULL_IMAGE = 8  # cells to each side: a patch as large as the image
 FEW = tuple(range(5))  # a patch as large as the image costs a whole network pass per cell
 PAIR = {"training": {"patches": 2}}  # and per patch in training
 
@@ -136,7 +136,7 @@ def _radius_cell(
     radius: int, changes: Mapping[str, Mapping[str, Any]] | None = None, **more: Any
 ) -> StudyEntry:
     """Trained and sampled as the paper's: the loss over all of a patch, no fresh noise."""
-    about = f"patch radius {radius}" + (", the whole image" if radius == FULL_IMAGE else "")
+    about = f"patch radius {radius}" + (", the whole image" if radius == _FULL_IMAGE else "")
     changes = {"denoiser": {"radius": radius}, **(changes or {})}
     return StudyEntry("exp2L", 3, variant=f"k{radius}", about=about, changes=changes, needs=False, **more)
 
@@ -154,15 +154,15 @@ FAR = StudyEntry(
     about="pixel radius 3, condition radius 2; half as many images again",
     changes={"denoiser": {"radius": 3, "cond_radius": 2}},
     longer=1.5,
-    s_churn=S_CHURN,
-    each=MORE_IMAGES,
+    s_churn=_S_CHURN,
+    each=_MORE_IMAGES,
 )
 
 ABLATIONS = [
     _radius_cell(1),
     _radius_cell(2, paper=Paper(9, "0-2")),
     _radius_cell(3),
-    _radius_cell(FULL_IMAGE, PAIR, paper=Paper(words="fails, as exp2"), own_ks=FEW),
+    _radius_cell(_FULL_IMAGE, PAIR, paper=Paper(words="fails, as exp2"), own_ks=FEW),
     _plain_cell("exp1"),
     _plain_cell("exp2"),
     FAR,

@@ -41,7 +41,7 @@ from tessera.training.stream import Batch
 from tessera.training.trainer import Trainer
 
 PROBES = ((0.5, 0.5), (0.25, 0.3), (0.7, 0.75))  # center, upper left, lower right
-NOTHING_SAID: Callable[[int], None] = lambda images: None  # noqa: E731
+_NOTHING_SAID: Callable[[int], None] = lambda images: None  # noqa: E731
 
 
 def cifar_settings(preset: str, total: int | None = None) -> Settings:
@@ -59,12 +59,12 @@ def cifar_settings(preset: str, total: int | None = None) -> Settings:
     return replace(settings_for("exp1", preset, changes), experiment="cifar10")
 
 
-def train_cifar(
+def _train_cifar(
     images: CifarImages,
     settings: Settings,
     folder: Path,
     device,
-    on_step: Callable[[int], None] = NOTHING_SAID,
+    on_step: Callable[[int], None] = _NOTHING_SAID,
 ) -> Model:
     """Train on the images in a run folder, or carry on there; the averaged network."""
     run, training = RunFolder(folder), settings.training
@@ -79,7 +79,7 @@ def train_cifar(
             len(images), training.batch, trainer.images_seen // training.batch, training.seed
         )
         while trainer.images_seen < training.total and not stop.requested:
-            step = trainer.step(cifar_batch(on_device, next(steps), trainer.images_seen))
+            step = trainer.step(_cifar_batch(on_device, next(steps), trainer.images_seen))
             stop.patient = True
             log.after_step(step)
             on_step(step.images_seen)
@@ -88,7 +88,7 @@ def train_cifar(
     return load_run(folder, device=device)
 
 
-def cifar_batch(images: Tensor, rows: Tensor, first: int) -> Batch:
+def _cifar_batch(images: Tensor, rows: Tensor, first: int) -> Batch:
     chosen = to_float(images[rows.to(images.device)])
     index = torch.arange(first, first + len(rows), device=images.device)
     return Batch(chosen, chosen.new_zeros(len(rows), 0), index)
@@ -107,7 +107,7 @@ def fig12(
     seed: int = 0,
     how: GradientConfig = PLAIN,
     device=None,
-    on_step: Callable[[int], None] = NOTHING_SAID,
+    on_step: Callable[[int], None] = _NOTHING_SAID,
 ) -> dict[str, Any]:
     """Train on the CIFAR-10 at `path` (once), measure, write fig12.png and fig12.json into `out`.
 
@@ -117,7 +117,7 @@ def fig12(
     known = load_cifar(path, "train")
     out = make_folder(Path(out))
     settings = cifar_settings(preset, total)
-    model = train_cifar(known, settings, out / "run", device, on_step)
+    model = _train_cifar(known, settings, out / "run", device, on_step)
     seeds = [(seed << 32) + n for n in range(images)]
     if source == "truth":
         shown = load_cifar(path, "test")
@@ -129,13 +129,13 @@ def fig12(
         trajectory = generated(model.denoiser, None, SIDE, seeds, steps=steps, levels=levels, device=device)
     probes = probes_at(PROBES, SIDE, SIDE)
     result = measure(model.denoiser, trajectory, None, None, (), probes, how=how)
-    record = fig12_record(result, settings, source, seed, device)
+    record = _fig12_record(result, settings, source, seed, device)
     save_figure(figure_12(result, "CIFAR-10, EDM2"), out / "fig12.png")
     write_json(out / "fig12.json", record)
     return record
 
 
-def fig12_record(
+def _fig12_record(
     result: SceneLocality, settings: Settings, source: Source, seed: int, device
 ) -> dict[str, Any]:
     study = LocalityResult([result], seed).to_dict()

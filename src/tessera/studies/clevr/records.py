@@ -14,7 +14,7 @@ from tessera.studies.clevr.entries import CELLS, IMAGES, StudyEntry
 from tessera.studies.clevr.runs import StudyPaths, job_name
 
 RULES = ("paper", "strict")
-PAPER_IMAGES = 8  # of each K, counted by hand
+_PAPER_IMAGES = 8  # of each K, counted by hand
 SHARES = ("all_found", "exact", "allowed_extras", "two_missing")
 Record = Mapping[str, Any]
 
@@ -155,9 +155,9 @@ def paper_sized(records: Sequence[Record]) -> dict[str, Any]:
     kept = [{int(k): _shown_table(int(k), rows) for k, rows in record["shown"].items()} for record in records]
     counts = _all_counts(records)
     return {
-        "images": PAPER_IMAGES,
+        "images": _PAPER_IMAGES,
         "first": [_evaluation_of(tables, training) for tables in kept],
-        "any": drawn_again(PAPER_IMAGES, counts, training),
+        "any": drawn_again(_PAPER_IMAGES, counts, training),
         "any_64": drawn_again(IMAGES, counts, training),
     }
 

@@ -38,7 +38,7 @@ from tessera.training.trainer import Trainer
 
 Keep = Literal["everything", "averages", "last"]
 LOCALITY = LocalityConfig(k=4, images=8, scenes=4, source="truth")  # how locality is measured along training
-QUICK_RESAMPLES = 200  # for snapshots of training, whose intervals only show along a curve
+_QUICK_RESAMPLES = 200  # for snapshots of training, whose intervals only show along a curve
 
 
 class Stopped(Exception):
@@ -186,7 +186,7 @@ class Study:
             self.clock.check()
             _take_weights(model, folder, seen)
             samples = self.evaluator.run(model, evaluation)
-            scores = self.evaluator.summarize(model, samples, False, QUICK_RESAMPLES)
+            scores = self.evaluator.summarize(model, samples, False, _QUICK_RESAMPLES)
             known = {
                 "evaluation": dict(job.evaluation),
                 "moment": self.moment_of(model, seen, scores, samples),
@@ -295,11 +295,11 @@ def training_seconds(run: RunFolder, end: int) -> tuple[float, dict[str, Any]]:
     return seconds, last
 
 
-MOMENT_ROW = ("k", "n", "all_found", "exact", "allowed_extras", "two_missing", "found", "extra")
+_MOMENT_ROW = ("k", "n", "all_found", "exact", "allowed_extras", "two_missing", "found", "extra")
 
 
 def _moment_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{name: row[name] for name in MOMENT_ROW} for row in result["rows"]]
+    return [{name: row[name] for name in _MOMENT_ROW} for row in result["rows"]]
 
 
 def _rows_kept(result: dict[str, Any]) -> list[dict[str, Any]]:

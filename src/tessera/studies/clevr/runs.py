@@ -11,7 +11,7 @@ from tessera.records import StudyRunRecord, covers, current_words, read_record
 from tessera.studies.clevr.entries import StudyEntry
 from tessera.training.run_folder import RunFolder
 
-BENCHES = "bench-train*.json"
+_BENCHES = "bench-train*.json"
 # Settings that leave what is computed as it is, so that a record made with others of them still counts.
 HARMLESS = {
     f"training.{name}" for name in ("snapshot", "checkpoint", "strategy", "render_batch", "micro_batch")
@@ -95,7 +95,7 @@ class Speeds:
     """Speeds measured before: benchmark records, and cells already trained and evaluated."""
 
     def __init__(self, paths: StudyPaths):
-        benches = [current_words(read_json(path)) for path in sorted(paths.results.glob(BENCHES))]
+        benches = [current_words(read_json(path)) for path in sorted(paths.results.glob(_BENCHES))]
         studied = [read_record(path, StudyRunRecord) for path in sorted(paths.records.glob("*.json"))]
         self.training = [(_cost_in(r), r["images_per_second"]["value"]) for r in _in_lists(benches)]
         self.training += [(_cost_in(r), r["training"]["images_per_second"]) for r in studied]
@@ -103,11 +103,11 @@ class Speeds:
 
     def images_per_second(self, settings: Settings) -> float | None:
         """Of the latest record of the same network at the same size of image and batch."""
-        return latest(self.training, settings)
+        return _latest(self.training, settings)
 
     def samples_per_second(self, settings: Settings) -> float | None:
         """Sampled and evaluated."""
-        return latest(self.evaluations, settings)
+        return _latest(self.evaluations, settings)
 
 
 def _seconds_in(cost: Mapping[str, Any]) -> float:
@@ -119,7 +119,7 @@ def _in_lists(records: Iterable[Any]) -> list[Any]:
     return [one for each in records for one in (each if isinstance(each, list) else [each])]
 
 
-def latest(known: Sequence[tuple[tuple, float | None]], settings: Settings) -> float | None:
+def _latest(known: Sequence[tuple[tuple, float | None]], settings: Settings) -> float | None:
     like = cost_of(settings)
     found = [value for cost, value in known if value and cost == like]
     return found[-1] if found else None

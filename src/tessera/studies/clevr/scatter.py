@@ -11,13 +11,13 @@ from tessera.analysis.scatter import (
 )
 from tessera.studies.clevr.records import Record, moments_of
 
-MAX_CONDITIONS = 10  # beyond, the study's locations crowd each other whatever the model
+_MAX_CONDITIONS = 10  # beyond, the study's locations crowd each other whatever the model
 
 
-Reading = Callable[[Record, Mapping[str, Any]], dict[str, Any] | None]
+_Reading = Callable[[Record, Mapping[str, Any]], dict[str, Any] | None]
 
 
-def _by_rule(rule: str) -> Reading:
+def _by_rule(rule: str) -> _Reading:
     def read(record: Record, moment: Mapping[str, Any]) -> dict[str, Any] | None:
         reached = moment["k_max"][rule]
         if reached["value"] is None:  # K = 1 was not evaluated
@@ -31,9 +31,9 @@ def _by_rule(rule: str) -> Reading:
     return read
 
 
-def share_filled(record: Record, moment: Mapping[str, Any]) -> dict[str, Any] | None:
+def _share_filled(record: Record, moment: Mapping[str, Any]) -> dict[str, Any] | None:
     """The share of prompted locations that are filled, over all K beyond the training range: no threshold in it."""
-    beyond = range(record["max_train_objects"] + 1, MAX_CONDITIONS + 1)
+    beyond = range(record["max_train_objects"] + 1, _MAX_CONDITIONS + 1)
     filled = {row["k"]: row["found"]["value"] / row["k"] for row in moment["rows"] if row["k"] in beyond}
     return (
         {"k_max": sum(filled.values()) / len(beyond), "max_train_objects": 0}
@@ -42,10 +42,10 @@ def share_filled(record: Record, moment: Mapping[str, Any]) -> dict[str, Any] | 
     )
 
 
-READINGS: dict[str, Reading] = {
+READINGS: dict[str, _Reading] = {
     "strict": _by_rule("strict"),
     "paper": _by_rule("paper"),
-    "filled": share_filled,
+    "filled": _share_filled,
 }
 
 
@@ -57,7 +57,7 @@ def all_readings(records: Sequence[Record], max_train_objects: int | None) -> It
             yield {"reading": name, "max_train_objects": max_train_objects, **correlation(points)}
 
 
-def points_of(records: Sequence[Record], reading: Reading) -> list[Point]:
+def points_of(records: Sequence[Record], reading: _Reading) -> list[Point]:
     """One for each moment at which locality could be measured: conditions must have locations, and count."""
     points = []
     for record in records:

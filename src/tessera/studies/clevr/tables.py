@@ -88,7 +88,7 @@ def _composition_row(line: Mapping[str, Any], ks: Sequence[int]) -> Sequence[str
     return line["model"], line["way"], *rules, *(shares.get(k, "") for k in ks), f"{line['passes']:.1f}"
 
 
-CROWDING_HEAD = (
+_CROWDING_HEAD = (
     "model",
     "K",
     "the study's locations all found",
@@ -102,7 +102,7 @@ CROWDING_HEAD = (
 
 def crowding_rows(records: Sequence[Mapping[str, Any]]) -> Rows:
     """All K locations found: the study's, and as many far apart, beside rendered scenes that have them all."""
-    rows: Rows = [CROWDING_HEAD]
+    rows: Rows = [_CROWDING_HEAD]
     for record in records:
         study, apart = record["study"], record["apart"]
         for here, there in zip(study["rows"], apart["rows"]):

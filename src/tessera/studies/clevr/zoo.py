@@ -27,7 +27,7 @@ ZOO = {
 
 
 @dataclass(frozen=True)
-class ZooList:
+class _ZooList:
     """The models that come with Tessera, what they were trained on, and how far they length-generalize."""
 
     json: bool = False

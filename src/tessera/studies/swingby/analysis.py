@@ -145,14 +145,14 @@ def order(concept_times: Array) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Stage:
+class _Stage:
     what: Literal["all grow", "suppression", "growth"]
     concept: int | None  # numbered from 1
     start: float
     end: float
 
 
-def stages(times: Array, w: Array, s: int) -> list[Stage]:
+def stages(times: Array, w: Array, s: int) -> list[_Stage]:
     """All entries grow; the strongest major saturates and suppresses its minors; the next major grows; and so on.
 
     Suppression by k begins where the largest minor it shares with a concept still to come turns over; growth of the
@@ -173,7 +173,7 @@ def stages(times: Array, w: Array, s: int) -> list[Stage]:
         overtakes = peak + int(ahead.argmax()) if ahead.any() else len(times) - 1
         events.append(("growth", coming + 1, float(times[overtakes])))
     ends = [start for _, _, start in events[1:]] + [float(times[-1])]
-    return [Stage(what, concept, start, end) for (what, concept, start), end in zip(events, ends)]
+    return [_Stage(what, concept, start, end) for (what, concept, start), end in zip(events, ends)]
 
 
 def terminal_slope(times: Array, outputs: Array, between: tuple[float, float]) -> float:

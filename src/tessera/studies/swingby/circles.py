@@ -20,7 +20,7 @@ COMPOSITION = 3
 _SMALLEST_RADIUS = 0.1
 
 
-class Circles(NamedTuple):
+class _Circles(NamedTuple):
     """A batch of images and what they show."""
 
     images: Tensor  # (B, 3, size, size) in [-1, 1]
@@ -55,12 +55,12 @@ class CirclesTask:
         if self.size < 8 or self.blur < 0 or self.noise < 0:
             raise UserError("Images need at least 8 pixels a side, and blur and noise must not be negative.")
 
-    def batch(self, index: Tensor, corners: tuple[int, ...] = TRAINING_CORNERS) -> Circles:
+    def batch(self, index: Tensor, corners: tuple[int, ...] = TRAINING_CORNERS) -> _Circles:
         """Images numbered `index` (B,); number i shows corner i modulo the number of corners."""
         corner = torch.tensor(corners, device=index.device)[index % len(corners)]
         code = torch.tensor(CODES, device=index.device, dtype=torch.float32)[corner]  # (B, 2)
         cond, center = self.describe(index, code)
-        return Circles(self.draw(index, cond, center), cond, corner, center)
+        return _Circles(self.draw(index, cond, center), cond, corner, center)
 
     def describe(self, index: Tensor, code: Tensor) -> tuple[Tensor, Tensor]:
         """Radius and color (B, 4) and center (B, 2), spread around the means of the codes (B, 2)."""

@@ -30,22 +30,22 @@ _DOTTED = (0, (1, 1.6))
 _TIME = "time  (paper clock)"
 _COMPOSITION_ERROR = "error at the composition"
 
-Tick = Callable[..., Any]
-Drawing = Callable[[Tick], Figure]
-FIGURES: dict[str, Drawing] = {}
+_Tick = Callable[..., Any]
+_Drawing = Callable[[_Tick], Figure]
+FIGURES: dict[str, _Drawing] = {}
 
 
-def _figure(name: str) -> Callable[[Drawing], Drawing]:
+def _figure(name: str) -> Callable[[_Drawing], _Drawing]:
     """Register a drawing function."""
 
-    def register(draw: Drawing) -> Drawing:
+    def register(draw: _Drawing) -> _Drawing:
         FIGURES[name] = styled(draw)
         return draw
 
     return register
 
 
-def draw(name: str, tick: Tick = lambda share=1: None) -> Figure:
+def draw(name: str, tick: _Tick = lambda share=1: None) -> Figure:
     """Run what figure `name` needs and draw it; `tick` is called as parts get ready."""
     return FIGURES[name](tick)
 
@@ -140,7 +140,7 @@ def _order_recipe(depth: int, relu: bool, scale: float, epochs: int) -> Recipe:
     return Recipe(depth=depth, relu=relu, epochs=epochs, scale=scale, rate=_SMOOTH_RATE)
 
 
-def _draw_orders(axes: list[Axes], recipe: Recipe, tick: Tick) -> None:
+def _draw_orders(axes: list[Axes], recipe: Recipe, tick: _Tick) -> None:
     signals = {f"$\\mu_1={m:g}$": Sim((m, 2), 0.05, ORDER_DIM, rotation=0) for m in (1, 2, 3)}
     _draw_order(axes[0], signals, recipe, tick)
     axes[0].set_title("Signal sets the order  ($\\mu_2=2$)")
@@ -150,7 +150,7 @@ def _draw_orders(axes: list[Axes], recipe: Recipe, tick: Tick) -> None:
     axes[1].set_title("So does diversity  ($\\sigma_2=0.05$)")
 
 
-def _draw_order(ax: Axes, tasks: Mapping[str, Sim], recipe: Recipe, tick: Tick) -> None:
+def _draw_order(ax: Axes, tasks: Mapping[str, Sim], recipe: Recipe, tick: _Tick) -> None:
     shades = matplotlib.colormaps["viridis"](np.linspace(0.05, 0.85, len(tasks)))
     has_closed_form = recipe.depth == 1
     for (name, task), shade in zip(tasks.items(), shades):
@@ -174,7 +174,7 @@ def _draw_paths(ax: Axes, task: Sim, runs: SgdRun, name: str, style: dict[str, A
 
 
 @_figure("2")
-def _figure_2(tick: Tick) -> Figure:
+def _figure_2(tick: _Tick) -> Figure:
     """Order of concepts in a one-layer network, and a deep one that swings in 2 but hardly in 64 dimensions."""
     figure, axes = _panels(3, height=4.0)
     _draw_orders(axes[:2], _order_recipe(1, relu=False, scale=0.3, epochs=5), tick)
@@ -190,7 +190,7 @@ def _figure_2(tick: Tick) -> Figure:
 
 
 @_figure("11")
-def _figure_11(tick: Tick) -> Figure:
+def _figure_11(tick: _Tick) -> Figure:
     """The order sweeps with two linear layers."""
     figure, axes = _panels(2, height=4.0)
     _draw_orders(axes, _order_recipe(2, relu=False, scale=0.5, epochs=8), tick)
@@ -198,7 +198,7 @@ def _figure_11(tick: Tick) -> Figure:
 
 
 @_figure("12")
-def _figure_12(tick: Tick) -> Figure:
+def _figure_12(tick: _Tick) -> Figure:
     """The order sweeps with a two-layer ReLU network."""
     figure, axes = _panels(2, height=4.0)
     _draw_orders(axes, _order_recipe(2, relu=True, scale=0.5, epochs=20), tick)
@@ -220,7 +220,7 @@ def _four_layers(dim: int, seeds: int) -> tuple[Sim, SgdRun]:
 
 
 @_figure("3")
-def _figure_3(tick: Tick) -> Figure:
+def _figure_3(tick: _Tick) -> Figure:
     """Four linear layers in 2 and in 64 dimensions: trajectories and error at the composition."""
     figure, axes = _panels(4, width=3.1, height=3.4)
     for (left, right), dim, seeds in ((axes[:2], 2, 12), (axes[2:], 64, 4)):
@@ -256,7 +256,7 @@ def _draw_swings(left: Axes, right: Axes, task: Sim, runs: SgdRun, name: str) ->
     right.set(xlabel="time  (steps × learning rate)", ylabel=f"{_COMPOSITION_ERROR}  $E$")
 
 
-def _three_layers(tick: Tick, mu: tuple[float, float], truncate: bool = False) -> Figure:
+def _three_layers(tick: _Tick, mu: tuple[float, float], truncate: bool = False) -> Figure:
     figure, (left, right) = _panels(2, height=3.4)
     task = Sim(mu, 0.05, 3, truncate=truncate)
     rate = _SMOOTH_RATE / mu[0] ** 2  # the scale rule: twice the means need a quarter of the step
@@ -266,19 +266,19 @@ def _three_layers(tick: Tick, mu: tuple[float, float], truncate: bool = False) -
 
 
 @_figure("13")
-def _figure_13(tick: Tick) -> Figure:
+def _figure_13(tick: _Tick) -> Figure:
     """Three linear layers in three dimensions, mu = (1, 2)."""
     return _three_layers(tick, (1, 2))
 
 
 @_figure("14")
-def _figure_14(tick: Tick) -> Figure:
+def _figure_14(tick: _Tick) -> Figure:
     """Three linear layers in three dimensions, mu = (2, 4)."""
     return _three_layers(tick, (2, 4))
 
 
 @_figure("15")
-def _figure_15(tick: Tick) -> Figure:
+def _figure_15(tick: _Tick) -> Figure:
     """The scale rule: doubling mu and sigma multiplies errors by 4 and divides times by 4."""
     figure, (left, right) = _panels(2, height=3.2)
     for scale, color in ((1, _CONCEPTS[0]), (2, _CONCEPTS[1])):
@@ -300,7 +300,7 @@ def _figure_15(tick: Tick) -> Figure:
 
 
 @_figure("16")
-def _figure_16(tick: Tick) -> Figure:
+def _figure_16(tick: _Tick) -> Figure:
     """Figure 13 with training points kept away from the composition."""
     return _three_layers(tick, (1, 2), truncate=True)
 
@@ -313,7 +313,7 @@ def canonical_path(duration: float = 14.0) -> Path:
 
 
 @_figure("4")
-def _figure_4(tick: Tick) -> Figure:
+def _figure_4(tick: _Tick) -> Figure:
     """The map W at the turns of the run: all entries grow, the strong major suppresses, the weak major repairs."""
     path = canonical_path()
     found = analysis.stages(path.times, path.w, 2)
@@ -347,7 +347,7 @@ def _entry_text(value: float) -> str:
 
 
 @_figure("5")
-def _figure_5(tick: Tick) -> Figure:
+def _figure_5(tick: _Tick) -> Figure:
     """Entries of W, error at the composition and output trajectory of the canonical swing-by."""
     path = canonical_path()
     figure, axes = _panels(3, width=3.6, height=3.3)
@@ -388,7 +388,7 @@ def _draw_trajectory(ax: Axes, path: Path) -> None:
 
 
 @_figure("17")
-def _figure_17(tick: Tick) -> Figure:
+def _figure_17(tick: _Tick) -> Figure:
     """Training loss falls throughout while the error at the composition rises; linear and logarithmic axes."""
     path = canonical_path(20)
     figure, (left, right) = _panels(2, width=3.8, height=3.1)
@@ -408,7 +408,7 @@ def _figure_17(tick: Tick) -> Figure:
 
 
 @_figure("18")
-def _figure_18(tick: Tick) -> Figure:
+def _figure_18(tick: _Tick) -> Figure:
     """Outputs at the training centers bend too."""
     path = canonical_path(20)
     figure, (ax,) = _panels(1, width=4.2, height=3.8)
@@ -427,7 +427,7 @@ def _figure_18(tick: Tick) -> Figure:
 
 
 @_figure("7")
-def _figure_7(tick: Tick) -> Figure:
+def _figure_7(tick: _Tick) -> Figure:
     """Errors of all 16 corners of four concepts in a two-layer ReLU network after 1, 3 and 5 epochs."""
     task = Sim((1, 2, 3, 4), 0.5, 64, rotation=0)
     # Averaging the squared error over the 64 coordinates too, as torch's own loss does, divides the step by 32.
@@ -474,7 +474,7 @@ def _draw_corner_lattice(ax: Axes, task: Sim, errors: Array) -> Any:
 _DESCENTS = {1: "one descent", 2: "double descent", 3: "triple descent", 4: "quadruple descent"}
 
 
-def _draw_descents(task: Sim, omega: float, seed: int, duration: float, tick: Tick) -> Figure:
+def _draw_descents(task: Sim, omega: float, seed: int, duration: float, tick: _Tick) -> Figure:
     """Entries and error on logarithmic time, every rise with its turning points."""
     u0 = positive_factors([seed], omega, (task.s, task.s), low=0.0, high=1.0)[0]
     path = symmetric.factor_flow(u0, task.a, duration, 0.01 / task.a.max() * 2)
@@ -498,19 +498,19 @@ def _draw_descents(task: Sim, omega: float, seed: int, duration: float, tick: Ti
 
 
 @_figure("8")
-def _figure_8(tick: Tick) -> Figure:
+def _figure_8(tick: _Tick) -> Figure:
     """Three concepts: triple descent."""
     return _draw_descents(Sim((1, 1.5, 2.2), 0.05), 0.02, 48, 40, tick)
 
 
 @_figure("9")
-def _figure_9(tick: Tick) -> Figure:
+def _figure_9(tick: _Tick) -> Figure:
     """Four concepts: quadruple descent."""
     return _draw_descents(Sim((1, 1.5, 2.2, 2.7), (0.05, 0.05, 0.05, 0.5)), 0.1, 46, 60, tick)
 
 
 @_figure("10")
-def _figure_10(tick: Tick) -> Figure:
+def _figure_10(tick: _Tick) -> Figure:
     """Signals far apart: the weakest concept is learned after a long plateau."""
     return _draw_descents(Sim((0.7, 1.7, 3), 0.05), 0.05, 0, 60, tick)
 
@@ -519,7 +519,7 @@ def _figure_10(tick: Tick) -> Figure:
 
 
 @_figure("terms")
-def _figure_terms(tick: Tick) -> Figure:
+def _figure_terms(tick: _Tick) -> Figure:
     """Growth, suppression and noise of the minor and of the weak major over time."""
     path = canonical_path(10)
     parts = symmetric.terms(path.w, PAIR.a)
@@ -537,7 +537,7 @@ def _figure_terms(tick: Tick) -> Figure:
 
 
 @_figure("depth")
-def _figure_depth(tick: Tick) -> Figure:
+def _figure_depth(tick: _Tick) -> Figure:
     """Depth: longer plateaus, sharper steps, a larger rise; one layer from the same start never rises."""
     figure, (left, right) = _panels(2, width=3.8, height=3.2)
     for depth, color in zip((1, 2, 3, 4), (FLOW, *_CONCEPTS)):
@@ -556,7 +556,7 @@ def _figure_depth(tick: Tick) -> Figure:
 
 
 @_figure("bridge")
-def _figure_bridge(tick: Tick) -> Figure:
+def _figure_bridge(tick: _Tick) -> Figure:
     """A linear conditional denoiser: at high noise it is SIM, and there it swings."""
     figure, (distance, heights, curves) = _panels(3, width=3.6, height=3.2)
     times = np.linspace(0, 20, 2001)
@@ -586,7 +586,7 @@ def _figure_bridge(tick: Tick) -> Figure:
 
 
 @_figure("certificate")
-def _figure_certificate(tick: Tick, draws: int = 500) -> Figure:
+def _figure_certificate(tick: _Tick, draws: int = 500) -> Figure:
     """One layer: how often a Gaussian start is monotone, and how often the certificate predicts it."""
     scales = np.array([0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0])
     times = np.linspace(0, 30, 1500)
@@ -608,7 +608,7 @@ def _figure_certificate(tick: Tick, draws: int = 500) -> Figure:
 
 
 @_figure("phase")
-def _figure_phase(tick: Tick) -> Figure:
+def _figure_phase(tick: _Tick) -> Figure:
     """Three phase diagrams of the symmetric model from aligned starts."""
     figure, axes = _panels(3, width=3.7, height=3.3)
     planes: tuple[tuple[AxisName, AxisName], ...] = (("ratio", "omega"), ("omega", "rho"), ("ratio", "sigma"))

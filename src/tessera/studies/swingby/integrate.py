@@ -12,7 +12,7 @@ from tessera.studies.swingby.data import Array, error_at
 State = tuple[Array, ...]
 Velocity = Callable[[State], State]
 
-RK4_REACH = 2.785293563  # fourth-order Runge-Kutta damps exp(-rate t) while step * rate stays below this
+_RK4_REACH = 2.785293563  # fourth-order Runge-Kutta damps exp(-rate t) while step * rate stays below this
 EULER_REACH = 2.0
 _CHECK_EVERY = 64  # steps between two checks that all numbers are finite
 
@@ -83,7 +83,7 @@ def flow_path(
     on_step=None,
 ) -> Path:
     """Runge-Kutta for `duration`; `read` gives the end-to-end map, `fastest` is the largest rate near the solution."""
-    check_step(step, fastest, RK4_REACH)
+    check_step(step, fastest, _RK4_REACH)
     steps = step_count(duration, step)
     states = runge_kutta(velocity, state, step, steps)
     return Path(step * np.arange(0, steps + 1, every), watch(states, read, every, on_step))

@@ -20,7 +20,7 @@ _LATE_STRIDE = 0.15  # afterwards, when only motion at the rate of the weak conc
 
 
 @dataclass(frozen=True)
-class PairRuns:
+class _PairRuns:
     """What a batch of two-concept runs did, each (B,)."""
 
     first: Array
@@ -69,7 +69,7 @@ def _pair_error(u: Array, mu1: Array, mu2: Array) -> Array:
     return 0.5 * (weak * weak + strong * strong)
 
 
-def run_pairs(w0: Array, mu: Array, a: Array, duration: ArrayLike | None = None, on_chunk=None) -> PairRuns:
+def run_pairs(w0: Array, mu: Array, a: Array, duration: ArrayLike | None = None, on_chunk=None) -> _PairRuns:
     """Runs from W0 (B, 2, 2) on data mu (B, 2), a (B, 2) until all is learned (or for `duration`, paper clock).
 
     Every run has its own step and end; runs of similar length are integrated together. `on_chunk(n)` reports progress.
@@ -87,7 +87,7 @@ def run_pairs(w0: Array, mu: Array, a: Array, duration: ArrayLike | None = None,
         results[:, runs_at_once] = summarize(states, mu1, mu2)
         if on_chunk:
             on_chunk(len(runs_at_once))
-    return PairRuns(*results)
+    return _PairRuns(*results)
 
 
 def _step_lengths(w0: Array, a: Array, ends: Array) -> tuple[Array, np.ndarray]:

@@ -18,7 +18,7 @@ CLOCK_SPEED: dict[str, float] = {"paper": 1.0, "flow": 2.0}
 
 
 @dataclass(frozen=True)
-class Terms:
+class _Terms:
     """The three parts of dW/dt = growth - suppression - noise, each (..., d, d)."""
 
     growth: Array
@@ -42,7 +42,7 @@ def field(w: Array, a: Array) -> Array:
     return half + np.swapaxes(half, -1, -2)
 
 
-def terms(w: Array, a: Array) -> Terms:
+def terms(w: Array, a: Array) -> _Terms:
     """Growth, suppression and noise entry by entry. "Noise" is the source's word for a deterministic interaction."""
     rows, columns = a[..., :, None], a[..., None, :]
     diagonal = np.diagonal(w, axis1=-2, axis2=-1)
@@ -50,7 +50,7 @@ def terms(w: Array, a: Array) -> Terms:
     by_column = 0.5 * w * diagonal[..., None, :] * (3 * columns + rows)
     suppression = by_row + by_column * (1 - np.eye(w.shape[-1]))
     everything = 0.5 * (rows + columns) * (w @ w) + (w * columns) @ w
-    return Terms(w * (rows + columns), suppression, everything - suppression)
+    return _Terms(w * (rows + columns), suppression, everything - suppression)
 
 
 def map_of(u: Array) -> Array:

@@ -32,10 +32,10 @@ from tessera.studies.text_to_image.pipeline import Nothing, Sdxl, quiet
 from tessera.studies.text_to_image.prompts import COMPOSITES, Composite, Concept
 from tessera.studies.text_to_image.words import token_position
 
-Advance = Callable[[], Any]
-NULL_SEED = 90_000  # weights of untrained networks are others than those of a tiny pipeline
+_Advance = Callable[[], Any]
+_NULL_SEED = 90_000  # weights of untrained networks are others than those of a tiny pipeline
 MEASURES = ("within", "between", "ratio", "gap")
-POSITIONS = ("down", "mid", "up", "latent", "pixel")
+_POSITIONS = ("down", "mid", "up", "latent", "pixel")
 
 
 # -- prompts -----------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class TextFeatureResult:
         found: dict[str, Level] = {}
         for name, features in level.items():
             found.setdefault(position_of(name), {})[name] = features
-        return {position: found[position] for position in POSITIONS if position in found}
+        return {position: found[position] for position in _POSITIONS if position in found}
 
     def band(self, number: int, name: str, measure: str) -> Band | None:
         """The range of a measure over untrained networks."""
@@ -218,7 +218,7 @@ def text_features(
     concepts: Sequence[Concept],
     config: TextFeatureConfig,
     composites: Sequence[Composite] | None = None,
-    advance: Advance = lambda: None,
+    advance: _Advance = lambda: None,
 ) -> TextFeatureResult:
     """Every chosen block at every chosen level, the outputs, and the band of untrained networks."""
     composites = fitting_composites(concepts) if composites is None else composites
@@ -246,7 +246,7 @@ def text_features(
     learned = levels_of(sdxl, describe)
     # The spread of untrained networks is the band itself, so seeds of each are hardly drawn again.
     plain = partial(describe_products, concepts=len(concepts), groups=categories, resamples=2, shuffles=1)
-    nulls = [levels_of(untrained(sdxl, NULL_SEED + n, config.null_text), plain) for n in range(config.null)]
+    nulls = [levels_of(untrained(sdxl, _NULL_SEED + n, config.null_text), plain) for n in range(config.null)]
     sigmas = [float(sdxl.sigmas(config.steps)[step]) for step in config.at]
     blocks = FeatureResult(sigmas, learned, nulls, tuple(concepts))
     outputs = {name: describe(products_of(found, pairs)) for name, found in sampled.outputs.items()}
@@ -316,7 +316,7 @@ class _Sampled:
     images: Tensor | None
 
 
-def _sample_rows(sdxl: Sdxl, rows: Sequence[Row], config: TextFeatureConfig, advance: Advance) -> _Sampled:
+def _sample_rows(sdxl: Sdxl, rows: Sequence[Row], config: TextFeatureConfig, advance: _Advance) -> _Sampled:
     """All rows from the same noise; rows that differ only in their token share one trajectory."""
     if not config.samples:
         start = sdxl.start(config.seeds, config.steps)[None, None]  # the first step, the same for all rows

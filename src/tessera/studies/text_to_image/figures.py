@@ -81,24 +81,24 @@ def _draw_image(part, image: Tensor, shown: PixelInfluence | WordInfluence | Non
     height, width = image.shape[-2:]
     for number, probe in enumerate(shown.probes):
         spot = ((probe.col + 0.5) * width / cols - 0.5, (probe.row + 0.5) * height / rows - 0.5)
-        ax.plot(*spot, marker="+", ms=12, mew=2.2, color=INK, path_effects=[OUTLINE])
+        ax.plot(*spot, marker="+", ms=12, mew=2.2, color=INK, path_effects=[_OUTLINE])
         ax.annotate(
-            LETTERS[number % len(LETTERS)],
+            _LETTERS[number % len(_LETTERS)],
             spot,
             (7, 5),
             textcoords="offset points",
             weight="bold",
-            path_effects=[OUTLINE],
+            path_effects=[_OUTLINE],
         )
     ax.set_title("the first seed's image", fontsize=8)
 
 
-OUTLINE = withStroke(linewidth=4, foreground="white")
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_OUTLINE = withStroke(linewidth=4, foreground="white")
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def probe_name(number: int, probe: Pixel) -> str:
-    return f"{LETTERS[number % len(LETTERS)]} ({probe.row}, {probe.col})"
+    return f"{_LETTERS[number % len(_LETTERS)]} ({probe.row}, {probe.col})"
 
 
 def _draw_heat(part, pixel: PixelInfluence, words: WordInfluence | None) -> None:
@@ -216,7 +216,7 @@ def _draw_bars(ax: Axes, positions: Mapping[str, Level]) -> None:
     ax.legend(fontsize=7.5, loc="upper right", ncols=2)
 
 
-MEASURE_NAMES = {"ratio": "within / between", "gap": "within - between"}
+_MEASURE_NAMES = {"ratio": "within / between", "gap": "within - between"}
 
 
 def _draw_layers(ax: Axes, name: str, result: TextFeatureResult, number: int) -> None:
@@ -237,7 +237,7 @@ def _draw_layers(ax: Axes, name: str, result: TextFeatureResult, number: int) ->
         ax.axhline(value, color=condition_color(count), lw=1.1, ls=(0, (4, 2)), label=output)
     ax.axhline(origin, color=QUIET, lw=0.8)
     _mark_positions(ax, [position_of(hook) for hook in level])
-    ax.set(ylabel=MEASURE_NAMES[name], xlim=(-0.5, len(level) - 0.5))
+    ax.set(ylabel=_MEASURE_NAMES[name], xlim=(-0.5, len(level) - 0.5))
     ax.set_ylim(*limits(values, outputs, origin))
     ax.grid(False, axis="x")
 

@@ -38,8 +38,8 @@ UNITS = {
     "eps": "change of the predicted noise",
     "score": "change of the score",
 }
-DOMINANT = 2.0  # how many times the next word's influence the weakest dominant word must have
-ONE_BY_ONE = GradientConfig(method="loop")  # attention kernels that save memory cannot batch their gradients
+_DOMINANT = 2.0  # how many times the next word's influence the weakest dominant word must have
+_ONE_BY_ONE = GradientConfig(method="loop")  # attention kernels that save memory cannot batch their gradients
 
 
 # -- Eq. 9 -------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def pixel_study(
     *,
     of: Of = "clean",
     pairs: Pairs = "same",
-    how: GradientConfig = ONE_BY_ONE,
+    how: GradientConfig = _ONE_BY_ONE,
     guidance: float = 1.0,
     advance: Callable[[], Any] = lambda: None,
 ) -> PixelInfluence:
@@ -192,7 +192,7 @@ class WordInfluence:
         }
 
 
-def dominant(words: Sequence[str], influence: Tensor, factor: float = DOMINANT) -> list[str]:
+def dominant(words: Sequence[str], influence: Tensor, factor: float = _DOMINANT) -> list[str]:
     """The smallest m < K with I_(m) >= 2 I_(m+1) of influence (K,) sorted downwards; none, if there is no such m."""
     values, order = influence.sort(descending=True)
     enough = values[:-1] >= factor * values[1:]

@@ -70,7 +70,7 @@ CATEGORIES = {
     "foods": ("sushi", "croissants", "pizza", "ramen", "pancakes", "tacos"),
     "vehicles": ("trains", "bicycles", "sailboats", "trucks", "airplanes", "tractors"),
 }
-ONE = "A picture of {}."
+_ONE = "A picture of {}."
 OWN = {
     "animals": "A photograph of {}, full body, highly detailed.",
     "art styles": "A painting by a master in the style of {}.",
@@ -99,7 +99,7 @@ def ours(wordings: Callable[[str], Sequence[str]]) -> tuple[Concept, ...]:
 
 SETS: dict[str, Callable[[], tuple[Concept, ...]]] = {
     "paper": lambda: PAPER,
-    "one": lambda: ours(lambda category: [ONE]),
+    "one": lambda: ours(lambda category: [_ONE]),
     "own": lambda: ours(lambda category: [OWN[category]]),  # the confound itself, to show how large it is
     "crossed": lambda: ours(lambda category: CROSSED),
 }

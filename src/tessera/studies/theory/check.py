@@ -56,7 +56,7 @@ def largest(errors: Sequence[Any]) -> float:
     return float(max(float(error) for error in errors))
 
 
-Test = Callable[[Trial], Outcome]
+_Test = Callable[[Trial], Outcome]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Check:
     name: str
     statement: str
     measure: str  # what `Outcome.error` is
-    test: Test
+    test: _Test
     expected: bool = True  # False: the documentation says that the statement fails
     published: bool = True  # False: ours, such as a corrected statement or a converse
 
@@ -106,10 +106,10 @@ class CheckRegistry:
 
     def __call__(
         self, name: str, measure: str, *, expected: bool = True, published: bool = True
-    ) -> Callable[[Test], Test]:
+    ) -> Callable[[_Test], _Test]:
         """Register a function as a check; the first paragraph of its docstring is the statement."""
 
-        def register(test: Test) -> Test:
+        def register(test: _Test) -> _Test:
             statement = " ".join((inspect.getdoc(test) or name).split("\n\n")[0].split())
             self.add(Check(name, statement, measure, test, expected, published))
             return test

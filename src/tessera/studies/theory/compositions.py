@@ -178,7 +178,7 @@ def coupled(family: Family, coupling: float, rng: torch.Generator) -> Family:
 
 
 @dataclass(frozen=True)
-class FeatureMap:
+class _FeatureMap:
     """An invertible z = A(x): a matrix, then asinh(bend z) / bend on every feature (bend 0: linear)."""
 
     matrix: Tensor  # (n, n)
@@ -207,12 +207,12 @@ class FeatureMap:
         return (slope * score + volume) @ self.matrix
 
 
-def feature_map(kind: MapKind, dim: int, rng: torch.Generator) -> FeatureMap:
+def feature_map(kind: MapKind, dim: int, rng: torch.Generator) -> _FeatureMap:
     if kind == "orthogonal":
-        return FeatureMap(random_orthogonal(dim, rng))
+        return _FeatureMap(random_orthogonal(dim, rng))
     stretch = 0.5 + 1.5 * torch.rand(dim, dtype=torch.float64, generator=rng)
     matrix = random_orthogonal(dim, rng) * stretch @ random_orthogonal(dim, rng)
-    return FeatureMap(matrix, 0.0 if kind == "linear" else 0.5)
+    return _FeatureMap(matrix, 0.0 if kind == "linear" else 0.5)
 
 
 def in_pixels(family: Family, matrix: Tensor) -> Callable[[Subset], Mixture]:

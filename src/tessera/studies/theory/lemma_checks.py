@@ -28,8 +28,8 @@ check = CheckRegistry()
 
 SIGMAS = (0.1, 0.5, 2.0, 80.0)
 EXACT = 1e-10
-LocalScore = Callable[[Family, Subset, float, Tensor], Tensor]
-Score = Callable[[Tensor], Tensor]
+_LocalScore = Callable[[Family, Subset, float, Tensor], Tensor]
+_Score = Callable[[Tensor], Tensor]
 SIZES = (1, 2, 1, 2, 1, 2)  # pixels of the six regions
 BATCH = 8
 
@@ -38,7 +38,7 @@ def sizes(conditions: int) -> tuple[int, ...]:
     return tuple(SIZES[n % len(SIZES)] for n in range(conditions))
 
 
-def _score_errors(family: Family, rng: torch.Generator, local: LocalScore = local_score) -> list[float]:
+def _score_errors(family: Family, rng: torch.Generator, local: _LocalScore = local_score) -> list[float]:
     """Largest difference between the score of p^t(x|c_J) and the local one, for all J and noise levels."""
     found = []
     for J in subsets(family.conditions):
@@ -48,7 +48,7 @@ def _score_errors(family: Family, rng: torch.Generator, local: LocalScore = loca
 
 
 def _score_error(
-    family: Family, J: Subset, sigma: float, rng: torch.Generator, local: LocalScore = local_score
+    family: Family, J: Subset, sigma: float, rng: torch.Generator, local: _LocalScore = local_score
 ) -> float:
     """At points drawn from the distribution itself."""
     whole = family.given(J).noised(sigma)
@@ -131,7 +131,7 @@ def _lemma1_necessary(trial: Trial) -> Outcome:
     return Outcome(holds, float(min(fisher / coupling for fisher, coupling in gaps)), len(gaps))
 
 
-def _recovered(score: Score, start: Tensor, end: Tensor, nodes: int = 256) -> Tensor:
+def _recovered(score: _Score, start: Tensor, end: Tensor, nodes: int = 256) -> Tensor:
     """log p(end) - log p(start) (B,) from the score alone: Gauss-Legendre along the straight line."""
     at, weight = (torch.from_numpy(values) for values in roots_legendre(nodes))  # on [-1, 1]
     step = (end - start) / 2
@@ -140,7 +140,7 @@ def _recovered(score: Score, start: Tensor, end: Tensor, nodes: int = 256) -> Te
     return ((slopes * step[:, None]).sum(2) * weight).sum(1)
 
 
-def _interaction(score: Score, x: Tensor, y: Tensor, pixels: list[int]) -> Tensor:
+def _interaction(score: _Score, x: Tensor, y: Tensor, pixels: list[int]) -> Tensor:
     """Mixed difference of log p in `pixels` and the rest: zero for all x, y exactly if the two are independent."""
     only_here, only_there = x.clone(), y.clone()
     only_here[:, pixels], only_there[:, pixels] = y[:, pixels], x[:, pixels]

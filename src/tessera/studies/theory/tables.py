@@ -14,7 +14,7 @@ from tessera.studies.theory.divergences import table_kl
 
 
 @dataclass(frozen=True)
-class ProbabilityTables:
+class _ProbabilityTables:
     """p(x|c_J) for every J, each a table (states of background, of region 0, of region 1, ...)."""
 
     given: Mapping[Subset, Tensor]
@@ -42,7 +42,7 @@ class Errors:
         return torch.where(inside, self.own_errors, self.other_errors).sum() + self.background
 
 
-def random_tables(conditions: int, states: int, coupling: float, rng: torch.Generator) -> ProbabilityTables:
+def random_tables(conditions: int, states: int, coupling: float, rng: torch.Generator) -> _ProbabilityTables:
     """Products of random marginals times exp(coupling * noise): coupling 0 is a CPC, more is more coupled."""
 
     def simplex() -> Tensor:
@@ -60,10 +60,10 @@ def random_tables(conditions: int, states: int, coupling: float, rng: torch.Gene
         bent = whole * (coupling * noise).exp()
         return bent / bent.sum()
 
-    return ProbabilityTables({J: table(J) for J in subsets(conditions)})
+    return _ProbabilityTables({J: table(J) for J in subsets(conditions)})
 
 
-def induced(tables: ProbabilityTables, J: Subset) -> Tensor:
+def induced(tables: _ProbabilityTables, J: Subset) -> Tensor:
     """The distribution whose score is Lemma 1's: every region and the background on its own."""
     whole = tables.marginal((), 0)
     for j in range(tables.conditions):
@@ -71,7 +71,7 @@ def induced(tables: ProbabilityTables, J: Subset) -> Tensor:
     return whole
 
 
-def projective(tables: ProbabilityTables, J: Subset) -> Tensor:
+def projective(tables: _ProbabilityTables, J: Subset) -> Tensor:
     """C*_J[p] as the proof of Lemma 2 writes it: what no active condition controls stays coupled."""
     axes = [j + 1 for j in J]
     whole = tables.given[()].sum(axes, keepdim=True) if axes else tables.given[()]
@@ -89,7 +89,7 @@ def worst(table: Tensor, axis: int, target: Tensor) -> Tensor:
     return table_kl(rows / rows.sum(1, keepdim=True), target, (1,)).max()
 
 
-def errors(tables: ProbabilityTables) -> Errors:
+def errors(tables: _ProbabilityTables) -> Errors:
     """The smallest errors for which the tables are an approximate CPC."""
     count = tables.conditions
     own_errors, other_errors = torch.zeros(2, count, dtype=torch.float64)
@@ -102,7 +102,7 @@ def errors(tables: ProbabilityTables) -> Errors:
     return Errors(own_errors, other_errors, background)
 
 
-def opposite_pair(slip: float) -> ProbabilityTables:
+def opposite_pair(slip: float) -> _ProbabilityTables:
     """Two binary regions that agree (except with probability `slip`) without conditions and disagree under condition 0.
 
     Region 0 is a fair coin throughout; regions 1 and 2 form the pair; the background has one state.
@@ -110,4 +110,4 @@ def opposite_pair(slip: float) -> ProbabilityTables:
     equal = torch.tensor([[1 - slip, slip], [slip, 1 - slip]], dtype=torch.float64) / 2
     coin = torch.full((2,), 0.5, dtype=torch.float64)
     pair = {J: equal.flip(0) if 0 in J else equal for J in subsets(3)}
-    return ProbabilityTables({J: (coin[:, None, None] * table)[None] for J, table in pair.items()})
+    return _ProbabilityTables({J: (coin[:, None, None] * table)[None] for J, table in pair.items()})
