@@ -146,7 +146,7 @@ def test_a_damaged_state_is_skipped_with_a_message(minute, tmp_path, damage):
     changed = whole[:-50] + bytes([whole[-50] ^ 255]) + whole[-49:]
     newest.write_bytes(whole[: len(whole) // 2] if damage == "truncated" else changed)
     _, said = quietly(minute(), tmp_path / "hurt")
-    assert newest.name in said[0] and "going back" in said[0] and "state-000000000024" in said[1]
+    assert newest.name in said[0] and "falling back" in said[0] and "state-000000000024" in said[1]
     assert equal(state_of(tmp_path / "hurt"), state_of(tmp_path / "whole"))
 
 
@@ -157,7 +157,7 @@ def test_with_all_states_damaged_training_starts_anew_and_ends_the_same(minute, 
     for path in RunFolder(tmp_path).states():
         path.write_bytes(b"")
     _, said = quietly(settings, tmp_path)
-    assert "going back to state-000000000008" in said[0] and "beginning anew" in said[1]
+    assert "falling back to state-000000000008" in said[0] and "beginning anew" in said[1]
     assert equal(state_of(tmp_path), before)
 
 

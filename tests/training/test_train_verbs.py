@@ -113,7 +113,7 @@ def test_lists_of_k_are_read():
     [
         (["--locations", "0.5,1.5"], "outside the image"),
         (["--locations", "0.5"], "pair"),
-        (["--colors", "red"], "told locations"),
+        (["--colors", "red"], "are locations"),
         (["--k", "13"], "at most 12"),
         (["--k", "3-1"], "no list of K"),
         (["--each", "0"], "At least one"),
