@@ -1,6 +1,7 @@
-"""Tables of README and docs before they are Markdown: rows of text, the head first."""
+"""Rows of tables: of text, the head first, and of records that share their keys."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 Rows = list[Sequence[str]]
 NOT_RUN = "not run"
@@ -15,3 +16,16 @@ def or_not_run(rows: Rows) -> Rows:
 def turned(rows: Rows) -> Rows:
     """Columns as rows, for tables too wide for a terminal."""
     return list(zip(*rows, strict=True))
+
+
+def pick(rows: Iterable[Mapping[str, Any]], names: Iterable[str]) -> list[dict[str, Any]]:
+    """The same rows with these keys only."""
+    names = tuple(names)
+    return [dict(zip(names, map(row.__getitem__, names))) for row in rows]
+
+
+def columns(rows: Iterable[Mapping[str, Any]], *names: str) -> Iterator[list[Any]]:
+    """One list for each of these keys, such as `low, high = columns(shares, "low", "high")`."""
+    rows = list(rows)
+    for name in names:
+        yield [row[name] for row in rows]

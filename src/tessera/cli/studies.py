@@ -30,7 +30,7 @@ from tessera.plots.figures import save_figure
 from tessera.provenance import provenance
 from tessera.records import CompositionRecord, CrowdingRecord, LearningRecord, ScatterRecord, new_record
 from tessera.render.image_io import check_format, save_image
-from tessera.rows import turned
+from tessera.rows import pick, turned
 from tessera.sampling.compose import COMPOSE_METHODS, compose_by_name
 from tessera.sampling.prompts import check_number, parse_ks
 from tessera.scenes.vocabulary import LOCATIONS
@@ -305,7 +305,7 @@ class Composition:
         composed_model = model.copy_with(denoiser=composed)
         samples = evaluator.run(composed_model, evaluation)
         scores = evaluator.summarize(composed_model, samples)
-        kept = [{name: row[name] for name in composition_KEPT} for row in scores["rows"]]
+        kept = pick(scores["rows"], composition_KEPT)
         found = {"k_max": scores["k_max"], "rows": kept, "passes": passes(composed, samples, evaluation)}
         return found, shown_of(samples, TrainingRange(scores["max_train_objects"], scores["label"]))
 

@@ -19,6 +19,7 @@ from tessera.analysis.scatter import Point
 from tessera.app.report.columns import ReportColumn
 from tessera.app.report.verdict import reach_of
 from tessera.plots.figures import CONDITIONS, GRID, INK, QUIET, STYLE, noise_axis
+from tessera.rows import columns
 from tessera.studies.swingby.figures import swingby_figure
 
 PAPER = "#ffffff"
@@ -99,9 +100,8 @@ def shares(ax: Axes, subject: ReportColumn, number: int, of: int) -> None:
         return
     shift = 0.12 * (number - (of - 1) / 2)
     k = np.array([row["k"] for row in rows]) + shift
-    share, low, high = (
-        np.array([row["all_found"][name] for row in rows]) for name in ("value", "low", "high")
-    )
+    shares = [row["all_found"] for row in rows]
+    share, low, high = map(np.array, columns(shares, "value", "low", "high"))
     color = series(number)
     ax.vlines(k, low, high, color=color, lw=1.4, alpha=0.55)
     ax.plot(k, share, color=color, marker="o", ms=4.5, mec=PAPER, mew=0.8, label=subject.name)
@@ -188,9 +188,7 @@ def locality_curves(subjects: Sequence[ReportColumn]) -> Figure:
 
 def _conditions_curve(ax: Axes, found: Mapping[str, Any], number: int, below: int) -> None:
     known = [level for level in found["by_level"] if level["locality"] is not None]
-    sigma, value, low, high = (
-        [level[name] for level in known] for name in ("sigma", "locality", "low", "high")
-    )
+    sigma, value, low, high = columns(known, "sigma", "locality", "low", "high")
     band, color = found["band"], series(number)
     ax.fill_between(sigma, low, high, color=color, alpha=0.14, lw=0)
     ax.plot(sigma, value, color=color, lw=1.1, zorder=3 + number)
@@ -210,9 +208,8 @@ def _conditions_curve(ax: Axes, found: Mapping[str, Any], number: int, below: in
 def _sides_curve(ax: Axes, subject: ReportColumn, number: int) -> None:
     levels, size = (subject.locality or {})["levels"], subject.size or 1
     sigma = [level["sigma"] for level in levels]
-    mean, low, high = (
-        [level["side90_each"][name] / size for level in levels] for name in ("value", "low", "high")
-    )
+    sides = [level["side90_each"] for level in levels]
+    mean, low, high = np.array(list(columns(sides, "value", "low", "high"))) / size
     ax.fill_between(sigma, low, high, color=series(number), alpha=0.14, lw=0)
     ax.plot(sigma, mean, color=series(number), marker="o", ms=3, lw=1.6, label=subject.name)
 
@@ -231,7 +228,7 @@ def loss_curves(subjects: Sequence[ReportColumn]) -> Figure:
     ax = figure.subplots()
     for number, subject in enumerate(subjects):
         if subject.log:
-            seen, loss = ([line[name] for line in subject.log] for name in ("images_seen", "loss"))
+            seen, loss = columns(subject.log, "images_seen", "loss")
             ax.plot(seen, loss, color=series(number), lw=1.2, label=subject.name)
     ax.set(xlabel="images seen", ylabel="loss")
     ax.legend(loc="best")
@@ -278,7 +275,7 @@ def shares_by(record: Mapping[str, Any]) -> Figure:
     for number, dim in enumerate(groups):
         rows = [row for row in record["rows"] if row.get("dim") == dim]
         across = [row[what] for row in rows]
-        low, high = ([row[end] for row in rows] for end in ("low", "high"))
+        low, high = columns(rows, "low", "high")
         ax.vlines(across, low, high, color=series(number), lw=1.4, alpha=0.55)
         label = f"{dim} dimensions" if dim else None
         ax.plot(across, [row["value"] for row in rows], color=series(number), marker="o", ms=4.5, label=label)

@@ -20,6 +20,7 @@ from tessera.models.model import Model
 from tessera.models.model_folder import load_model, shipped
 from tessera.models.patchwise import Patchwise
 from tessera.provenance import provenance
+from tessera.rows import pick
 from tessera.stats import counted
 from tessera.studies.clevr.tables import k_max_words
 
@@ -123,8 +124,7 @@ def seconds_per_call(model: Model, device: torch.device) -> float:
 def _drawn_rows(subject: ReportColumn) -> list[dict[str, Any]]:
     """What was drawn here and now, whatever the model's card says."""
     rows = (subject.evaluation or {"result": {"rows": []}})["result"]["rows"]
-    names = ("k", "n", "all_found", "found", "extra")
-    return [{name: row[name] for name in names} for row in rows]
+    return pick(rows, ("k", "n", "all_found", "found", "extra"))
 
 
 def showcase_table(summary: dict[str, Any]) -> Table:

@@ -23,6 +23,7 @@ from tessera.evaluation.matching import CELL, ImageScore, filled_at
 from tessera.evaluation.pipeline import Evaluator, label_of, score_images
 from tessera.models.model_folder import Model
 from tessera.render.render import render
+from tessera.rows import columns, pick
 from tessera.sampling.prompts import Prompt, own_prompts
 from tessera.scenes.placement import reachable
 from tessera.scenes.vocabulary import LOCATIONS, SIZES
@@ -114,7 +115,7 @@ def summarized(model: Model, replies: Sequence[_Reply]) -> dict[str, Any]:
     """K_max and the shares of every K, location by location."""
     counts = [Counts.of(len(reply.targets), reply.drawn) for reply in replies]
     scores = generalization_record(counts, model.max_train_objects, label_of(model))
-    rows = [{name: row[name] for name in KEPT} for row in scores["rows"]]
+    rows = pick(scores["rows"], KEPT)
     by_k = {len(reply.targets): reply for reply in replies}
     return {
         "k_max": scores["k_max"],
@@ -186,7 +187,7 @@ def _draw_locations(ax: Axes, rows: Sequence[dict[str, Any]]) -> None:
 def _draw_shares(ax: Axes, rows: Sequence[dict[str, Any]], label: str, shade: str) -> None:
     ks, shares = [row["k"] for row in rows], [row["all_found"] for row in rows]
     ax.plot(ks, [share["value"] for share in shares], "o-", color=shade, ms=3, label=label)
-    low, high = ([share[end] for share in shares] for end in ("low", "high"))
+    low, high = columns(shares, "low", "high")
     ax.fill_between(ks, low, high, color=shade, alpha=0.12, lw=0)
     seen = [row["rendered"]["all_found"]["value"] for row in rows]
     ax.plot(ks, seen, ":", color=shade, lw=1, label=f"{label}, rendered")

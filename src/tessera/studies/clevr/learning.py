@@ -14,6 +14,7 @@ from rich.table import Table
 
 from tessera.analysis.scatter import training_name
 from tessera.plots.figures import distinct_colors
+from tessera.rows import columns
 from tessera.stats import binomial_curves, counted, p_value
 from tessera.studies.clevr.records import Record, moments_of
 from tessera.studies.swingby import analysis
@@ -84,8 +85,7 @@ def drawn(rows: Sequence[Mapping[str, Any]], k: int) -> Figure:
         name = training_name(row["cell"], row["seed"])
         left.plot(images, row["k_max"], "o-", color=shade, ms=3)
         right.plot(images, [share["value"] for share in shares], "o-", color=shade, ms=3, label=name)
-        band = ([share[end] for share in shares] for end in ("low", "high"))
-        right.fill_between(images, *band, color=shade, alpha=0.12, lw=0)
+        right.fill_between(images, *columns(shares, "low", "high"), color=shade, alpha=0.12, lw=0)
     left.set(xlabel="images seen (Mi)", ylabel="K_max, paper rule", ylim=(0, None))
     right.set(xlabel="images seen (Mi)", ylabel=f"images with all {k} objects", ylim=(0, 1.02))
     left.yaxis.set_major_locator(MaxNLocator(integer=True))

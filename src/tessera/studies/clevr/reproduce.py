@@ -26,6 +26,7 @@ from tessera.models.model import Model
 from tessera.models.run_snapshots import load_run, stored_averages
 from tessera.provenance import provenance
 from tessera.records import StudyRunRecord, write_record
+from tessera.rows import pick
 from tessera.studies.clevr.entries import IMAGES
 from tessera.studies.clevr.image_grids import IMAGE_GRID, save_image_grid, shown_record
 from tessera.studies.clevr.records import write_study
@@ -299,7 +300,7 @@ _MOMENT_ROW = ("k", "n", "all_found", "exact", "allowed_extras", "two_missing", 
 
 
 def _moment_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{name: row[name] for name in _MOMENT_ROW} for row in result["rows"]]
+    return pick(result["rows"], _MOMENT_ROW)
 
 
 def _rows_kept(result: dict[str, Any]) -> list[dict[str, Any]]:
