@@ -23,7 +23,7 @@ from tessera.files import make_folder, read_json
 from tessera.plots.image_grid import image_grid
 from tessera.provenance import provenance
 from tessera.render.image_io import (
-    RESIZE_FILTER,
+    _RESIZE_FILTER,
     check_format,
     load_mask,
     load_png,
@@ -33,7 +33,7 @@ from tessera.render.image_io import (
     save_image,
     width_height,
 )
-from tessera.render.shards import MANIFEST, ShardFolder
+from tessera.render.shards import _MANIFEST, ShardFolder
 from tessera.rng import generator
 from tessera.scenes.camera import ASPECT, project
 from tessera.stats import ratio_of_sums
@@ -212,7 +212,7 @@ def open_gallery(path: Path) -> ImageSource:
     path = Path(path)
     if not path.is_dir():
         raise UserError(f"There is no folder {path}.")
-    gallery = ShardGallery(path) if (path / MANIFEST).is_file() else ImageFolder(path)
+    gallery = ShardGallery(path) if (path / _MANIFEST).is_file() else ImageFolder(path)
     if not gallery.names:
         raise UserError(f"{path} holds no images.")
     return gallery
@@ -434,7 +434,7 @@ class CompareRenders:
             "b": folder_name(self.b),
             "pick": self.pick,
             "size": size,
-            "resize": RESIZE_FILTER if size else None,
+            "resize": _RESIZE_FILTER if size else None,
             "ssim": "mean over R, G, B; Gaussian window 11, sigma 1.5",
             "seed": self.seed,
             **report(found, self.seed),

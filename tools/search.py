@@ -41,7 +41,7 @@ from tessera.provenance import provenance
 from tessera.stats import counted
 from tessera.studies.clevr.entries import IMAGES, StudyEntry
 from tessera.studies.clevr.image_grids import save_image_grid
-from tessera.studies.clevr.workers import shared_gpu
+from tessera.studies.clevr.workers import _shared_gpu
 from tessera.training.run_folder import RunFolder, crossed, train_run
 from tessera.training.trainer import Trainer
 
@@ -357,7 +357,7 @@ def run(
     picked = pick_device(device)
     task = Task(out.resolve(), str(picked), each, steps, time.time() + 60 * minutes - MARGIN)
     waiting = [cell for cell in cells if not (record_of(cell, out) or {}).get("finished")]
-    with shared_gpu(picked) as shared:
+    with _shared_gpu(picked) as shared:
         say(f"{len(waiting)} of {len(cells)} cells to do, {workers} at a time" + ", MPS on" * shared)
         work_through(waiting, cells, task, workers)
 

@@ -12,7 +12,7 @@ from tessera.models.build import build_denoiser
 from tessera.render.render import Quality, render
 from tessera.sampling import noise_levels, sample
 from tessera.scenes import Scenes
-from tessera.training.run_folder import stream_for
+from tessera.training.run_folder import _stream_for
 from tessera.training.trainer import Trainer
 
 Prepared = tuple[Callable[[], Any], float, str]
@@ -25,7 +25,7 @@ def training(experiment: str, preset: str, batch: int) -> Prepared:
     settings = settings_for(experiment, preset, {"training": changes})
     torch.manual_seed(0)
     trainer = Trainer(build_denoiser(settings), settings.training, CPU)
-    batches = stream_for(settings).steps(0, batch, settings.training.render_batch, device=CPU)
+    batches = _stream_for(settings).steps(0, batch, settings.training.render_batch, device=CPU)
     return lambda: trainer.step(next(batches)), 1, "steps"
 
 

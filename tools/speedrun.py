@@ -34,7 +34,7 @@ from tessera.models.model import Model
 from tessera.models.model_folder import save_model
 from tessera.provenance import provenance
 from tessera.sampling.prompts import parse_ks
-from tessera.training.run_folder import stream_for
+from tessera.training.run_folder import _stream_for
 from tessera.training.strategies import chosen_strategy
 from tessera.training.trainer import Trainer, train
 
@@ -170,7 +170,7 @@ class Race:
         due = first or every
         total = self.settings.training.total
         with progress(f"speed-run, {self.settings.run_name}", total) as advance:
-            for step in train(self.trainer, stream_for(self.settings)):
+            for step in train(self.trainer, _stream_for(self.settings)):
                 self.first_step = self.first_step or self.seconds_now()
                 late = self.watch.seconds > seconds
                 if step.images_seen >= min(due, total) or late:

@@ -21,7 +21,7 @@ from tessera.console import print_json, say
 from tessera.errors import UserError
 from tessera.files import make_folder
 from tessera.studies.text_to_image.pipeline import need_diffusers, quiet
-from tessera.studies.text_to_image.prompts import CATEGORIES, COMPOSITES, IMAGE, SETS, concepts_of
+from tessera.studies.text_to_image.prompts import _CATEGORIES, _SETS, COMPOSITES, IMAGE, concepts_of
 
 Pair = tuple[str, str]
 START, END = "<|startoftext|>", "<|endoftext|>"
@@ -176,7 +176,7 @@ def make_tokenizers(words: Sequence[str]) -> list[Any]:
 def texts() -> list[str]:
     """Every prompt that comes with Tessera."""
     prompts = [IMAGE]
-    for name in SETS:
+    for name in _SETS:
         for concept in concepts_of(name):
             prompts += concept.prompts
     return prompts + [composite.prompt for composite in COMPOSITES]
@@ -295,7 +295,7 @@ class TinyPipeline:
 
     def run(self) -> None:
         shape = DEEP if self.deep else TINY
-        tiny_sdxl(self.folder, shape=shape, seed=self.seed, planted=CATEGORIES if self.plant else None)
+        tiny_sdxl(self.folder, shape=shape, seed=self.seed, planted=_CATEGORIES if self.plant else None)
         size = sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
         record = {"folder": str(self.folder), "bytes": size, "seed": self.seed, "planted": self.plant}
         if self.json:

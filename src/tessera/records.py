@@ -319,7 +319,7 @@ def covers(known: Mapping[str, Any], wanted: Mapping[str, Any], at_least: tuple[
 
 # --- the previous format ------------------------------------------------------------------------------------
 
-KEYS = {
+_KEYS = {
     "all_filled": "all_found",
     "any_thing": "any_object",
     "centred": "centered",
@@ -360,7 +360,7 @@ KEYS = {
 }
 """Key of the previous format -> key of this one."""
 
-KEYS_BESIDE = {
+_KEYS_BESIDE = {
     "all_filled": {"clean": "exact", "within": "allowed_extras", "near": "two_missing"},
     "place_recall": {"clean": "clean"},
     "places": {"told": "conditioned_on"},
@@ -391,12 +391,12 @@ def current_words(content: Any) -> Any:
     if not isinstance(content, dict):
         return content
     beside: dict[str, str] = {}
-    for sign, names in KEYS_BESIDE.items():
+    for sign, names in _KEYS_BESIDE.items():
         if sign in content:
             beside |= names
     renamed: dict[str, Any] = {}
     for name, value in content.items():
-        new = str(beside.get(name) or KEYS.get(name, name))
+        new = str(beside.get(name) or _KEYS.get(name, name))
         if new not in renamed:
             renamed[new] = current_words(value)
     return _with_value(renamed)

@@ -32,7 +32,7 @@ def evaluated_by(monkeypatch):
     def use(lists, **options):
         stand_in = StandIn(lists, **options)
         monkeypatch.setattr("tessera.cli.evaluate.load_detector", lambda weights, device: stand_in)
-        monkeypatch.setattr("tessera.evaluation.calibrate.SHIPPED", Path("no-calibration-here.json"))
+        monkeypatch.setattr("tessera.evaluation.calibrate._SHIPPED", Path("no-calibration-here.json"))
         return stand_in
 
     return use

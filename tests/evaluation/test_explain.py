@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from tessera.evaluation.detection import Detection
-from tessera.evaluation.explain import BAD, GOOD, ODD, PANEL, draw_explanation, half_sides, words, wrapped
+from tessera.evaluation.explain import BAD, GOOD, ODD, PANEL, _wrapped, draw_explanation, half_sides, words
 from tessera.evaluation.matching import match
 from tessera.render.render import render
 from tessera.sampling.prompts import Prompt
@@ -66,5 +66,5 @@ def test_an_object_that_floats_above_the_horizon_still_gets_a_box():
 
 def test_long_reasons_are_wrapped_between_words():
     text = "nothing at " + ", ".join(f"(0.{n}5, 0.45)" for n in range(9))
-    lines = wrapped(text)
+    lines = _wrapped(text)
     assert max(map(len, lines)) <= 60 and " ".join(line.strip() for line in lines) == text

@@ -10,7 +10,7 @@ from tessera.errors import UserError
 from tessera.evaluation import evaluate, length_generalization
 from tessera.evaluation.detection import Detection
 from tessera.evaluation.image_sets import images_in
-from tessera.evaluation.pipeline import is_one_prompt, score_folder
+from tessera.evaluation.pipeline import _is_one_prompt, score_folder
 from tessera.models.loading import load
 from tessera.render.image_io import save_png, to_uint8
 from tessera.render.render import render
@@ -67,7 +67,7 @@ def test_each_image_may_have_its_own_prompt():
     ],
 )
 def test_one_prompt_for_all_and_one_for_each_are_told_apart(prompts, one):
-    assert is_one_prompt(prompts) == one
+    assert _is_one_prompt(prompts) == one
 
 
 def test_length_generalization_of_a_model_has_intervals_a_table_and_a_plot():

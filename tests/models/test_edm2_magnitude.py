@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from tessera.errors import UserError
 from tessera.models.edm2 import Block
 from tessera.models.magnitude import (
+    _FOLDING,
     EPS,
-    FOLDING,
     Fourier,
     MPConv,
     aligned_conv,
@@ -28,7 +28,7 @@ from tessera.models.magnitude import (
     upsample,
     upsampled_conv,
 )
-from tessera.models.reference import INSIDE, our_layout
+from tessera.models.reference import _INSIDE, our_layout
 
 
 def relative(a, b):
@@ -135,7 +135,7 @@ BLOCKS = [
 def test_blocks_match_the_reference_with_gradients(recorded, name):
     args, tensors = recorded[name]
     block = recorded_block(args)
-    rename = {old: (INSIDE[old], old) for old in INSIDE if f"state/{old}" in tensors}
+    rename = {old: (_INSIDE[old], old) for old in _INSIDE if f"state/{old}" in tensors}
     block.load_state_dict(
         {new: block_layout(block, new, tensors[f"state/{old}"]) for new, old in rename.values()}
     )
@@ -215,7 +215,7 @@ def test_a_zero_row_has_a_finite_gradient():
 
 @pytest.mark.parametrize("how", ["transposed", "phases"])
 def test_an_upsampled_convolution_is_upsampling_then_convolution(monkeypatch, how):
-    monkeypatch.setitem(FOLDING, "cpu", how)
+    monkeypatch.setitem(_FOLDING, "cpu", how)
     torch.manual_seed(0)
     x = torch.randn(2, 5, 6, 7, dtype=torch.float64).to(memory_format=torch.channels_last)
     filters = torch.randn(4, 9 * 5, dtype=torch.float64)

@@ -13,7 +13,7 @@ from tessera.models.build import denoiser_config, denoiser_from
 from tessera.models.contract import Denoiser
 from tessera.models.edm2 import EDM2, attention
 from tessera.models.flops import flops_per_image
-from tessera.models.magnitude import CHANNELS_BY, FOLDING, normalize_weights, set_weight_norm
+from tessera.models.magnitude import _CHANNELS_BY, _FOLDING, normalize_weights, set_weight_norm
 from tessera.training.loss import edm_loss, training_sigmas
 
 KEPT = Path(__file__).parents[1] / "fixtures" / "edm2"
@@ -262,8 +262,8 @@ def test_a_training_step_traces_forward_and_backward(precision, how, checkpointi
 )
 def test_compiled_code_computes_the_same(monkeypatch, how, multiple, precision, loose):
     """Through the whole compiler, with the ways of convolving that CPUs and GPUs take."""
-    monkeypatch.setitem(FOLDING, "cpu", how)
-    monkeypatch.setitem(CHANNELS_BY, "cpu", multiple)
+    monkeypatch.setitem(_FOLDING, "cpu", how)
+    monkeypatch.setitem(_CHANNELS_BY, "cpu", multiple)
     net, (x, _, cond) = tiny(), inputs()
     net.precision = precision
     draws = torch.tensor([-1.0, 0.0, 0.5]), torch.randn_like(x)

@@ -6,7 +6,7 @@ from PIL import Image
 from tessera.errors import UserError
 from tessera.plots.image_grid import GAP, image_grid
 from tessera.render.image_io import (
-    DEPTH_STEP,
+    _DEPTH_STEP,
     load_depth,
     load_mask,
     load_png,
@@ -55,7 +55,7 @@ def test_saved_depth_is_good_to_half_a_level_and_keeps_nothing_as_nothing(tmp_pa
     save_depth(tmp_path / "d.png", depth)
     back = load_depth(tmp_path / "d.png")
     assert torch.equal(back.isinf(), depth.isinf())
-    assert (back - depth)[depth.isfinite()].abs().max() <= DEPTH_STEP / 2 + 1e-5
+    assert (back - depth)[depth.isfinite()].abs().max() <= _DEPTH_STEP / 2 + 1e-5
 
 
 def test_resizing_agrees_with_pillow():

@@ -15,7 +15,7 @@ from programs import with_set
 from tessera.errors import UserError
 from tessera.files import sha256
 from tessera.render import shards
-from tessera.render.shards import MANIFEST, ShardFolder, images_per_shard, pack, write_shards
+from tessera.render.shards import _MANIFEST, ShardFolder, images_per_shard, pack, write_shards
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.scene import Scene, SceneObject
 
@@ -171,19 +171,19 @@ def test_reading_a_damaged_shard_names_it_and_leaves_the_others_readable(tmp_pat
 
 def test_other_settings_are_refused_and_nothing_is_touched(tmp_path):
     fill(tmp_path)
-    before, manifest = fingerprints(tmp_path), (tmp_path / MANIFEST).read_text()
+    before, manifest = fingerprints(tmp_path), (tmp_path / _MANIFEST).read_text()
     for change in ({"settings": {**SETTINGS, "seed": 1}}, {"count": 11}, {"per_shard": 5}):
         with pytest.raises(UserError, match="other settings"):
             fill(tmp_path, **change)
     with pytest.raises(UserError, match=r"rules\.spacing: None there, relaxed here"):
         fill(tmp_path, settings={**SETTINGS, "rules": {"spacing": "relaxed"}})
-    assert fingerprints(tmp_path) == before and (tmp_path / MANIFEST).read_text() == manifest
+    assert fingerprints(tmp_path) == before and (tmp_path / _MANIFEST).read_text() == manifest
 
 
 def test_a_manifest_names_no_shard_outside_its_folder(tmp_path):
     fill(tmp_path / "shards")
     (tmp_path / "shards" / "shard-00001.safetensors").rename(tmp_path / "moved.safetensors")
-    path = tmp_path / "shards" / MANIFEST
+    path = tmp_path / "shards" / _MANIFEST
     path.write_text(path.read_text().replace("shard-00001.safetensors", "../moved.safetensors"))
     folder = ShardFolder(tmp_path / "shards")
     assert len(folder[0].image) == 3
@@ -193,11 +193,11 @@ def test_a_manifest_names_no_shard_outside_its_folder(tmp_path):
 
 
 def test_a_folder_that_holds_something_else_is_refused(tmp_path):
-    (tmp_path / MANIFEST).write_text('{"name": "some web app"}')
+    (tmp_path / _MANIFEST).write_text('{"name": "some web app"}')
     with pytest.raises(UserError, match="not the manifest of a shard folder"):
         fill(tmp_path)
-    assert list(tmp_path.iterdir()) == [tmp_path / MANIFEST]
-    (tmp_path / MANIFEST).write_text('{"format": "tessera-shards", "version": 99}')
+    assert list(tmp_path.iterdir()) == [tmp_path / _MANIFEST]
+    (tmp_path / _MANIFEST).write_text('{"format": "tessera-shards", "version": 99}')
     with pytest.raises(UserError, match="version 99"):
         ShardFolder(tmp_path)
 
@@ -258,7 +258,7 @@ def test_a_really_full_disk_ends_the_command_with_code_2(tmp_path):
     words = " ".join([sys.executable, "-m", "tessera", *RENDER, "--out", str(tmp_path)])
     ls = f"ls -A {tmp_path}"
     mount = f"mount -t tmpfs -o size=32k none {tmp_path}"
-    script = f"{mount} || exit 77; OMP_NUM_THREADS=1 {words}; echo code=$?; {ls}; cat {tmp_path}/{MANIFEST}"
+    script = f"{mount} || exit 77; OMP_NUM_THREADS=1 {words}; echo code=$?; {ls}; cat {tmp_path}/{_MANIFEST}"
     try:
         done = subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True)
     except FileNotFoundError:

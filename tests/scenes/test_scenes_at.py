@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tessera.errors import UserError
 from tessera.scenes import LOCATIONS, Scenes, placement, scenes_at
 from tessera.scenes.camera import project
-from tessera.scenes.placement import LocationWarning, reachable, touching
+from tessera.scenes.placement import LocationWarning, _touching, reachable
 from tessera.scenes.sampling import random_looks
 from tessera.scenes.vocabulary import COLOR_NAMES
 
@@ -37,7 +37,7 @@ def test_the_twelve_locations_fit_without_touching():
     with pytest.warns(LocationWarning, match=r"Off the square .*\(0.65, 0.25\)") as told:
         scenes = scenes_at(LOCATIONS, count=32)
     assert len(told) == 1
-    assert not touching(scenes.xy, scenes.size).any()
+    assert not _touching(scenes.xy, scenes.size).any()
     assert scenes.size.unique().numel() == 2
 
 

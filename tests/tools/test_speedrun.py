@@ -88,7 +88,7 @@ def test_without_records_every_study_table_is_whole_and_says_not_run(tmp_path):
 
 def test_tables_show_what_was_run_beside_the_paper(reproduce, tmp_path, monkeypatch):
     assert reproduce("fig4", "--only", "exp1-M1") == 0
-    monkeypatch.setattr("tessera.studies.clevr.tables.PUBLISHED", "tiny")
+    monkeypatch.setattr("tessera.studies.clevr.tables._PUBLISHED", "tiny")
     rows = STUDY_TABLES["study-table1"](Results(tmp_path / "results"))
     assert rows[0][:3] == ("training scenes", "exp1, paper", "ours")
     assert rows[1][:2] == ("1 object", "1") and rows[1][2].startswith("2 [") and rows[2][2] == NOT_RUN

@@ -14,7 +14,7 @@ from torch.distributed.run import get_args_parser
 
 from tessera.cli.main import parse
 from tessera.models.checkpoint_io import read_checkpoint
-from tessera.training.distributed import ALONE, ProcessGroup, buckets
+from tessera.training.distributed import ALONE, ProcessGroup, _buckets
 from tessera.training.run_folder import RunFolder, train_run
 
 
@@ -66,9 +66,9 @@ def test_alone_nothing_is_summed():
 
 
 def test_buckets_hold_every_tensor_once(monkeypatch):
-    monkeypatch.setattr("tessera.training.distributed.BUCKET", 40)
+    monkeypatch.setattr("tessera.training.distributed._BUCKET", 40)
     tensors = [torch.zeros(n) for n in (3, 4, 20, 1)]
-    assert [[t.numel() for t in portion] for portion in buckets(tensors)] == [[3, 4, 20], [1]]
+    assert [[t.numel() for t in portion] for portion in _buckets(tensors)] == [[3, 4, 20], [1]]
 
 
 # --- the launcher ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from tessera.models.build import build_denoiser
 from tessera.models.views import training_views
 from tessera.training import trainer as loop
 from tessera.training.distributed import ProcessGroup
-from tessera.training.run_folder import stream_for
+from tessera.training.run_folder import _stream_for
 from tessera.training.strategies import CompiledNormal
 from tessera.training.trainer import Trainer, train
 
@@ -30,7 +30,7 @@ def weights(trainer):
 def test_every_network_learns_something(minute, experiment, kind):
     settings = minute(experiment, denoiser={"kind": kind})
     trainer = trainer_for(settings, total=96, lr=0.02)
-    steps = list(train(trainer, stream_for(settings)))
+    steps = list(train(trainer, _stream_for(settings)))
     assert [step.images_seen for step in steps] == list(range(4, 100, 4))
     early, late = (torch.stack([s.loss for s in part]).mean() for part in (steps[:6], steps[-6:]))
     assert late < 0.85 * early
@@ -40,7 +40,7 @@ def test_every_network_learns_something(minute, experiment, kind):
 def test_every_other_experiment_takes_steps(minute, experiment):
     trainer = trainer_for(minute(experiment), total=12)
     before = weights(trainer)
-    steps = list(train(trainer, stream_for(minute(experiment))))
+    steps = list(train(trainer, _stream_for(minute(experiment))))
     assert all(torch.isfinite(step.loss) for step in steps)
     assert any(not torch.allclose(before[name], value, atol=5e-3) for name, value in weights(trainer).items())
 
@@ -48,7 +48,7 @@ def test_every_other_experiment_takes_steps(minute, experiment):
 def test_the_first_step_of_a_ramp_moves_nothing(minute):
     trainer = trainer_for(minute())
     before = weights(trainer)
-    step = next(train(trainer, stream_for(minute())))
+    step = next(train(trainer, _stream_for(minute())))
     assert step.lr == 0
     assert all(torch.allclose(before[name], value, atol=5e-3) for name, value in weights(trainer).items())
 
@@ -56,7 +56,7 @@ def test_the_first_step_of_a_ramp_moves_nothing(minute):
 @pytest.mark.parametrize("experiment", ["exp1", "exp2L"])
 def test_micro_batches_give_the_gradient_of_the_whole_batch(minute, experiment):
     settings = minute(experiment)
-    batch = next(stream_for(settings).steps(0, 4))
+    batch = next(_stream_for(settings).steps(0, 4))
     grads = []
     for micro_batch in (0, 1, 3):
         trainer = trainer_for(settings, micro_batch=micro_batch)
@@ -72,7 +72,7 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(minute, experiment):
 
 def test_noise_is_keyed_by_the_sample(minute):
     settings = minute()
-    trainer, stream = trainer_for(settings), stream_for(settings)
+    trainer, stream = trainer_for(settings), _stream_for(settings)
     views = [trainer.noise(stream_views(stream, start, count)) for start, count in ((0, 6), (4, 2))]
     assert torch.equal(views[0][0][4:], views[1][0]) and torch.equal(views[0][1][4:], views[1][1])
     assert abs(float(views[0][1].std()) - 1) < 0.1
@@ -91,7 +91,7 @@ def test_all_ways_of_keeping_weights_at_unit_size_train_alike(minute, how):
     trainer = trainer_for(settings, weight_norm=how, total=40)
     reference = trainer_for(settings, weight_norm="after-update", total=40)
     losses, expected = (
-        torch.stack([step.loss for step in train(one, stream_for(settings))]) for one in (trainer, reference)
+        torch.stack([step.loss for step in train(one, _stream_for(settings))]) for one in (trainer, reference)
     )
     assert torch.allclose(losses, expected, atol=2e-3)
 
@@ -100,12 +100,12 @@ def test_all_ways_of_keeping_weights_at_unit_size_train_alike(minute, how):
 def test_a_trainer_loaded_from_its_tensors_carries_on_bit_for_bit(minute, experiment):
     settings = minute(experiment)
     whole = trainer_for(settings)
-    list(train(whole, stream_for(settings)))
+    list(train(whole, _stream_for(settings)))
     half = trainer_for(settings, total=32)
-    list(train(half, stream_for(settings)))
+    list(train(half, _stream_for(settings)))
     other = trainer_for(settings)
     other.load({name: tensor.clone() for name, tensor in half.tensors().items()}, 32)
-    list(train(other, stream_for(settings)))
+    list(train(other, _stream_for(settings)))
     kept, expected = other.tensors(), whole.tensors()
     assert kept.keys() == expected.keys()
     assert all(torch.equal(kept[name], expected[name]) for name in expected)
@@ -113,7 +113,7 @@ def test_a_trainer_loaded_from_its_tensors_carries_on_bit_for_bit(minute, experi
 
 def test_the_rate_cools_down_toward_the_total(minute):
     trainer = trainer_for(minute(), total=16, lr_warmup=0, lr_decay_start=0, lr=0.01, cooldown=8)
-    rates = [step.lr for step in train(trainer, stream_for(minute()))]
+    rates = [step.lr for step in train(trainer, _stream_for(minute()))]
     assert rates == pytest.approx([0.01, 0.01, 0.01, 0.005])
 
 
@@ -123,13 +123,13 @@ def test_a_step_on_patches_trains_on_the_configured_number_per_image(minute):
     seen = []
     real = trainer.loss_fn
     trainer.loss_fn = lambda images, *rest: seen.append(len(images)) or real(images, *rest)
-    trainer.step(next(stream_for(settings).steps(0, 4)))
+    trainer.step(next(_stream_for(settings).steps(0, 4)))
     assert seen == [6 * 4]
 
 
 def test_a_loss_radius_restricts_the_loss_to_the_center_of_a_patch(minute):
     settings = minute("exp2L")
-    trainer, batch = trainer_for(settings), next(stream_for(settings).steps(0, 4))
+    trainer, batch = trainer_for(settings), next(_stream_for(settings).steps(0, 4))
     center = replace(trainer.settings, loss_radius=0)
     views = training_views(trainer.denoiser, batch.images, batch.cond, batch.index, center)
     noise = trainer.noise(views)
@@ -145,11 +145,11 @@ def test_a_loss_radius_restricts_the_loss_to_the_center_of_a_patch(minute):
 def test_a_restarted_trainer_trains_as_a_new_one_would(minute):
     settings = minute()
     used, fresh = trainer_for(settings, total=12), trainer_for(settings, total=12, seed=3)
-    list(train(used, stream_for(settings)))
+    list(train(used, _stream_for(settings)))
     used.settings = fresh.settings
     used.restart(build_denoiser(replace(settings, training=fresh.settings)))
     for trainer in (used, fresh):
-        list(train(trainer, stream_for(settings)))
+        list(train(trainer, _stream_for(settings)))
     found, expected = used.tensors(), fresh.tensors()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], value) for name, value in expected.items())
@@ -157,7 +157,7 @@ def test_a_restarted_trainer_trains_as_a_new_one_would(minute):
 
 def test_a_state_of_another_network_is_refused(minute):
     trainer = trainer_for(minute())
-    next(train(trainer, stream_for(minute())))
+    next(train(trainer, _stream_for(minute())))
     other = trainer_for(minute(denoiser={"width": 16}))
     with pytest.raises(UserError, match="does not fit"):
         other.load(trainer.tensors(), 4)
@@ -165,7 +165,7 @@ def test_a_state_of_another_network_is_refused(minute):
 
 def test_the_averaged_copy_leaves_the_trainer_alone(minute):
     trainer = trainer_for(minute(), total=24)
-    list(train(trainer, stream_for(minute())))
+    list(train(trainer, _stream_for(minute())))
     before = weights(trainer)
     copy = trainer.averaged(0.10)
     assert not any(p.requires_grad for p in copy.parameters())
@@ -177,14 +177,14 @@ def test_a_batch_that_cannot_be_shared_is_refused(minute):
     trainer = trainer_for(minute())
     trainer.group = ProcessGroup(0, 3)
     with pytest.raises(UserError, match="shared evenly"):
-        next(train(trainer, stream_for(minute())))
+        next(train(trainer, _stream_for(minute())))
 
 
 @pytest.mark.slow
 def test_compiled_training_computes_what_plain_training_does(minute):
     settings = minute()
     plain, compiled = trainer_for(settings, total=16), trainer_for(settings, total=16, strategy="compiled")
-    losses = [torch.stack([s.loss for s in train(one, stream_for(settings))]) for one in (plain, compiled)]
+    losses = [torch.stack([s.loss for s in train(one, _stream_for(settings))]) for one in (plain, compiled)]
     assert torch.allclose(*losses, atol=1e-3)
 
 
@@ -206,7 +206,7 @@ def test_a_network_s_own_sigma_data_is_that_of_its_loss(minute, monkeypatch):
     monkeypatch.setattr(loop, "edm_loss", lambda *a, **options: used.append(options) or real(*a, **options))
     trainer = trainer_for(minute())
     trainer.sigma_data = trainer.network.sigma_data = 0.25
-    next(train(trainer, stream_for(minute())))
+    next(train(trainer, _stream_for(minute())))
     assert used == [{"sigma_data": 0.25}]
     assert trainer_for(minute()).sigma_data == build_denoiser(minute()).sigma_data
 
@@ -218,14 +218,14 @@ def test_a_frozen_weight_is_carried_along(minute):
         return trainer
 
     trainer, again = frozen(), frozen()
-    next(train(trainer, stream_for(minute())))
+    next(train(trainer, _stream_for(minute())))
     again.load(trainer.tensors(), trainer.images_seen)
     assert all(torch.equal(value, weights(again)[name]) for name, value in weights(trainer).items())
 
 
 def test_a_state_that_does_not_fit_changes_nothing(minute):
     trainer, other = trainer_for(minute()), trainer_for(minute(), seed=1)
-    next(train(other, stream_for(minute())))
+    next(train(other, _stream_for(minute())))
     torn = {name: value for name, value in other.tensors().items() if name != "adam.exp_avg.out.weight"}
     before = weights(trainer)
     with pytest.raises(UserError, match="does not fit"):
@@ -235,7 +235,7 @@ def test_a_state_that_does_not_fit_changes_nothing(minute):
 
 def test_a_patch_has_no_noise_beyond_the_border_of_the_image(minute, monkeypatch):
     settings = minute("exp2L")
-    trainer, batch = trainer_for(settings), next(stream_for(settings).steps(0, 4))
+    trainer, batch = trainer_for(settings), next(_stream_for(settings).steps(0, 4))
     views = training_views(trainer.denoiser, batch.images, batch.cond, batch.index, trainer.settings)
     shown = []
     real = loop.edm_loss
@@ -254,7 +254,7 @@ def test_the_optimizer_forgets_at_the_rates_of_the_settings(minute):
 
 def test_a_projected_step_moves_the_weights_as_one_normalized_in_the_forward_does(minute):
     settings, rate = minute(), 0.01
-    batch = next(stream_for(settings).steps(0, 4))
+    batch = next(_stream_for(settings).steps(0, 4))
     moved = []
     for how in ("projected", "after-update"):
         trainer = trainer_for(settings, weight_norm=how, lr_warmup=0, lr_decay_start=0, lr=rate)

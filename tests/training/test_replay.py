@@ -9,7 +9,7 @@ from tessera.config import TrainingConfig, settings_for
 from tessera.errors import UserError
 from tessera.models.build import build_denoiser
 from tessera.training.distributed import ProcessGroup
-from tessera.training.run_folder import stream_for
+from tessera.training.run_folder import _stream_for
 from tessera.training.strategies import chosen_strategy
 from tessera.training.trainer import Trainer
 
@@ -39,7 +39,7 @@ def test_a_recording_trains_as_the_step_itself(experiment):
     recorded, plain = (Trainer(build_denoiser(settings), settings.training, CUDA) for _ in range(2))
     plain.gradients_fn = plain.gradients
     for trainer in (recorded, plain):
-        batches = stream_for(settings).steps(0, 64, 64, device=CUDA)
+        batches = _stream_for(settings).steps(0, 64, 64, device=CUDA)
         trainer.losses = [float(trainer.step(next(batches)).loss) for _ in range(STEPS)]
     assert recorded.gradients_fn.graph is not None  # not the way around a recording that failed
     assert recorded.losses == pytest.approx(plain.losses, rel=2e-2)

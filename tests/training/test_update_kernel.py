@@ -21,7 +21,7 @@ from tessera.models.magnitude import (
     project_gradients,
     set_weight_norm,
 )
-from tessera.training.run_folder import stream_for
+from tessera.training.run_folder import _stream_for
 from tessera.training.trainer import Trainer, train
 
 NORMS = ("projected", "after-update", "in-forward")
@@ -219,7 +219,7 @@ def test_a_trainer_updates_part_by_part_only_what_the_kernel_does_not_take(minut
     trainer = Trainer(build_denoiser(settings), settings.training)
     asked = []
     trainer.update_kernel = lambda lr, lerp_weights: asked.append((lr, lerp_weights)) or taken
-    step = next(train(trainer, stream_for(settings)))
+    step = next(train(trainer, _stream_for(settings)))
     assert asked == [(step.lr, [1.0, 1.0])] and trainer.images_seen == step.images_seen == 4
     assert bool(trainer.optimizer.state) is not taken  # Adam begins its state with its first step
 
@@ -253,7 +253,7 @@ def trainer_on_gpu(settings, kernel: bool, **changes) -> Trainer:
 
 
 def trained(trainer: Trainer, settings) -> torch.Tensor:
-    return torch.stack([step.loss for step in train(trainer, stream_for(settings))])
+    return torch.stack([step.loss for step in train(trainer, _stream_for(settings))])
 
 
 def disagreement(one: Trainer, other: Trainer) -> float:

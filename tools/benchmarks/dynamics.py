@@ -12,7 +12,7 @@ from rich.table import Table
 from tessera import console
 from tessera.errors import UserError
 from tessera.provenance import provenance
-from tessera.studies.swingby.sweep import check_axes, phase_diagram
+from tessera.studies.swingby.sweep import _check_axes, phase_diagram
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class BenchDynamics:
         console.publish(record, self.json, self.out, speed_table(record))
 
     def measure(self) -> dict[str, Any]:
-        check_axes("ratio", "omega", self.cells, self.seeds, "positive")
+        _check_axes("ratio", "omega", self.cells, self.seeds, "positive")
         if self.repeats < 1:
             raise UserError(f"--repeats must be at least 1, not {self.repeats}.")
         runs = self.cells**2 * self.seeds

@@ -27,7 +27,7 @@ from tessera.models.build import build_denoiser
 from tessera.provenance import provenance
 from tessera.scenes.random import normal
 from tessera.stats import student
-from tessera.training.run_folder import stream_for
+from tessera.training.run_folder import _stream_for
 from tessera.training.strategies import chosen_strategy, forget_compiled
 from tessera.training.trainer import Trainer
 
@@ -154,7 +154,7 @@ class Side:
         self.trainer = Trainer(build_denoiser(settings), training, device)
         if path in TRAINER_PATHS and not used:
             setattr(self.trainer, *TRAINER_PATHS[path])
-        self.batches = stream_for(settings).steps(0, training.batch, training.render_batch, device=device)
+        self.batches = _stream_for(settings).steps(0, training.batch, training.render_batch, device=device)
         for _ in range(max(1, training.render_batch // training.batch)):  # rounds begin with a new group
             self.step()
         synchronize(device)

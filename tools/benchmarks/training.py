@@ -21,7 +21,7 @@ from tessera.models.flops import flops_per_image
 from tessera.models.views import innermost, trained_network
 from tessera.provenance import provenance
 from tessera.stats import student
-from tessera.training.run_folder import stream_for
+from tessera.training.run_folder import _stream_for
 from tessera.training.strategies import chosen_strategy
 from tessera.training.trainer import Trainer
 
@@ -67,7 +67,7 @@ def measure_training(
     """The record that `bench.py train --json` prints."""
     trainer = Trainer(build_denoiser(settings), settings.training, device)
     batch = settings.training.batch
-    batches = stream_for(settings).steps(0, batch, settings.training.render_batch, device=device)
+    batches = _stream_for(settings).steps(0, batch, settings.training.render_batch, device=device)
     begun = time.perf_counter()
     fixed = next(batches)
     for _ in range(warmup + 1):

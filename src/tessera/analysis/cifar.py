@@ -16,7 +16,7 @@ from tessera.scenes.random import seeded_generator
 _Split = Literal["train", "test"]
 SIDE, CHANNELS, CLASSES = 32, 3, 10
 _RECORD = 1 + CHANNELS * SIDE * SIDE  # bytes: a label, then the image channel by channel
-FOLDER = "cifar-10-batches-bin"
+_FOLDER = "cifar-10-batches-bin"
 _PARTS: dict[_Split, tuple[str, ...]] = {
     "train": tuple(f"data_batch_{n}.bin" for n in range(1, 6)),
     "test": ("test_batch.bin",),
@@ -67,7 +67,7 @@ def _archive_parts(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
 
 
 def _folder_parts(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
-    folder = path / FOLDER if (path / FOLDER).is_dir() else path
+    folder = path / _FOLDER if (path / _FOLDER).is_dir() else path
     return {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
 
 

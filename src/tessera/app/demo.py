@@ -97,7 +97,7 @@ class Tour:
         with console.progress("drawing scenes", len(_SCENE_SIZES)) as advance:
             for size in _SCENE_SIZES:
                 frame = render(scenes, size, layers=("rgb", "mask"))
-                images, masks = to_uint8(frame["rgb"]).cpu(), colored(frame["mask"].cpu())
+                images, masks = to_uint8(frame["rgb"]).cpu(), _colored(frame["mask"].cpu())
                 save_png(self.path(f"scenes-{size}.png"), _image_rows(images, masks))
                 advance()
         return {"count": count, "sizes": list(_SCENE_SIZES), "objects": int(scenes.count.sum())}
@@ -227,7 +227,7 @@ def _row_for(k: int, scores: Sequence[ImageScore]) -> dict[str, Any]:
 # --- drawing ------------------------------------------------------------------------------------------------
 
 
-def colored(masks: Tensor) -> Tensor:
+def _colored(masks: Tensor) -> Tensor:
     """Instance masks (B, H, W) as 8-bit images (B, 3, H, W), a color per object."""
     inks = torch.tensor([_STAGE_INK, *COLORS.values()], dtype=torch.uint8)
     number = torch.where(masks > 0, (masks - 1) % len(COLORS) + 1, 0)

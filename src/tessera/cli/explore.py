@@ -29,7 +29,7 @@ _EXTRA = ("fastapi", "uvicorn", "pydantic", "starlette", "anyio")  # the last th
 
 
 @contextmanager
-def extra_needed() -> Iterator[None]:
+def _extra_needed() -> Iterator[None]:
     """Imports that fail because the extra is missing say so; any other failure keeps its own words."""
     try:
         yield
@@ -86,7 +86,7 @@ class Explore(OpensModels, Printed, WithDetails):
     def run(self) -> None:
         if self.probe is not None:
             return self.run_probe(self.probe)
-        with extra_needed():
+        with _extra_needed():
             from tessera.app.explorer.server import check_port, serve
             from tessera.app.explorer.session import Session
         from tessera.app.explorer.models import open_models
@@ -98,7 +98,7 @@ class Explore(OpensModels, Printed, WithDetails):
         serve(session, self.host, self.port, self.open)
 
     def run_probe(self, at: str) -> None:
-        with extra_needed():
+        with _extra_needed():
             from tessera.app.explorer.single_probe import ProbeOptions, probe_once
         if len(self.models) != 1:
             raise UserError("One model is probed: name it, and no other.")

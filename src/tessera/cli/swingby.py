@@ -56,7 +56,7 @@ class Swingby:
     """Print one JSON object."""
 
     def run(self) -> None:
-        plan, device, share = self.plan(), pick_device(self.device), parse_share(self.share)
+        plan, device, share = self.plan(), pick_device(self.device), _parse_share(self.share)
         own = [job for number, job in enumerate(jobs(plan)) if number % share[1] == share[0]]
         missing = sum(finished(self.root, gap, seed, plan) is None for gap, seed in own)
         with console.progress("training", missing * plan.steps) as advance:
@@ -83,7 +83,7 @@ class Swingby:
         return SwingbyConfig(gaps, **{name: getattr(self, name) for name in names})
 
 
-def parse_share(text: str) -> tuple[int, int]:
+def _parse_share(text: str) -> tuple[int, int]:
     """`1/4` as (1, 4)."""
     match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
     if not match or int(match[1]) >= int(match[2]):

@@ -64,7 +64,7 @@ from tessera.studies.text_to_image.words import REMOVALS, STOP_WORDS, checked_wo
 
 ModelName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
 _LATENT_CHANNELS = 4
-PACKAGES = ("diffusers", "transformers", "accelerate", "safetensors")
+_PACKAGES = ("diffusers", "transformers", "accelerate", "safetensors")
 PROBES = (
     (0.5, 0.5),
     (0.5, 0.17),
@@ -150,7 +150,7 @@ class OnModel(OnDevice, Printed, WithDetails):
             "guidance": self.guidance,
             "nothing": self.away_from or sdxl.default_nothing,
             "precision": self.precision,
-            "versions": {package: version(package) for package in PACKAGES},
+            "versions": {package: version(package) for package in _PACKAGES},
         }
 
     def say_estimate(self, found: StudyCost, cost: PassCost, note: str = "") -> None:

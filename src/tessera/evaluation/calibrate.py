@@ -37,7 +37,7 @@ _ATTRIBUTES = ("color", "shape", "size", "material")
 LOOKS, LOOKS_APART = 64, 10**7  # looks tried until nothing is hidden, and how far apart they lie in a stream
 WIDE = 2  # cells within which a center error is measured, so that the cell of the match does not cut it off
 _POOLS = {"1-3": range(1, 4), "1-6": range(1, 7), "1-10": range(1, 11), "all": range(10**6)}
-SHIPPED = Path(__file__).with_name("calibration.json")
+_SHIPPED = Path(__file__).with_name("calibration.json")
 
 AT_ONCE = 64  # real renders read together
 
@@ -324,11 +324,11 @@ def alike(loaded: Sequence[Tensor]) -> list[list[int]]:
 
 def load_calibration(path: Path | None = None) -> dict[str, Any] | None:
     """The calibration shipped with the detector, or another; None where there is none yet."""
-    if path is None and not SHIPPED.is_file():
+    if path is None and not _SHIPPED.is_file():
         return None
-    record = current_words(read_json(path or SHIPPED))
+    record = current_words(read_json(path or _SHIPPED))
     if not isinstance(record, dict) or not isinstance(record.get("sizes"), dict) or not record["sizes"]:
-        raise UserError(f"{path or SHIPPED} is not what `tessera detector calibrate --out` writes.")
+        raise UserError(f"{path or _SHIPPED} is not what `tessera detector calibrate --out` writes.")
     return record
 
 

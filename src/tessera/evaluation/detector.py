@@ -19,7 +19,7 @@ from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
 
 THRESHOLD = 0.5  # a detection counts when the detector is this sure
 BATCH = {"cpu": 32, "cuda": 2048, "mps": 256}
-KNOWN = {"mean", "whiten", "limit"}  # what images the detector knows look like
+_KNOWN = {"mean", "whiten", "limit"}  # what images the detector knows look like
 _COUNTER = "num_batches_tracked"  # of batch norms: a whole number that half precision would round, and that is not needed
 _ATTRIBUTE_WORDS = {"color": COLOR_NAMES, "shape": SHAPES, "size": tuple(SIZES), "material": MATERIALS}
 
@@ -127,7 +127,7 @@ def load_detector(path: Path | str | None = None, device="cpu") -> Detector:
     except (TypeError, RuntimeError) as error:
         raise UserError(f"The weights in {folder} are not those of its detector.json.") from error
     missing = [name for name in unlike.missing_keys if not name.endswith(_COUNTER)]
-    if missing or unlike.unexpected_keys or known.keys() != KNOWN:
+    if missing or unlike.unexpected_keys or known.keys() != _KNOWN:
         raise UserError(f"The weights in {folder} are not those of its detector.json.")
     return Detector(network, known, device)
 

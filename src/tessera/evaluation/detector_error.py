@@ -13,7 +13,7 @@ from math import comb
 
 import numpy as np
 
-STEPS = 400  # of expectation maximization, at most
+_STEPS = 400  # of expectation maximization, at most
 _SETTLED = 1e-7
 
 
@@ -111,7 +111,7 @@ def binomial(n: int, p: float) -> tuple[float, ...]:
     return tuple(comb(n, j) * p**j * (1 - p) ** (n - j) for j in range(n + 1))
 
 
-def unconfuse(counted: np.ndarray, table: np.ndarray, steps: int = STEPS) -> np.ndarray:
+def unconfuse(counted: np.ndarray, table: np.ndarray, steps: int = _STEPS) -> np.ndarray:
     """The most likely true shares (R, cells) behind counted shares (R, cells), by expectation maximization.
 
     With one location and nothing extra this is Rogan and Gladen's estimate, kept within 0 and 1.

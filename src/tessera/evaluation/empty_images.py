@@ -27,7 +27,7 @@ def _flat_gray(count: int, size: int | tuple[int, int], seed: int) -> Tensor:
     return level.expand(count, 3, *frame(size)).clone()
 
 
-def clouds(count: int, size: int | tuple[int, int], seed: int) -> Tensor:
+def _clouds(count: int, size: int | tuple[int, int], seed: int) -> Tensor:
     """Colored noise whose amplitude falls as 1 / frequency, as that of photographs does."""
     height, width = frame(size)
     white = torch.randn(count, 3, height, width, generator=seeded_generator(seed))
@@ -59,7 +59,7 @@ def _dead_leaves(count: int, size: int | tuple[int, int], seed: int) -> Tensor:
 _FOREIGN: dict[str, Callable[[int, int | tuple[int, int], int], Tensor]] = {
     "pure noise": _pure_noise,
     "flat gray": _flat_gray,
-    "clouds": clouds,
+    "clouds": _clouds,
     "dead leaves": _dead_leaves,
 }
 _EMPTY = "empty scene"

@@ -56,7 +56,7 @@ def words(score: ImageScore, prompted: bool) -> list[tuple[str, tuple[int, int, 
         lines.append((f"{score.num_found} of {score.wanted} found, {score.extra} extra", INK))
         ink = GOOD if score.ok else BAD
         for reason in score.reason.split("; "):
-            lines += [(part, ink) for part in wrapped(reason)]
+            lines += [(part, ink) for part in _wrapped(reason)]
     if score.ood_score > 1:
         lines.append(
             (f"unlike the images the detector was trained on (score {score.ood_score:.1f} > 1)", ODD)
@@ -72,7 +72,7 @@ def describe(detection: Detection) -> str:
     return f"{what}, sure {detection.confidence:.2f}{flaw}"
 
 
-def wrapped(text: str, width: int = 56) -> list[str]:
+def _wrapped(text: str, width: int = 56) -> list[str]:
     """A line cut at spaces, what follows indented."""
     lines, line = [], ""
     for word in text.split(" "):

@@ -22,7 +22,7 @@ from tessera.sampling.prompts import Prompt
 from tessera.scenes.vocabulary import LOCATIONS
 
 SAMPLES = "samples.json"
-RECORDS = (".json", ".jsonl", ".md", ".html", ".safetensors", ".lock")  # files that do not pose as images
+_RECORDS = (".json", ".jsonl", ".md", ".html", ".safetensors", ".lock")  # files that do not pose as images
 _GRAY = (
     "1",
     "L",
@@ -203,7 +203,7 @@ def _image_files(folder: Path) -> list[Path]:
     """All files but sheets, explanations and records: what turns out to be no image is named when it is read."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
     drawn = [f for f in files if f.name.startswith("sheet") or f.name.endswith(EXPLAINED)]
-    kept = [f for f in files if f.suffix.lower() not in RECORDS and f not in drawn]
+    kept = [f for f in files if f.suffix.lower() not in _RECORDS and f not in drawn]
     if not kept:
         raise UserError(f"{folder} has no images.")
     return kept

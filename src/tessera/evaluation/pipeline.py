@@ -71,14 +71,14 @@ def evaluate(
 
 def _one_for_each(prompts: Any, count: int) -> list[Prompt]:
     """The prompts of `count` images, given one for all of them or one for each."""
-    if is_one_prompt(prompts):
+    if _is_one_prompt(prompts):
         return [_as_prompt(prompts)] * count
     if len(prompts) != count:
         raise UserError(f"There are {len(prompts)} prompts for {count} images.")
     return [_as_prompt(prompt) for prompt in prompts]
 
 
-def is_one_prompt(prompts: Any) -> bool:
+def _is_one_prompt(prompts: Any) -> bool:
     """Whether this is a single prompt: a `Prompt`, colors, or pairs of numbers."""
     if isinstance(prompts, Prompt | Mapping):
         return True
@@ -337,14 +337,14 @@ def sample_evenly(
 ) -> Tensor:
     """Images (N, 3, H, W) for all prompts, in batches of one size, so that one compiled network does for all."""
     pixels = _PIXELS_AT_ONCE.get(device.type, _PIXELS_AT_ONCE["cpu"])
-    batch = even_batch(len(prompts), max(1, pixels // model.size**2))
+    batch = _even_batch(len(prompts), max(1, pixels // model.size**2))
     padded = [*prompts, *[prompts[-1]] * (-len(prompts) % batch)]
     return torch.cat(list(sample_prompts(model, padded, steps, batch, device, s_churn=s_churn)))[
         : len(prompts)
     ]
 
 
-def even_batch(count: int, most: int) -> int:
+def _even_batch(count: int, most: int) -> int:
     """The size of batches that share `count` images evenly, none larger than `most`."""
     return math.ceil(count / math.ceil(count / most))
 

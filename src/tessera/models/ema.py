@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tessera.errors import UserError
 
-LONGEST = math.sqrt(1 / 12)  # std of a plain mean over all of training
+_LONGEST = math.sqrt(1 / 12)  # std of a plain mean over all of training
 
 State = Mapping[str, Tensor]
 
@@ -23,8 +23,8 @@ State = Mapping[str, Tensor]
 @lru_cache  # every step needs it, and computing roots is slow
 def std_to_exponent(std: float) -> float:
     """gamma of the profile t^gamma whose relative std is `std` (Eq. 126: the root of a cubic)."""
-    if not 0 < std < LONGEST:
-        raise UserError(f"An average's std lies between 0 and {LONGEST:.4f}, not at {std}.")
+    if not 0 < std < _LONGEST:
+        raise UserError(f"An average's std lies between 0 and {_LONGEST:.4f}, not at {std}.")
     inverse = std**-2
     return float(np.roots([1, 7, 16 - inverse, 12 - inverse]).real.max())
 

@@ -18,8 +18,8 @@ EPS = 1e-4  # added to the root mean square, in every norm
 _SILU_SIZE = 0.596  # root mean square of silu(z) for a standard normal z
 
 # What is fastest on a kind of device. Tensor cores need multiples of eight channels; FOLDING is for `upsampled_conv`.
-CHANNELS_BY = {"cuda": 8}
-FOLDING: dict[str, Literal["transposed", "phases"]] = {"cuda": "phases"}
+_CHANNELS_BY = {"cuda": 8}
+_FOLDING: dict[str, Literal["transposed", "phases"]] = {"cuda": "phases"}
 
 WeightNorm = Literal["after-update", "in-forward", "projected"]
 
@@ -152,7 +152,7 @@ def _apply_filters(x: Tensor, filters: Tensor, kernel: int) -> Tensor:
         return F.linear(x, filters)
     if kernel == 1:  # in channels_last a 1 x 1 convolution is a plain matrix product
         return F.linear(x.permute(0, 2, 3, 1), filters).permute(0, 3, 1, 2)
-    multiple = CHANNELS_BY.get(x.device.type, 1) if x.dtype.itemsize == 2 else 1
+    multiple = _CHANNELS_BY.get(x.device.type, 1) if x.dtype.itemsize == 2 else 1
     return aligned_conv(x, as_kernel(filters, kernel), multiple)
 
 
@@ -177,7 +177,7 @@ def upsampled_conv(x: Tensor, filters: Tensor) -> Tensor:
     Every output pixel depends on only 2 x 2 different inputs, so the nine weights of a filter add up to four, different
     ones for each of the 2 x 2 phases of output pixels.
     """
-    fold = _phase_conv if FOLDING.get(x.device.type) == "phases" else _folded_transpose
+    fold = _phase_conv if _FOLDING.get(x.device.type) == "phases" else _folded_transpose
     return fold(x, as_kernel(filters, 3))
 
 

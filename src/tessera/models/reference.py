@@ -40,7 +40,7 @@ _TOP = {
     "unet.emb_fourier.freqs": "fourier.freqs",
     "unet.emb_fourier.phases": "fourier.phases",
 }
-INSIDE = {
+_INSIDE = {
     "emb_gain": "gain",
     "conv_res0.weight": "res0.weight",
     "conv_res1.weight": "res1.weight",
@@ -67,7 +67,7 @@ def our_name(name: str) -> str:
     if entry is None:
         return _TOP.get(name, name)
     side, resolution, location, rest = entry.groups()
-    return f"{_SIDES[side]}.{resolution}.{location}.{INSIDE.get(rest, rest)}"
+    return f"{_SIDES[side]}.{resolution}.{location}.{_INSIDE.get(rest, rest)}"
 
 
 def our_state(state: Mapping[str, Tensor], model: "EDM2") -> dict[str, Tensor]:

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from tessera.errors import UserError
 from tessera.files import atomic
 
-RESIZE_FILTER = "bicubic, antialiased"  # what `resize` does, for the record of a result
-DEPTH_STEP = 1e-3  # world units per gray level of a depth PNG
+_RESIZE_FILTER = "bicubic, antialiased"  # what `resize` does, for the record of a result
+_DEPTH_STEP = 1e-3  # world units per gray level of a depth PNG
 _LARGEST_SIDE = 16384  # pixels; a larger image fits into hardly any memory
 _DEPTH_NOWHERE = 65535  # gray level of a pixel that sees nothing
 
@@ -96,9 +96,9 @@ def save_mask(path: Path, mask: Tensor) -> None:
 
 
 def save_depth(path: Path, depth: Tensor) -> None:
-    """Write depth (H, W) along the view axis as a 16-bit PNG, `DEPTH_STEP` world units per level."""
+    """Write depth (H, W) along the view axis as a 16-bit PNG, `_DEPTH_STEP` world units per level."""
     seen = depth.isfinite()
-    levels = (torch.where(seen, depth, 0.0) / DEPTH_STEP).round().clamp(0, _DEPTH_NOWHERE - 1)
+    levels = (torch.where(seen, depth, 0.0) / _DEPTH_STEP).round().clamp(0, _DEPTH_NOWHERE - 1)
     levels = torch.where(seen, levels, float(_DEPTH_NOWHERE))
     save_bytes(path, encode(Image.fromarray(levels.cpu().numpy().astype(np.uint16))))
 
@@ -119,7 +119,7 @@ def load_mask(path: Path) -> Tensor:
 def load_depth(path: Path) -> Tensor:
     """Depth (H, W) in world units; infinite where nothing is seen."""
     levels = torch.from_numpy(np.array(open_image(path)).astype(np.int64))
-    return torch.where(levels == _DEPTH_NOWHERE, torch.inf, levels * DEPTH_STEP)
+    return torch.where(levels == _DEPTH_NOWHERE, torch.inf, levels * _DEPTH_STEP)
 
 
 def open_image(path: Path) -> Image.Image:

@@ -25,7 +25,7 @@ from tessera.scenes.batch import SceneBatch
 from tessera.scenes.scene import Scene
 
 _FORMAT, _VERSION = "tessera-shards", 1
-MANIFEST = "manifest.json"
+_MANIFEST = "manifest.json"
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _OPEN_SHARDS = 64  # memory maps kept for random access
 
@@ -123,7 +123,7 @@ def write_shards(
             "shards": [asdict(done[first]) for first in sorted(done)],
             "provenance": provenance or {},
         }
-        write_json(folder / MANIFEST, manifest)
+        write_json(folder / _MANIFEST, manifest)
 
     write_manifest()
     for number, first in enumerate(starts):
@@ -153,7 +153,7 @@ def _write_shard(path: Path, first: int, content: dict[str, Tensor]) -> _Shard:
 
 def _intact_shards(folder: Path, settings: dict[str, Any]) -> list[_Shard]:
     """Shards of an earlier run with the same settings whose files are intact; other settings are refused."""
-    if not (folder / MANIFEST).exists():
+    if not (folder / _MANIFEST).exists():
         return []
     manifest = _read_manifest(folder)
     old, new = _dotted(manifest["settings"]), _dotted(settings)
@@ -175,7 +175,7 @@ def _dotted(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = Path(folder) / MANIFEST
+    path = Path(folder) / _MANIFEST
     manifest = read_json(path)
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
         raise UserError(f"{path} is not the manifest of a shard folder.")

@@ -15,7 +15,7 @@ from tessera.scenes.vectors import Vec, take
 from tessera.scenes.vocabulary import COLORS, MATERIALS
 
 _METAL = MATERIALS.index("metal")
-SUN = (0.414496, -0.194583, 0.889005)  # unit vector toward the sun
+_SUN = (0.414496, -0.194583, 0.889005)  # unit vector toward the sun
 _SUN_DISTANCE = 30.0  # beyond every object and its shadow; the sun itself has no position
 
 
@@ -150,7 +150,7 @@ def _lamps(scenes: SceneBatch) -> tuple[Lamp, ...]:
     def scaled(strength: float, color: tuple[float, float, float]) -> tuple[float, float, float]:
         return (strength * color[0], strength * color[1], strength * color[2])
 
-    sun = scenes.camera.new_tensor(SUN).mul(_SUN_DISTANCE).expand(len(scenes), 3)
+    sun = scenes.camera.new_tensor(_SUN).mul(_SUN_DISTANCE).expand(len(scenes), 3)
     return (
         Lamp(Vec.of(scenes.key), scaled(25.0, (1.0, 0.932309, 0.816664)), disc(0.5)),
         Lamp(Vec.of(scenes.fill), scaled(7.5, (0.761666, 0.817720, 1.0)), disc(0.5)),

@@ -22,7 +22,7 @@ from tessera.sampling.sample import sample
 
 _GRID_COLUMNS = 8
 _SAMPLES_FILE = "samples.json"
-OTHERS = ("scenes.json", "config.json")  # of renders, runs and models, with which samples must not be mixed
+_OTHERS = ("scenes.json", "config.json")  # of renders, runs and models, with which samples must not be mixed
 
 
 def save_samples(
@@ -45,7 +45,7 @@ def save_samples(
 def _prepare_sample_folder(out: Path, record: dict[str, Any]) -> None:
     """Makes the folder and its samples.json: images of the same command stay, those of another are deleted."""
     file = resolve_inside(out, _SAMPLES_FILE)
-    if not file.is_file() and any((out / name).exists() for name in OTHERS):
+    if not file.is_file() and any((out / name).exists() for name in _OTHERS):
         raise UserError(f"{out} holds something other than samples; choose another folder (--out).")
     before = read_json(file) if file.is_file() else {}
     earlier = _listed_images(out, before)

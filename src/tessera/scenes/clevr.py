@@ -76,7 +76,7 @@ def _read_object(record: Any, where: str) -> SceneObject:
     if height <= 0:
         raise UserError(f"{where}: field `3d_coords` must end in the object's half extent, not {height}.")
     # The generator calls this number degrees but turns the object by so many radians; so do we.
-    rotation = float(need(record, "rotation", where, is_number, "a number"))
+    rotation = float(need(record, "rotation", where, _is_number, "a number"))
     # Objects rest on the floor, so the height of the center is the half extent, exact where the word is not.
     return SceneObject(shape, color, material, height, (x, y), rotation)
 
@@ -120,12 +120,12 @@ def need(
     return record[field]
 
 
-def is_number(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _is_point(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 3 and all(map(is_number, value))
+    return isinstance(value, list) and len(value) == 3 and all(map(_is_number, value))
 
 
 def write_scenes(

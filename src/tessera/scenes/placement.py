@@ -59,7 +59,7 @@ def scenes_at(
     for attempt in range(turns):
         look = {**_attributes_at_locations(rules, allowed, seed, index, turn), **given}
         xy = ground_point(wanted, scenes.camera, look["size"], aspect)
-        crossed = touching(xy, look["size"])  # (B,)
+        crossed = _touching(xy, look["size"])  # (B,)
         if attempt == turns - 1 or not crossed.any():
             break
         turn = turn + crossed
@@ -140,7 +140,7 @@ def _attributes_at_locations(
     return look
 
 
-def touching(xy: Tensor, size: Tensor) -> Tensor:
+def _touching(xy: Tensor, size: Tensor) -> Tensor:
     """Whether two objects of a scene stand closer than their half extents allow, (B,)."""
     offset = xy[:, :, None] - xy[:, None]  # (B, K, K, 2)
     gap = offset.square().sum(-1).sqrt() - size[:, :, None] - size[:, None]

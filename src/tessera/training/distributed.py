@@ -12,7 +12,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from tessera.devices import pick_device
 from tessera.errors import UserError
 
-BUCKET = 1 << 26  # bytes summed at once: large enough for full bandwidth, small enough to save memory
+_BUCKET = 1 << 26  # bytes summed at once: large enough for full bandwidth, small enough to save memory
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ProcessGroup:
         """Replace each tensor by its sum over all processes."""
         if self.world == 1:
             return
-        for bucket in buckets(list(tensors)):
+        for bucket in _buckets(list(tensors)):
             flat = _flatten_dense_tensors(bucket)
             dist.all_reduce(flat)
             for tensor, total in zip(bucket, _unflatten_dense_tensors(flat, bucket)):
@@ -59,12 +59,12 @@ class ProcessGroup:
 ALONE = ProcessGroup()
 
 
-def buckets(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
+def _buckets(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
     """Neighboring tensors in portions of about BUCKET bytes."""
     portion: list[Tensor] = []
     for tensor in tensors:
         portion.append(tensor)
-        if sum(t.numel() * t.element_size() for t in portion) >= BUCKET:
+        if sum(t.numel() * t.element_size() for t in portion) >= _BUCKET:
             yield portion
             portion = []
     if portion:

@@ -160,7 +160,7 @@ def _format_value(value: Any) -> str:
 # -- training in a folder ----------------------------------------------------------------------------------
 
 
-def stream_for(settings: Settings) -> Stream:
+def _stream_for(settings: Settings) -> Stream:
     """The training images of a run."""
     data = settings.data
     return Stream(Scenes(objects=data.objects), data.size, conditioner_for(settings), data.seed, data.quality)
@@ -199,7 +199,7 @@ def train_run(
         group.wait()
         log = RunLog(run, trainer, on_record, on_snapshot)
         deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
-        for step in train(trainer, stream_for(settings)):
+        for step in train(trainer, _stream_for(settings)):
             stop.patient = True
             log.after_step(step)
             if on_step:

@@ -165,4 +165,4 @@ def test_a_full_queue_refuses(queue, monkeypatch):
     async def main():
         return await all_of(queue, QueuedJob("a", iter([])))
 
-    assert run(main()) == [{"event": "error", "sentence": module.FULL}]
+    assert run(main()) == [{"event": "error", "sentence": module._FULL}]

@@ -17,7 +17,7 @@ from explorer_wire import events
 
 pytest.importorskip("fastapi", reason="the explorer's extra is not installed")
 
-from tessera.app.explorer.server import PAGE, address, bind
+from tessera.app.explorer.server import _PAGE, address, bind
 from tessera.errors import UserError
 
 REQUEST = {"models": ["exp1C", "exp1"], "locations": [[0.65, 0.65]], "steps": 3}
@@ -171,7 +171,7 @@ def test_a_foreign_host_name_is_refused(running):
 def test_the_page_may_reach_nothing_but_its_server(running):
     answer = get(running, "")
     assert answer.headers["Content-Security-Policy"].startswith("default-src 'self'")
-    for file in PAGE.iterdir():
+    for file in _PAGE.iterdir():
         outside = re.findall(r"(?:https?:)?//[\w.-]+\.\w+[^\s\"']*", file.read_text())
         assert [link for link in outside if link != "http://www.w3.org/2000/svg"] == [], file.name
         assert get(running, file.name).status == 200

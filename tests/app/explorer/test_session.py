@@ -18,10 +18,10 @@ from pydantic import ValidationError
 
 from programs import with_set
 from tessera.analysis.pixel_influence import pixel_influence
-from tessera.app.explorer.models import NO_MODELS, SessionModel, distinct, open_models
+from tessera.app.explorer.models import _NO_MODELS, SessionModel, distinct, open_models
 from tessera.app.explorer.requests import PixelProbeRequest, SampleRequest, TrajectoryRequest
 from tessera.app.explorer.sampling import SampleCache, Sampled
-from tessera.cli.explore import extra_needed
+from tessera.cli.explore import _extra_needed
 from tessera.cli.main import main
 from tessera.errors import UserError
 from tessera.evaluation.kmax import TrainingRange
@@ -293,7 +293,7 @@ def call(*words):
 def test_without_any_model_one_sentence_says_what_to_do(monkeypatch, tmp_path, capfd):
     monkeypatch.setattr("tessera.models.model_folder.ZOO_FOLDERS", (tmp_path,))
     assert call("explore", "--device", "cpu") == 2
-    assert NO_MODELS in " ".join(capfd.readouterr().err.split())
+    assert _NO_MODELS in " ".join(capfd.readouterr().err.split())
 
 
 def test_without_its_extra_the_verb_says_what_to_install(folders, monkeypatch, capfd):
@@ -304,7 +304,7 @@ def test_without_its_extra_the_verb_says_what_to_install(folders, monkeypatch, c
 
 
 def test_another_import_that_fails_is_not_blamed_on_the_extra():
-    with pytest.raises(ImportError, match="broken"), extra_needed():
+    with pytest.raises(ImportError, match="broken"), _extra_needed():
         raise ImportError("broken", name="tessera.evaluation")
 
 

@@ -1,7 +1,7 @@
 import re
 
 from tessera.app.report.columns import ReportColumn
-from tessera.app.report.figures import SERIES, k_curves, svg
+from tessera.app.report.figures import _SERIES, k_curves, svg
 from tessera.studies.clevr.entries import Paper
 from tessera.studies.swingby.figures import INK
 
@@ -24,7 +24,7 @@ def evaluated(name="one", paper=9):
 
 def test_a_chart_has_the_colors_of_the_page_and_words_that_can_be_read():
     text = svg(k_curves([evaluated()], "paper"), "reach", "shares by K")
-    assert "var(--ink, " + INK in text and f"var(--series-0, {SERIES[0]})" in text
+    assert "var(--ink, " + INK in text and f"var(--series-0, {_SERIES[0]})" in text
     assert f"stroke: {INK}" not in text  # none left that would not follow the page
     assert "<text" in text and "training showed 1 to 3" in text and 'aria-label="shares by K"' in text
 

@@ -3,7 +3,7 @@ import io
 
 import pytest
 
-from tessera.app.report.tables_html import HtmlTable, escaped, interval, mean, percent, without_empty_columns
+from tessera.app.report.tables_html import HtmlTable, _escaped, interval, mean, percent, without_empty_columns
 
 SHEET = HtmlTable(
     "How far, 100%", ("model", "K_max", "note"), [("exp2_L", "9 [8, 10]", 'a "b", c')], words=frozenset({2})
@@ -22,7 +22,7 @@ def test_latex_escapes_what_it_must_and_aligns_numbers_right():
 
 
 def test_every_special_character_is_escaped():
-    assert escaped("a_b & 5% #1 {x} ~ ^ \\") == (
+    assert _escaped("a_b & 5% #1 {x} ~ ^ \\") == (
         r"a\_b \& 5\% \#1 \{x\} \textasciitilde{} \textasciicircum{} \textbackslash{}"
     )
 

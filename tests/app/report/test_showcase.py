@@ -18,9 +18,9 @@ def models(runs, call, tmp_path, monkeypatch):
     for name, run in (("exp1", "exp1"), ("exp2L", "exp1C")):
         assert call("models", "export", runs / run, "--out", models / name) == 0
     monkeypatch.setattr("tessera.models.model_folder.ZOO_FOLDERS", (models,))
-    monkeypatch.setattr(showcase, "KS", (1, 3))
-    monkeypatch.setattr(showcase, "LADDER", ((2, 3),))
-    monkeypatch.setattr(showcase, "PATIENT", ReportConfig(n=1, ks=(1, 3), steps=1, images=1, levels=1))
+    monkeypatch.setattr(showcase, "_KS", (1, 3))
+    monkeypatch.setattr(showcase, "_LADDER", ((2, 3),))
+    monkeypatch.setattr(showcase, "_PATIENT", ReportConfig(n=1, ks=(1, 3), steps=1, images=1, levels=1))
     return models
 
 
@@ -53,7 +53,7 @@ def test_an_empty_shelf_shows_nothing(models):
 
 
 def test_less_time_means_fewer_images_and_never_none(models, monkeypatch):
-    monkeypatch.setattr(showcase, "LADDER", ((8, 18), (2, 12), (1, 8)))
+    monkeypatch.setattr(showcase, "_LADDER", ((8, 18), (2, 12), (1, 8)))
     monkeypatch.setattr(showcase, "seconds_per_call", lambda model, device: 0.1)
     model, cpu = load_model("exp1"), torch.device("cpu")
     chosen = [showcase.config_within(model, cpu, seconds) for seconds in (1000, 40, 0)]
@@ -64,7 +64,7 @@ def test_less_time_means_fewer_images_and_never_none(models, monkeypatch):
 
 def test_a_patch_network_pays_for_its_images_but_not_for_its_probes():
     config = ReportConfig(n=2, ks=(1,), steps=3, levels=4, images=1)
-    evaluation, way, conditions = 2 * len(showcase.KS) * 5, 5, 4 * 5
+    evaluation, way, conditions = 2 * len(showcase._KS) * 5, 5, 4 * 5
     assert showcase.calls(config, patchwise=True) == evaluation + way + conditions
     assert showcase.calls(config, patchwise=False) > showcase.calls(config, patchwise=True)
 

@@ -10,7 +10,7 @@ from PIL import Image
 from tessera.analysis.locality import Probe, SceneLocality
 from tessera.analysis.pixel_influence import Pixel
 from tessera.app.report.columns import ReportColumn
-from tessera.app.report.tiles import data_uri, heated, tiles_of, viewer
+from tessera.app.report.tiles import _data_uri, _heated, tiles_of, viewer
 from tessera.evaluation.detection import Detection
 from tessera.studies.clevr.image_grids import ShownImages
 
@@ -57,12 +57,12 @@ def test_an_image_the_detector_does_not_know_is_marked():
 
 def test_images_come_back_pixel_by_pixel():
     image = torch.randint(0, 256, (3, 5, 7), dtype=torch.uint8)
-    assert (decoded(data_uri(image)) == image.permute(1, 2, 0).numpy()).all()
+    assert (decoded(_data_uri(image)) == image.permute(1, 2, 0).numpy()).all()
 
 
 def test_heat_runs_from_dark_to_bright_and_its_scale_can_be_given():
     values = torch.tensor([[0.0, 1.0], [0.25, 4.0]])
-    own, wide = heated(values).float().mean(0), heated(values, 400.0).float().mean(0)
+    own, wide = _heated(values).float().mean(0), _heated(values, 400.0).float().mean(0)
     assert own[0, 0] < own[1, 0] < own[0, 1] < own[1, 1]
     assert wide[1, 1] < own[1, 1] and wide[0, 0] == own[0, 0]
 

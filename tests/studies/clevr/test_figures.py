@@ -5,7 +5,7 @@ from tessera.evaluation.detection import Detection
 from tessera.evaluation.explain import BAD, GOOD, ODD
 from tessera.evaluation.kmax import TrainingRange
 from tessera.evaluation.matching import match
-from tessera.evaluation.pipeline import ScoredSamples, even_batch
+from tessera.evaluation.pipeline import ScoredSamples, _even_batch
 from tessera.sampling.prompts import Prompt
 from tessera.scenes.vocabulary import LOCATIONS
 from tessera.studies.clevr.entries import CELLS
@@ -76,4 +76,4 @@ def test_every_figure_has_a_target_with_its_cells():
     ("count", "most", "batch"), [(832, 1024, 832), (832, 512, 416), (7, 4, 4), (1, 64, 1)]
 )
 def test_batches_are_even(count, most, batch):
-    assert even_batch(count, most) == batch
+    assert _even_batch(count, most) == batch

@@ -8,7 +8,7 @@ from tessera.cli.reproduce import status_table
 from tessera.config import settings_for
 from tessera.studies.clevr.entries import CELLS
 from tessera.studies.clevr.records import moments_of, over_seeds
-from tessera.studies.clevr.reproduce import Study, same_make
+from tessera.studies.clevr.reproduce import Study, _same_make
 from tessera.studies.clevr.runs import evenly
 from tessera.training.run_folder import RunLog
 
@@ -358,7 +358,7 @@ def test_moments_are_spread_evenly_and_end_at_the_end():
 
 def test_cells_share_a_trainer_when_they_differ_in_scenes_and_labels_alone():
     def make(experiment, **changes):
-        return same_make(settings_for(experiment, "tiny", changes))
+        return _same_make(settings_for(experiment, "tiny", changes))
 
     ours = make("exp1")
     assert ours == make("exp2", data={"objects": (1, 6), "seed": 3}) == make("exp2-drop")

@@ -8,7 +8,7 @@ import torch
 
 from tessera.files import read_json
 from tessera.studies.clevr import workers as crew
-from tessera.studies.clevr.workers import PIPES, WorkerReport, listen, shared_gpu
+from tessera.studies.clevr.workers import _PIPES, WorkerReport, _shared_gpu, listen
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ def test_what_a_worker_said_before_it_died_is_heard_and_no_more_is_waited_for(ca
 @pytest.fixture
 def daemon(tmp_path, monkeypatch):
     """A stand-in for NVIDIA's control program that writes down how it is called."""
-    program = tmp_path / crew.CONTROL
+    program = tmp_path / crew._CONTROL
     program.write_text(f'#!/bin/sh\necho "$1$(cat)" >> {tmp_path}/calls\n')
     program.chmod(program.stat().st_mode | stat.S_IEXEC)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -61,11 +61,11 @@ def daemon(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("probe", "works"), [("pass", True), ("raise SystemExit(1)", False)])
 def test_a_gpu_is_shared_while_it_is_needed_and_only_if_it_works(daemon, monkeypatch, probe, works):
     monkeypatch.setattr(crew, "PROBE", probe)
-    with shared_gpu(torch.device("cuda")) as shared:
-        assert shared is works and all((name in os.environ) is works for name in PIPES)
-    assert daemon.read_text().split() == ["-d", "quit"] and not any(name in os.environ for name in PIPES)
+    with _shared_gpu(torch.device("cuda")) as shared:
+        assert shared is works and all((name in os.environ) is works for name in _PIPES)
+    assert daemon.read_text().split() == ["-d", "quit"] and not any(name in os.environ for name in _PIPES)
 
 
 def test_a_cpu_needs_no_sharing(daemon):
-    with shared_gpu(torch.device("cpu")) as shared:
+    with _shared_gpu(torch.device("cpu")) as shared:
         assert not shared and not daemon.exists()

@@ -5,7 +5,7 @@ from tessera.config import first_difference, settings_from
 from tessera.models.model_folder import shipped
 from tessera.studies.clevr import zoo
 from tessera.studies.clevr.entries import CELLS
-from tessera.studies.clevr.runs import HARMLESS
+from tessera.studies.clevr.runs import _HARMLESS
 
 
 def test_the_list_has_both_rules_beside_the_papers_number():
@@ -38,4 +38,4 @@ def test_importing_the_package_does_not_import_torch():
 def test_a_shipped_model_was_trained_as_its_cell_says(name):
     config = tessera.load(name).config
     wanted = CELLS[config["cell"]].settings("small")
-    assert first_difference(settings_from(config["settings"]), wanted, HARMLESS) is None
+    assert first_difference(settings_from(config["settings"]), wanted, _HARMLESS) is None

@@ -8,7 +8,7 @@ import torch
 
 from programs import with_set
 from tessera.cli.main import dispatch
-from tessera.cli.swingby import Swingby, parse_share
+from tessera.cli.swingby import Swingby, _parse_share
 from tessera.errors import UserError
 from tessera.studies.swingby import analysis
 from tessera.studies.swingby.circles import COMPOSITION
@@ -162,7 +162,7 @@ def test_the_verb_writes_a_record_and_a_figure(tmp_path, capsys):
         (lambda: SwingbyConfig(gaps=()), "At least one color gap"),
         (lambda: SwingbyConfig(gaps=(0.9,)), "color gap must lie"),
         (lambda: SwingbyConfig(steps=0), "at least 1"),
-        (lambda: parse_share("2/2"), "0/4"),
+        (lambda: _parse_share("2/2"), "0/4"),
     ],
 )
 def test_wrong_plans_are_refused_in_one_sentence(wrong, message):

@@ -7,8 +7,8 @@ from diffusers import UNet2DConditionModel
 from tessera.analysis.feature_study import by_memory
 from tessera.studies.text_to_image.blocks import blocks_of
 from tessera.studies.text_to_image.estimate import (
-    SDXL_NAME,
-    SDXL_UNET,
+    _SDXL_NAME,
+    _SDXL_UNET,
     StudyCost,
     estimate,
     pass_cost,
@@ -19,7 +19,7 @@ from tessera.studies.text_to_image.estimate import (
 @pytest.fixture(scope="module")
 def full():
     """One forward pass of SDXL itself, on tensors without content."""
-    return pass_cost(SDXL_NAME, torch.bfloat16, site="block")
+    return pass_cost(_SDXL_NAME, torch.bfloat16, site="block")
 
 
 def test_sdxl_is_as_large_as_published(full):
@@ -29,7 +29,7 @@ def test_sdxl_is_as_large_as_published(full):
 
 def test_features_of_sdxl_are_counted_block_by_block(full):
     assert len(full.features) == 70 and sum(full.features.values()) == 2 * 104_857_600
-    maps = pass_cost(SDXL_NAME, site="maps").features
+    maps = pass_cost(_SDXL_NAME, site="maps").features
     assert sum(maps.values()) == 4 * (60 * 1024 + 10 * 4096)
     assert len(list(by_memory(full.features, 25 * 10, 8 * 2**30))) == 7  # 24 concepts and 10 seeds in 8 GiB
 
@@ -54,6 +54,6 @@ def test_an_estimate_adds_up_its_passes(folder):
 
 def test_the_configuration_of_sdxl_has_its_blocks():
     with torch.device("meta"):
-        names = blocks_of(UNet2DConditionModel.from_config(SDXL_UNET))
+        names = blocks_of(UNet2DConditionModel.from_config(_SDXL_UNET))
     positions = [name.partition("_")[0] for name in names]
     assert [positions.count(position) for position in ("down", "mid", "up")] == [24, 10, 36]

@@ -19,7 +19,7 @@ from tessera.studies.text_to_image.features import (
     untrained,
 )
 from tessera.studies.text_to_image.pipeline import Sdxl, load_sdxl
-from tessera.studies.text_to_image.prompts import CATEGORIES, PAPER, Composite, concepts_of
+from tessera.studies.text_to_image.prompts import _CATEGORIES, PAPER, Composite, concepts_of
 from tiny_pipeline import DEEP, TINY, known_words, make_pipeline, texts
 
 QUICK = TextFeatureConfig(outputs=False, seeds=tuple(range(6)), batch=6, resamples=20)
@@ -82,7 +82,7 @@ def test_half_precision_gives_nearly_the_same_products(folder, sdxl):
 @pytest.mark.parametrize("wording", ["one", "crossed"])
 def test_planted_categories_are_found(wording):
     """The control for power: words of a category alike, wording controlled."""
-    planted = Sdxl(make_pipeline(TINY, known_words(texts()), seed=0, planted=CATEGORIES), "planted")
+    planted = Sdxl(make_pipeline(TINY, known_words(texts()), seed=0, planted=_CATEGORIES), "planted")
     found = text_features(planted, concepts_of(wording), QUICK)
     assert min(ratios(found)) > 1.005 and max(ps(found)) < 0.01
     space = list(found.blocks.learned[0].values())[8]

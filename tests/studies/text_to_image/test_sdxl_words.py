@@ -5,12 +5,12 @@ import torch
 
 from tessera.errors import UserError
 from tessera.studies.text_to_image.prompts import (
-    CATEGORIES,
+    _CATEGORIES,
+    _CROSSED,
+    _SETS,
     COMPOSITES,
-    CROSSED,
     IMAGE,
     PAPER,
-    SETS,
     concepts_of,
 )
 from tessera.studies.text_to_image.words import (
@@ -67,7 +67,7 @@ def test_every_shipped_word_is_one_token_but_two(sdxl):
 
 
 def test_every_shipped_concept_has_its_token(sdxl):
-    for name in SETS:
+    for name in _SETS:
         for concept in concepts_of(name):
             for prompt in concept.prompts:
                 assert token_position(sdxl, prompt, concept.token) > 0
@@ -80,10 +80,10 @@ def test_the_sets_are_what_they_say():
     assert PAPER[5].prompts == ("A woodblock print in the style of Hokusai.",)
     one, own, crossed = (concepts_of(name) for name in ("one", "own", "crossed"))
     assert [c.name for c in one] == [c.name for c in own] == [c.name for c in crossed]
-    assert len(one) == 24 and len(CATEGORIES) == 4
+    assert len(one) == 24 and len(_CATEGORIES) == 4
     assert {c.prompts[0].replace(c.name, "X") for c in one} == {"A picture of X."}
     assert len({c.prompts[0].replace(c.name, "X") for c in own}) == 4
-    assert all(len(c.prompts) == len(CROSSED) == 6 for c in crossed)
+    assert all(len(c.prompts) == len(_CROSSED) == 6 for c in crossed)
     assert len({tuple(p.replace(c.name, "X") for p in c.prompts) for c in crossed}) == 1
 
 

@@ -23,7 +23,7 @@ from tessera.studies.clevr.tables import k_max_words
 _ConditionKind = Literal["locations", "colors", "none"]
 BATCH = 64  # images that a composed network denoises together
 _FIRST = ("exp1", "exp2", "exp2L", "color")  # of the shipped models, where none is named
-NO_MODELS = (
+_NO_MODELS = (
     "No models come with this version; train one with `tessera train exp1C --preset tiny --out runs/exp1C`,"
     " then call `tessera explore runs/exp1C`."
 )
@@ -145,7 +145,7 @@ def _default_names() -> list[str]:
     there = shipped()
     names = [name for name in _FIRST if name in there] or there
     if not names:
-        raise UserError(NO_MODELS)
+        raise UserError(_NO_MODELS)
     return names
 
 

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Iterator
 from tessera.app.explorer.session import Event
 from tessera.errors import UserError
 
-MAX_WAITING = 100
-FULL = "Too many jobs are waiting; try again in a minute."
+_MAX_WAITING = 100
+_FULL = "Too many jobs are waiting; try again in a minute."
 
 
 class QueuedJob:
@@ -47,8 +47,8 @@ class JobQueue:
 
     def enter(self, job: QueuedJob) -> None:
         with self.changed:
-            if self.closed or len(self.waiting) >= MAX_WAITING:
-                raise UserError(FULL)
+            if self.closed or len(self.waiting) >= _MAX_WAITING:
+                raise UserError(_FULL)
             self.waiting.append(job)
             self.announce()
             self.changed.notify()

@@ -30,7 +30,7 @@ from tessera.provenance import device_name, provenance
 from tessera.sampling.compose import COMPOSE_METHODS
 from tessera.scenes.vocabulary import COLORS, LOCATIONS
 
-PAGE = Path(__file__).parent / "page"
+_PAGE = Path(__file__).parent / "page"
 _PULSE_SECONDS = 5.0
 _QUIET_SECONDS = 15.0  # after so long without an event a comment checks the connection
 _ALL_INTERFACES = ("0.0.0.0", "::")
@@ -161,7 +161,7 @@ def _make_app(explorer: Explorer, host: str = "127.0.0.1") -> FastAPI:
     app.middleware("http")(_with_policy)
     app.add_exception_handler(RequestValidationError, _refuse)
     _add_routes(app, explorer)
-    app.mount("/", StaticFiles(directory=PAGE, html=True))
+    app.mount("/", StaticFiles(directory=_PAGE, html=True))
     return app
 
 

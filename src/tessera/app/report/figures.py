@@ -23,17 +23,17 @@ from tessera.rows import columns
 from tessera.studies.swingby.figures import swingby_figure
 
 PAPER = "#ffffff"
-SERIES = ("#c4472b", "#1f6f9f", "#5b7d1e", "#8457a6", "#b87a12", "#0f8a7e", "#b3446c", "#5a6270")
+_SERIES = ("#c4472b", "#1f6f9f", "#5b7d1e", "#8457a6", "#b87a12", "#0f8a7e", "#b3446c", "#5a6270")
 # Colors a figure is drawn with, and the page's name for each.
-NAMES = {INK: "ink", QUIET: "quiet", GRID: "grid", PAPER: "paper"}
-NAMES |= {color: f"series-{number}" for number, color in enumerate(SERIES)}
-NAMES |= {color: f"series-{number % len(SERIES)}" for number, color in enumerate(CONDITIONS)}
+_NAMES = {INK: "ink", QUIET: "quiet", GRID: "grid", PAPER: "paper"}
+_NAMES |= {color: f"series-{number}" for number, color in enumerate(_SERIES)}
+_NAMES |= {color: f"series-{number % len(_SERIES)}" for number, color in enumerate(CONDITIONS)}
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 def series(number: int) -> str:
-    return SERIES[number % len(SERIES)]
+    return _SERIES[number % len(_SERIES)]
 
 
 def svg(figure: Figure, name: str, alt: str) -> str:
@@ -52,7 +52,7 @@ def svg(figure: Figure, name: str, alt: str) -> str:
 
 
 def _themed(color: str) -> str:
-    return f"var(--{NAMES[color]}, {color})" if color in NAMES else color
+    return f"var(--{_NAMES[color]}, {color})" if color in _NAMES else color
 
 
 def drawn(draw: Callable[..., Figure]) -> Callable[..., Figure]:

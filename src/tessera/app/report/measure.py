@@ -103,7 +103,7 @@ def targets_of(conditioner: Conditioner, ks: Iterable[str | int]) -> dict[int, t
     }
 
 
-def identity(model: Model) -> Record:
+def _identity(model: Model) -> Record:
     """What distinguishes two sets of weights, whatever their names."""
     facts = {name: model.config.get(name) for name in ("images_seen", "ema")}
     return {**facts, "sha256": model.config.get("sha256") or _weights_digest(model)}
@@ -157,7 +157,7 @@ class ColumnEvaluator:
         set_precision(model, "auto", self.device)
         samples = self.evaluator.run(model.to(self.device), evaluation)
         record = {
-            "model": identity(model),
+            "model": _identity(model),
             "evaluation": evaluation.plain(),
             "result": self.evaluator.summarize(model, samples),
             "quality": quality(samples.scores),
@@ -173,7 +173,7 @@ class ColumnEvaluator:
     def kept(self, path: Path, model: Model, kind: type[ResultRecord]) -> Record | None:
         """A record of these very weights, measured by this version."""
         known = read_record(path, kind) if path.is_file() else None
-        same = known and known["model"] == identity(model) and known["provenance"]["tessera"] == __version__
+        same = known and known["model"] == _identity(model) and known["provenance"]["tessera"] == __version__
         return dict(known) if known and same else None
 
     # -- locality ------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class ColumnEvaluator:
         with progress("measuring locality", None):  # a single scene: no steps to count
             found = measure_locality(model.denoiser, model.conditioner, model.size, plan, self.device)
         record = {
-            "model": identity(model),
+            "model": _identity(model),
             "plan": brief(plan),
             "size": model.size,
             **_locality_record(found),

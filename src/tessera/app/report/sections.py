@@ -15,7 +15,7 @@ from tessera.records import StudyRecord, read_record
 from tessera.scenes.vocabulary import LOCATIONS
 from tessera.studies.clevr.tables import k_max_words, span_words, training_table
 
-NOT_MEASURED = "not measured"
+_NOT_MEASURED = "not measured"
 LOOKS = {
     "local": "locally",
     "partly": "partly locally",

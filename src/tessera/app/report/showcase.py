@@ -25,14 +25,14 @@ from tessera.stats import counted
 from tessera.studies.clevr.tables import k_max_words
 
 _MODELS = ("exp1", "exp2", "exp2L")
-KS = (1, 3, 6, 9)
+_KS = (1, 3, 6, 9)
 # Images for each K and steps of the sampler, the best that the time allows.
-LADDER = ((8, 18), (6, 16), (4, 16), (3, 14), (2, 12), (1, 12), (1, 8))
+_LADDER = ((8, 18), (6, 16), (4, 16), (3, 14), (2, 12), (1, 12), (1, 8))
 _SLOW = 0.25  # seconds for a call: from here on locality is measured on noised scenes, which need no sampling
 PROBES, CHANNELS = LOCALITY_K + 1, 3
 _BACKWARD = 0.5  # calls that a backward pass of one probe and channel costs when many go together
 _HASTE = 1.3  # what is planned takes about so much longer: detecting, the page, others on the machine
-PATIENT = ReportConfig(n=1, ks=KS, steps=1, images=1, levels=1)  # content with whatever was measured before
+_PATIENT = ReportConfig(n=1, ks=_KS, steps=1, images=1, levels=1)  # content with whatever was measured before
 
 
 def models_to_show() -> list[str]:
@@ -54,7 +54,7 @@ def showcase(
     for number, name in enumerate(names):
         left = 60 * minutes - (time.monotonic() - begun)
         found.subjects.append(shown(name, out, detector, device, left / (len(names) - number), seed))
-    measurer = ColumnEvaluator(device, PATIENT, detector)
+    measurer = ColumnEvaluator(device, _PATIENT, detector)
     write_page(found, measurer, out / "report.html", "The shipped models", "tessera demo")
     return {
         "models": [subject_record(subject) for subject in found.subjects],
@@ -70,7 +70,7 @@ def shown(
 ) -> ReportColumn:
     model = load_model(name, device)
     folder = out / "measured" / name
-    measurer = ColumnEvaluator(device, replace(PATIENT, seed=seed), detector)
+    measurer = ColumnEvaluator(device, replace(_PATIENT, seed=seed), detector)
     if not measurer.knows(model, folder):
         measurer.config = config_within(model, device, seconds, seed)
     return measured_model(name, model, measurer, folder, best_scores(model))
@@ -83,9 +83,9 @@ def config_within(model: Model, device: torch.device, seconds: float, seed: int 
     """The most images and steps that this machine manages with this network in the given time."""
     each = seconds_per_call(model, device)
     say(f"One look of the network takes {1000 * each:.0f} ms here.")
-    for n, steps in LADDER:
+    for n, steps in _LADDER:
         config = ReportConfig(
-            n=n, ks=KS, steps=steps, seed=seed, images=1, levels=min(8, steps),
+            n=n, ks=_KS, steps=steps, seed=seed, images=1, levels=min(8, steps),
             source="truth" if each > _SLOW else "generated",
         )  # fmt: skip
         if _HASTE * each * calls(config, isinstance(model.denoiser, Patchwise)) <= seconds:
@@ -96,7 +96,7 @@ def config_within(model: Model, device: torch.device, seconds: float, seed: int 
 def calls(config: ReportConfig, patchwise: bool) -> float:
     """Network calls, for one image each, that an evaluation and a locality study take."""
     n, steps, levels = config.n or 1, config.steps or 1, config.levels or 1
-    evaluation = n * len(KS) * (2 * steps - 1)
+    evaluation = n * len(_KS) * (2 * steps - 1)
     way = 0 if config.source == "truth" else 2 * steps - 1
     pixels = (
         0.0 if patchwise else levels * _BACKWARD * PROBES * CHANNELS

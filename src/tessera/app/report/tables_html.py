@@ -39,10 +39,10 @@ class HtmlTable:
         columns = "".join(
             "l" if number == 0 or number in self.words else "r" for number in range(len(self.head))
         )
-        lines = [" & ".join(escaped(cell) for cell in row) + r" \\" for row in (self.head, *self.rows)]
+        lines = [" & ".join(_escaped(cell) for cell in row) + r" \\" for row in (self.head, *self.rows)]
         return "\n".join(
             [
-                r"\begin{table}", r"\centering", rf"\caption{{{escaped(self.title)}}}",
+                r"\begin{table}", r"\centering", rf"\caption{{{_escaped(self.title)}}}",
                 rf"\begin{{tabular}}{{{columns}}}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule",
                 r"\end{tabular}", r"\end{table}", "",
             ]
@@ -57,7 +57,7 @@ def without_empty_columns(sheet: HtmlTable) -> HtmlTable:
     return HtmlTable(sheet.title, [sheet.head[n] for n in kept], rows, sheet.note, words)
 
 
-def escaped(text: str) -> str:
+def _escaped(text: str) -> str:
     """Text that LaTeX prints as it is; K_max becomes a symbol."""
     parts = str(text).split("K_max")
     return "$K_{\\max}$".join("".join(_SPECIAL.get(letter, letter) for letter in part) for part in parts)

@@ -23,10 +23,10 @@ from tessera.render.image_io import png_bytes, to_float
 from tessera.studies.clevr.image_grids import ShownImages
 
 HEADLINE_KS = (0, 1, 3, 6, 9, 12)  # the rows seen at once; the others unfold
-MOST_PROBES = 5
+_MOST_PROBES = 5
 
 
-def data_uri(image: Tensor) -> str:
+def _data_uri(image: Tensor) -> str:
     """An image (3, H, W) as a PNG inside the page."""
     return "data:image/png;base64," + base64.b64encode(png_bytes(image)).decode()
 
@@ -76,7 +76,7 @@ def tile(shown: ShownImages, detections: Sequence[Detection], ood: bool, by_colo
     colors = ["good" if found else "bad" for found in score.found]
     unknown = "; unlike the images the detector was trained on" if ood else ""
     return Tile(
-        src=data_uri(shown.image),
+        src=_data_uri(shown.image),
         boxes=boxes(shown.image, score),
         rings=[] if by_color else [(x, y, color) for (x, y), color in zip(shown.wanted, colors)],
         colors=list(zip(shown.wanted, colors)) if by_color else [],
@@ -180,7 +180,7 @@ def _prompt_name(want: Any, number: int) -> str:
 
 def chosen(result: SceneLocality) -> list[Probe]:
     """The probes shown: the first prompted locations, and the center."""
-    return result.probes if len(result.probes) <= MOST_PROBES else [*result.probes[:4], result.probes[-1]]
+    return result.probes if len(result.probes) <= _MOST_PROBES else [*result.probes[:4], result.probes[-1]]
 
 
 def frame(result: SceneLocality, level: int, band: tuple[float, float] | None) -> _HeatmapFrame:
@@ -195,7 +195,7 @@ def frame(result: SceneLocality, level: int, band: tuple[float, float] | None) -
     return _HeatmapFrame(
         sigma=sigma,
         in_band=band is not None and band[0] <= sigma <= band[1],
-        clean=_Map(data_uri(shown), f"denoised at noise level {sigma:.3g}", crosses=locations(result)),
+        clean=_Map(_data_uri(shown), f"denoised at noise level {sigma:.3g}", crosses=locations(result)),
         pixels=[_pixel_map(result, level, result.probes.index(probe)) for probe in chosen(result)],
         conditions=[
             _condition_map(result, level, k, loudest)
@@ -222,7 +222,7 @@ def _pixel_map(result: SceneLocality, level: int, probe: int) -> _Map:
         for k, cross in enumerate(locations(result))
     ]
     words = f"{result.probes[probe].name}: 90% of the influence within {side} of {width} pixels"
-    return _Map(data_uri(heated(heat)), words, (left, top, side / width), tuple(crosses))
+    return _Map(_data_uri(_heated(heat)), words, (left, top, side / width), tuple(crosses))
 
 
 def _faded(share: float) -> float:
@@ -234,10 +234,10 @@ def _condition_map(result: SceneLocality, level: int, k: int, loudest: float) ->
     want = result.prompt[k]
     ring = None if isinstance(want, str) else (*want, condition_color(k))
     words = f"what changes without {condition_name(want)}"
-    return _Map(data_uri(heated(result.condition_influence_maps[level, k], loudest)), words, ring=ring)
+    return _Map(_data_uri(_heated(result.condition_influence_maps[level, k], loudest)), words, ring=ring)
 
 
-def heated(values: Tensor, loudest: float | None = None) -> Tensor:
+def _heated(values: Tensor, loudest: float | None = None) -> Tensor:
     """Influence (H, W) in colors (3, H, W), 8-bit; the root of it, or nothing but the probe would be seen."""
     top = max(float(values.max()) if loudest is None else loudest, 1e-30)
     shares = (values.double() / top).clamp(0, 1).pow(GAMMA).numpy()

@@ -11,7 +11,7 @@ _Tone = Literal["good", "bad", "unsure"]
 Look = Literal["local", "partly", "not", "chance", "unknown"]
 
 LOCAL, NOT_LOCAL = 0.7, 0.35  # of the way from no locality (1 / K) to perfect locality (1)
-CHANCE = 0.05  # p-value above which locality may be luck
+_CHANCE = 0.05  # p-value above which locality may be luck
 FEWEST = 8  # images for each K, as many as the paper counted; below, nothing is claimed
 _DOUBTFUL = 0.1  # share of images the detector does not know, above which its counts are to be doubted
 
@@ -48,7 +48,7 @@ def verdict(scores: Record | None, locality: Record | None) -> Conclusion:
     """The conclusion on a model from its scores and its locality record; either may be missing."""
     reach, look = reach_of(scores), look_of(locality)
     said, tone = _extras_words(scores, reach) or reach_words(reach)
-    sentence = joined(said, tone, look)
+    sentence = _joined(said, tone, look)
     return Conclusion(sentence[0].upper() + sentence[1:] + ".", tone, doubts(reach, scores, locality))
 
 
@@ -160,7 +160,7 @@ def look_of(locality: Record | None) -> Look:
     found = locality["conditional_locality"] if locality else None
     if found is None or found["k"] < 2:
         return "unknown"
-    if found["null"]["p_value"] > CHANCE:
+    if found["null"]["p_value"] > _CHANCE:
         return "chance"
     if way(found, "low") >= LOCAL:
         return "local"
@@ -183,7 +183,7 @@ _HOW: dict[tuple[str, Look], str] = {
 }
 
 
-def joined(said: str, tone: _Tone, look: Look) -> str:
+def _joined(said: str, tone: _Tone, look: Look) -> str:
     return said + _HOW.get((tone, look), "")
 
 

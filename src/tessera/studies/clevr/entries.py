@@ -128,7 +128,7 @@ TABLES = [
 ]  # fmt: skip
 
 _FULL_IMAGE = 8  # cells to each side: a patch as large as the image
-FEW = tuple(range(5))  # a patch as large as the image costs a whole network pass per cell
+_FEW = tuple(range(5))  # a patch as large as the image costs a whole network pass per cell
 PAIR = {"training": {"patches": 2}}  # and per patch in training
 
 
@@ -162,7 +162,7 @@ ABLATIONS = [
     _radius_cell(1),
     _radius_cell(2, paper=Paper(9, "0-2")),
     _radius_cell(3),
-    _radius_cell(_FULL_IMAGE, PAIR, paper=Paper(words="fails, as exp2"), own_ks=FEW),
+    _radius_cell(_FULL_IMAGE, PAIR, paper=Paper(words="fails, as exp2"), own_ks=_FEW),
     _plain_cell("exp1"),
     _plain_cell("exp2"),
     FAR,

@@ -130,7 +130,7 @@ class Study:
 
     def trainer_for(self, settings: Settings) -> Trainer:
         """Cells that differ in scenes and labels alone share one network in training, compiled once."""
-        make = same_make(settings)
+        make = _same_make(settings)
         if make not in self.trainers:
             forget_compiled()
             # Jobs go seed by seed, and a seed is part of what was compiled: those of another are done with.
@@ -311,7 +311,7 @@ def _rows_kept(result: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def same_make(settings: Settings) -> Settings:
+def _same_make(settings: Settings) -> Settings:
     """The settings of all runs whose networks train by the same code: scenes and labels are only its data."""
     seen = replace(settings.data, objects=(1, 1), seed=0, quality="fast")
     labels = fitting(settings, {"conditioner": {"labels": "all"}})

@@ -13,7 +13,7 @@ from tessera.training.run_folder import RunFolder
 
 _BENCHES = "bench-train*.json"
 # Settings that leave what is computed as it is, so that a record made with others of them still counts.
-HARMLESS = {
+_HARMLESS = {
     f"training.{name}" for name in ("snapshot", "checkpoint", "strategy", "render_batch", "micro_batch")
 }
 
@@ -72,7 +72,7 @@ class StudyRun:
         """Whether a record has the same training, covers the evaluation, and has as many snapshots."""
         if not covers(record["evaluation"], self.evaluation, at_least=("each",)):
             return False
-        if first_difference(settings_from(record["settings"]), self.settings, HARMLESS):
+        if first_difference(settings_from(record["settings"]), self.settings, _HARMLESS):
             return False
         return record["snapshots_requested"] >= self.snapshots
 
@@ -140,7 +140,7 @@ def cost_of(settings: Settings) -> tuple:
     )
 
 
-DONE = "done"
+_DONE = "done"
 ANOTHER_RUN = "another run"  # lies in the job's folder: the job will fail, and say why
 
 
@@ -175,7 +175,7 @@ class Estimate:
 def estimate(job: StudyRun, paths: StudyPaths, speeds: Speeds) -> Estimate:
     """What is left of a job, and how long that took before."""
     state = state_of(job, paths)
-    to_do = state not in (DONE, ANOTHER_RUN)
+    to_do = state not in (_DONE, ANOTHER_RUN)
     left = max(0, job.settings.training.total - images_seen(job.folder(paths))) if to_do else 0
     samples = job.samples * max(1, job.snapshots) if to_do else 0
     return Estimate(
@@ -190,7 +190,7 @@ def estimate(job: StudyRun, paths: StudyPaths, speeds: Speeds) -> Estimate:
 
 def state_of(job: StudyRun, paths: StudyPaths) -> str:
     if job.record(paths) is not None:
-        return DONE
+        return _DONE
     folder = job.folder(paths)
     if RunFolder(folder).difference(job.settings):
         return ANOTHER_RUN

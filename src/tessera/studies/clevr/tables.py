@@ -7,7 +7,7 @@ from tessera.rows import NOT_RUN, Rows
 from tessera.studies.clevr.entries import CELLS
 from tessera.studies.clevr.runs import StudyRun
 
-PUBLISHED = "small"  # the preset whose entries the documents show
+_PUBLISHED = "small"  # the preset whose entries the documents show
 
 Record = dict[str, Any]
 
@@ -47,7 +47,7 @@ def span_words(span: Sequence[int] | None) -> str:
 
 def study_rows(record: Record | None) -> dict[str, Record]:
     """Rows of results/study.json by the name of the entry; empty if nothing was run."""
-    found = record["presets"].get(PUBLISHED, []) if record else []
+    found = record["presets"].get(_PUBLISHED, []) if record else []
     return {row["cell"]: row for row in found if row["run"]}
 
 

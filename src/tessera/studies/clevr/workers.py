@@ -19,9 +19,9 @@ from tessera.files import make_folder
 from tessera.studies.clevr.records import write_study
 from tessera.studies.clevr.runs import StudyPaths, StudyRun
 
-CONTROL = "nvidia-cuda-mps-control"
-PIPES = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
-PROBE = "import torch; torch.zeros(1, device='cuda').add_(1)"
+_CONTROL = "nvidia-cuda-mps-control"
+_PIPES = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
+_PROBE = "import torch; torch.zeros(1, device='cuda').add_(1)"
 
 
 class Task(NamedTuple):
@@ -53,7 +53,7 @@ def run_together(task: Task, jobs: Sequence[StudyRun], workers: int) -> tuple[bo
     waiting, reports = spawn.Queue(), spawn.Queue()
     for entry in [*todo, *[None] * workers]:
         waiting.put(entry)
-    with shared_gpu(task.device):
+    with _shared_gpu(task.device):
         crew = [spawn.Process(target=work, args=(task, n, waiting, reports)) for n in range(workers)]
         for worker in crew:
             worker.start()
@@ -123,15 +123,15 @@ def _new_study(task: Task) -> tuple[Any, list[str]]:
 
 
 @contextmanager
-def shared_gpu(device: torch.device) -> Iterator[bool]:
+def _shared_gpu(device: torch.device) -> Iterator[bool]:
     """Let processes compute side by side where NVIDIA's MPS can be had; elsewhere they take turns."""
-    control = shutil.which(CONTROL)
-    if device.type != "cuda" or control is None or PIPES[0] in os.environ:
+    control = shutil.which(_CONTROL)
+    if device.type != "cuda" or control is None or _PIPES[0] in os.environ:
         yield False
         return
     with tempfile.TemporaryDirectory(prefix="tessera-mps-", ignore_cleanup_errors=True) as folder:
-        os.environ.update({name: str(make_folder(Path(folder) / name.lower())) for name in PIPES})
-        started = call(control, "-d") and call(sys.executable, "-c", PROBE)
+        os.environ.update({name: str(make_folder(Path(folder) / name.lower())) for name in _PIPES})
+        started = call(control, "-d") and call(sys.executable, "-c", _PROBE)
         if not started:
             stop(control)
         try:
@@ -145,7 +145,7 @@ def call(*words: str, **more: Any) -> bool:
 
 
 def stop(control: str) -> None:
-    if PIPES[0] in os.environ:
+    if _PIPES[0] in os.environ:
         call(control, input=b"quit\n")
-        for name in PIPES:
+        for name in _PIPES:
             del os.environ[name]

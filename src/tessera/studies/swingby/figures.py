@@ -25,7 +25,7 @@ _CONCEPTS = ("#c8553d", "#2a6f97", "#4f772d", "#7b5ea7")  # one color per concep
 MINOR, FLOW = "#e09f3e", "#9aa5b1"
 _SMOOTH_RATE = 0.02  # a fifth of the source's learning rate, so that early paths are smooth
 PAIR = Sim((1, 2), 0.05)
-CANONICAL = aligned_map(0.05, 0.9)
+_CANONICAL = aligned_map(0.05, 0.9)
 _DOTTED = (0, (1, 1.6))
 _TIME = "time  (paper clock)"
 _COMPOSITION_ERROR = "error at the composition"
@@ -309,7 +309,7 @@ def _figure_16(tick: _Tick) -> Figure:
 
 
 def canonical_path(duration: float = 14.0) -> Path:
-    return symmetric.flow(CANONICAL, PAIR.a, duration, 0.005)
+    return symmetric.flow(_CANONICAL, PAIR.a, duration, 0.005)
 
 
 @_figure("4")
@@ -541,7 +541,7 @@ def _figure_depth(tick: _Tick) -> Figure:
     """Depth: longer plateaus, sharper steps, a larger rise; one layer from the same start never rises."""
     figure, (left, right) = _panels(2, width=3.8, height=3.2)
     for depth, color in zip((1, 2, 3, 4), (FLOW, *_CONCEPTS)):
-        path = deep.flow(deep.balanced_layers(CANONICAL, depth), PAIR.a, 120, 0.02)
+        path = deep.flow(deep.balanced_layers(_CANONICAL, depth), PAIR.a, 120, 0.02)
         errors = path.error(PAIR.target)
         name = f"{depth} layer{'s' if depth > 1 else ''}: rise {analysis.rise(errors):.3f}"
         left.plot(path.times, errors, color=color, label=name)
@@ -566,7 +566,7 @@ def _figure_bridge(tick: _Tick) -> Figure:
     noises = np.geomspace(0.3, 100, 25)
     condition_rises, full_rises = [], []
     for tau in noises:
-        blocks = bridge.two_layer_flow(CANONICAL, PAIR.a, tau, 25, 0.02).w
+        blocks = bridge.two_layer_flow(_CANONICAL, PAIR.a, tau, 25, 0.02).w
         condition_rises.append(analysis.rise(bridge.condition_error(blocks, PAIR.target)))
         full_rises.append(analysis.rise(bridge.full_error(blocks, PAIR.target, tau)))
         tick(1 / len(noises))
@@ -576,7 +576,7 @@ def _figure_bridge(tick: _Tick) -> Figure:
     for ax in (distance, heights):
         ax.set_xlabel("noise level  $\\tau$")
     for tau, color in zip((100, 3, 0.5), _CONCEPTS):
-        path = bridge.two_layer_flow(CANONICAL, PAIR.a, tau, 14, 0.02)
+        path = bridge.two_layer_flow(_CANONICAL, PAIR.a, tau, 14, 0.02)
         errors = bridge.condition_error(path.w, PAIR.target)
         curves.plot(path.times, errors, color=color, label=f"$\\tau={tau:g}$")
     curves.set(xlabel="time", ylabel="error, condition alone", title="Error at the composition", ylim=0)

@@ -70,7 +70,7 @@ def phase_diagram(
     on_chunk=None,
 ) -> Phase:
     """Two concepts with mu1 = 1, symmetric model, all other settings held at `fixed`."""
-    check_axes(x, y, cells, seeds, start)
+    _check_axes(x, y, cells, seeds, start)
     check_width(width)
     check_threshold(threshold)
     axes = {**AXES, **(axes or {})}
@@ -98,7 +98,7 @@ def _start_maps(values: dict[str, Array], seed: np.ndarray, start: StartName, wi
     return symmetric.map_of(values["omega"][:, None, None] * unit[seed.astype(int)])
 
 
-def check_axes(x: str, y: str, cells: int, seeds: int, start: str) -> None:
+def _check_axes(x: str, y: str, cells: int, seeds: int, start: str) -> None:
     if x == y:
         raise UserError(f"A phase diagram needs two different axes, not `{x}` twice.")
     if cells < 2 or seeds < 1:

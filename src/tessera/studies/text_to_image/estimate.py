@@ -30,8 +30,8 @@ from tessera.studies.text_to_image.pipeline import (
 )
 
 TOKENS, FACTOR = 77, 8  # of CLIP's text encoder; pixels along one side of a latent's cell
-SDXL_NAME = "stabilityai/stable-diffusion-xl-base-1.0"
-SDXL_UNET: dict[str, Any] = {
+_SDXL_NAME = "stabilityai/stable-diffusion-xl-base-1.0"
+_SDXL_UNET: dict[str, Any] = {
     "sample_size": 128,
     "block_out_channels": (320, 640, 1280),
     "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
@@ -90,8 +90,8 @@ def pass_cost(
 
 def _unet_config(name: str | Path) -> Mapping[str, Any]:
     """From a folder, from a small file of the hub, or known: SDXL's own needs nothing."""
-    if str(name).partition("@")[0] == SDXL_NAME:
-        return SDXL_UNET
+    if str(name).partition("@")[0] == _SDXL_NAME:
+        return _SDXL_UNET
     where, revision = find_pipeline(name)
     if (Path(where) / INDEX).is_file():
         return read_json(Path(where) / "unet" / "config.json")

@@ -27,7 +27,7 @@ from tessera.sampling.trajectory import Trajectory, collect
 
 Nothing = Literal["empty", "zeros"]
 Background = Literal["prompt", "empty", "zeros"]
-INSTALL = "SDXL needs some more packages: pip install 'tessera-diffusion[t2i]'."
+_INSTALL = "SDXL needs some more packages: pip install 'tessera-diffusion[t2i]'."
 INDEX = "model_index.json"
 
 
@@ -287,7 +287,7 @@ def need_diffusers() -> Any:
             import transformers  # noqa: F401
             from diffusers import DiffusionPipeline
     except ImportError:
-        raise UserError(INSTALL) from None
+        raise UserError(_INSTALL) from None
     return DiffusionPipeline
 
 

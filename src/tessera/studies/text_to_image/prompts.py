@@ -64,20 +64,20 @@ COMPOSITES = (
     Composite("sushi + cat", "A cat eating sushi with chopsticks.", {"sushi": "sushi", "cat": "cat"}),
 )
 
-CATEGORIES = {
+_CATEGORIES = {
     "animals": ("dogs", "horses", "cats", "owls", "rabbits", "bears"),
     "art styles": ("cubism", "watercolor", "graffiti", "woodcut", "mosaic", "pointillism"),
     "foods": ("sushi", "croissants", "pizza", "ramen", "pancakes", "tacos"),
     "vehicles": ("trains", "bicycles", "sailboats", "trucks", "airplanes", "tractors"),
 }
 _ONE = "A picture of {}."
-OWN = {
+_OWN = {
     "animals": "A photograph of {}, full body, highly detailed.",
     "art styles": "A painting by a master in the style of {}.",
     "foods": "Eating {} at a table with friends.",
     "vehicles": "Large {} on their way through the city.",
 }
-CROSSED = (
+_CROSSED = (
     "A picture of {}.",
     "A highly detailed photograph showing {}.",
     "An image with {} in it.",
@@ -90,27 +90,27 @@ CROSSED = (
 def ours(wordings: Callable[[str], Sequence[str]]) -> tuple[Concept, ...]:
     """The 24 concepts in the wordings of their category."""
     concepts = []
-    for category, names in CATEGORIES.items():
+    for category, names in _CATEGORIES.items():
         for name in names:
             prompts = tuple(wording.format(name) for wording in wordings(category))
             concepts.append(Concept(name, category, prompts, name))
     return tuple(concepts)
 
 
-SETS: dict[str, Callable[[], tuple[Concept, ...]]] = {
+_SETS: dict[str, Callable[[], tuple[Concept, ...]]] = {
     "paper": lambda: PAPER,
     "one": lambda: ours(lambda category: [_ONE]),
-    "own": lambda: ours(lambda category: [OWN[category]]),  # the confound itself, to show how large it is
-    "crossed": lambda: ours(lambda category: CROSSED),
+    "own": lambda: ours(lambda category: [_OWN[category]]),  # the confound itself, to show how large it is
+    "crossed": lambda: ours(lambda category: _CROSSED),
 }
 
 
 def concepts_of(name: str) -> tuple[Concept, ...]:
     """A set by name, or from a JSON file: a list of {"name", "category", "prompt", "token"}."""
-    if name in SETS:
-        return SETS[name]()
+    if name in _SETS:
+        return _SETS[name]()
     if not Path(name).is_file():
-        raise UserError(f"There is no set of prompts `{name}`; give a file, or one of {', '.join(SETS)}.")
+        raise UserError(f"There is no set of prompts `{name}`; give a file, or one of {', '.join(_SETS)}.")
     return checked(_read_concepts(Path(name)), name)
 
 

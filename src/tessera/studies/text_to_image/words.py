@@ -26,7 +26,7 @@ STOP_WORDS = (
     "a", "an", "the", "and", "or", "but", "of", "in", "on", "at", "to", "by", "for", "from", "with", "as",
     "is", "are", "was", "were", "be", "been", "it", "its", "this", "that", "these", "those", "their", "his", "her",
 )  # fmt: skip
-WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Word:
 def words_of(prompt: str) -> list[Word]:
     """All words in order; hyphens and apostrophes stay inside."""
     found: list[Word] = []
-    for match in WORD.finditer(prompt):
+    for match in _WORD.finditer(prompt):
         text = match.group()
         earlier = sum(word.text.lower() == text.lower() for word in found)
         found.append(Word(text, *match.span(), f"{text} {earlier + 1}" if earlier else text))

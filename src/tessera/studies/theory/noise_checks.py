@@ -13,7 +13,7 @@ from tessera.studies.theory.mixtures import random_cov, random_mixture
 check = CheckRegistry()
 
 LEVELS = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
-SLACK = 1e-10  # of the quadrature
+_SLACK = 1e-10  # of the quadrature
 _MOVING = Coin(prior=0.8, x_mean=(-2.0, 2.0), x_var=(1.0, 1.0), y_mean=(0.0, 3.0), y_var=(0.05, 1.0))
 """The most informative y about x moves as noise is added."""
 
@@ -33,7 +33,7 @@ def lemma3(trial: Trial, conditional_first: bool, noise_on_y: bool) -> Outcome:
     for number in range(trial.instances):
         coin = random_coin(rng, equal_variance=number % 4 == 0)
         worst.append(max(_rises(coin, conditional_first, noise_on_y)))
-    return at_most(SLACK, worst)
+    return at_most(_SLACK, worst)
 
 
 def _register_lemma3(conditional_first: bool, noise_on_y: bool) -> None:
@@ -92,7 +92,7 @@ def _lemma3_line(trial: Trial) -> Outcome:
     coin, (low, high) = random_coin(trial.generator(30)), (0.2, 2.0)
     sooner, later = (float(supremum(coin.noised(sigma, 0.0), False)) for sigma in (low, high))
     return Outcome(
-        abs(sooner - later) <= SLACK,
+        abs(sooner - later) <= _SLACK,
         abs(sooner - later),
         witness={
             "p": str(coin),
@@ -113,7 +113,7 @@ def _lemma3_direction(trial: Trial) -> Outcome:
     coin = Coin(prior=0.5, x_mean=(-3.0, 3.0), x_var=(0.2, 0.2), y_mean=(-1.0, 1.0), y_var=(0.3, 0.3))
     ours, theirs = (float(supremum(coin, first)) for first in (True, False))
     return Outcome(
-        abs(ours - theirs) <= SLACK,
+        abs(ours - theirs) <= _SLACK,
         abs(ours - theirs),
         witness={"p": str(coin), "definition 3": ours, "lemma 3": theirs},
     )
@@ -125,7 +125,7 @@ def _lemma3_strict(trial: Trial) -> Outcome:
     coin = Coin(0.5, (0.0, 0.0), (1.0, 1.0), (-1.0, 1.0), (0.3, 0.3))
     values = [float(supremum(coin.noised(sigma, sigma), False)) for sigma in (0.5, 1.0)]
     return Outcome(
-        values[1] < values[0] - SLACK,
+        values[1] < values[0] - _SLACK,
         values[1] - values[0],
         witness={"p": "x and y independent", "sigma": [0.5, 1.0], "supremum": values},
     )
