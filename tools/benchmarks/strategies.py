@@ -137,7 +137,7 @@ def measure_path(
             "without": student(rates[False]).to_dict(),
         },
         "gain": gain.to_dict(),
-        "keeps_its_place": sum(ratios) / rounds >= REQUIRED_GAIN,
+        "is_enough": sum(ratios) / rounds >= REQUIRED_GAIN,
         "startup_seconds": {"with": sides[True].startup, "without": sides[False].startup},
         "steps_per_round": steps,
     }

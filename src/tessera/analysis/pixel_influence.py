@@ -332,7 +332,7 @@ def saved_bytes(run: Callable[[ProbeRequest, Tensor], Tensor], request: ProbeReq
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         kept[storage.data_ptr()] = storage.nbytes()
-        # Returned as it is, an output saved by its own node would hold the whole graph in a cycle that is never freed.
+        # Returned as it is, an output saved by its own node would hold the whole graph in a cycle that is never released.
         return tensor.detach()
 
     some = request[torch.zeros(images, dtype=torch.long, device=request.x.device)]

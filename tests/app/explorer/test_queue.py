@@ -160,7 +160,7 @@ def test_an_error_in_one_job_is_sent_and_does_not_stop_the_next(queue, capfd):
 
 
 def test_a_full_queue_refuses(queue, monkeypatch):
-    monkeypatch.setattr(module, "MAX_WAITING", 0)
+    monkeypatch.setattr(module, "_MAX_WAITING", 0)
 
     async def main():
         return await all_of(queue, QueuedJob("a", iter([])))

@@ -60,7 +60,7 @@ def daemon(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("probe", "works"), [("pass", True), ("raise SystemExit(1)", False)])
 def test_a_gpu_is_shared_while_it_is_needed_and_only_if_it_works(daemon, monkeypatch, probe, works):
-    monkeypatch.setattr(crew, "PROBE", probe)
+    monkeypatch.setattr(crew, "_PROBE", probe)
     with _shared_gpu(torch.device("cuda")) as shared:
         assert shared is works and all((name in os.environ) is works for name in _PIPES)
     assert daemon.read_text().split() == ["-d", "quit"] and not any(name in os.environ for name in _PIPES)
