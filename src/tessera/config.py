@@ -680,7 +680,7 @@ def _check_training(training: TrainingConfig) -> None:
     if not (training.lr > 0 and training.p_std > 0):
         raise UserError("The learning rate and the spread of noise levels must be positive.")
     if not all(0 <= beta < 1 for beta in (training.beta1, training.beta2)):
-        raise UserError("Adam's decay rates lie between 0 and 1 (--training.beta1, --training.beta2).")
+        raise UserError("Adam's decay rates lie between 0 and 1 (--set training.beta1, training.beta2).")
     if not training.ema or not all(0 < std < 0.288 for std in training.ema):
         raise UserError("At least one running average is kept, each of a length between 0 and 0.288.")
     if len(set(training.ema)) < len(training.ema):

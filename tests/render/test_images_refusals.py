@@ -36,7 +36,7 @@ def test_an_image_that_fits_into_no_memory_is_refused(capsys, tmp_path):
 
 def test_the_advice_is_an_option_of_the_verb(capsys, tmp_path):
     told = refused(capsys, "render", "--objects", 60, "--device", "cpu", "--out", tmp_path / "out")
-    assert "--spacing relaxed" in told and '"relaxed"' not in told
+    assert "--set spacing=relaxed" in told and '"relaxed"' not in told
 
 
 # --- a folder that holds something --------------------------------------------------------------------------

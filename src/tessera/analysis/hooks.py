@@ -142,6 +142,8 @@ def no_such_hook(pattern: str, names: Iterable[str]) -> str:
         return difflib.SequenceMatcher(None, start, name[: len(pattern)]).ratio()
 
     near = sorted(names, key=likeness, reverse=True)[:_SUGGESTED]
+    if pattern == MODULATION:
+        return "This network has no modulation layers, the default; name other hooks, such as --at 'down_blocks.*'."
     return f"No hook in this network is called `{pattern}`; near are {', '.join(near)}."
 
 

@@ -278,4 +278,4 @@ def conclusions(summary: dict[str, Any]) -> list[str]:
         lines = [
             f"The {trained['preset']} network of {trained['experiment']} has seen {seen} of {total} images{more}."
         ]
-    return [*lines, f"That took {took:.0f} s. Look at:"]
+    return [*lines, f"That took {took:.0f} s. Results:"]

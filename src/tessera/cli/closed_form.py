@@ -70,7 +70,7 @@ class ClosedForm:
     most: int = 1000
     """Agreeing patches used at most, for every cell; 0 is all."""
     k: str = "1-5"
-    """How many locations to ask for."""
+    """How many locations to prompt for."""
     each: int = 8
     """Images for each K; 0 makes none."""
     compared: int = 16

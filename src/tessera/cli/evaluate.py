@@ -148,6 +148,8 @@ class Evaluate(OpensModels, Printed, WithDetails):
             raise UserError(
                 "--prompts says what is in the images of a folder; for a model give --locations or --k."
             )
+        if self.each < 1:
+            raise UserError(f"At least one image is needed for each K, not {self.each}.")
         evaluator = Evaluator(detector, None, device)
         model = compose(evaluator.prepare(open_model(str(self.path), device=device)), self.compose)
         given = _given_prompt(self.locations, self.colors)
@@ -323,7 +325,7 @@ class Calibrate(OnDevice, Printed, WithDetails):
     clevr_size: tyro.conf.Fixed[Text] = None
     """Reduce real renders to this size first, such as 64 (default: as they are)."""
     most: tyro.conf.Fixed[Whole] = None
-    """Look at no more than so many real renders."""
+    """At most this many real renders."""
     seed: tyro.conf.Fixed[int] = HELD_OUT
     """Stream of scenes; training never uses the default one."""
     batch: tyro.conf.Fixed[int] = 128
@@ -336,7 +338,7 @@ class Calibrate(OnDevice, Printed, WithDetails):
     def run(self) -> None:
         began = time.perf_counter()
         if self.per_k < 0 or self.batch < 1:
-            raise UserError("--per-k cannot be negative, and --batch must be at least 1.")
+            raise UserError("--per-k cannot be negative, and --set batch must be at least 1.")
         device = pick_device(self.device)
         truth = ClevrTruth(self.clevr, self.split) if self.clevr else None
         detector = load_detector(self.weights, device)
@@ -344,7 +346,7 @@ class Calibrate(OnDevice, Printed, WithDetails):
         record["sizes"] = self.rendered(detector, device) if self.per_k else {}
         record["clevr"] = self.real(detector, truth, device) if truth else None
         if not record["sizes"] and not record["clevr"]:
-            raise UserError("There is nothing to calibrate on: give --per-k or --clevr.")
+            raise UserError("There is nothing to calibrate on: give --per-k or --set clevr=FOLDER.")
         record |= {"seconds": time.perf_counter() - began, "provenance": provenance(device)}
         console.publish(
             new_record(CalibrationRecord, rounded(record)), self.json, self.out, *_calibration_tables(record)

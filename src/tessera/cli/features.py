@@ -52,15 +52,15 @@ class Features(OpensModels, Printed, WithDetails):
     model: ModelName
     """A run folder, a model folder, the name of a shipped model, or a hub id."""
     at: Annotated[str, tyro.conf.arg(metavar="PATTERNS", help_behavior_hint="")] = f"{MODULATION},{OUTPUT}"
-    """Hooks to look at, such as encoder.*,output (default: all modulation layers, and the output)."""
+    """Hooks to record, such as encoder.*,output (default: all modulation layers, and the output)."""
     colors: Colors = None
     """Colors to compare, such as red,blue,green (default: all; models with location conditions compare the study's locations)."""
     k: int = 4
-    """How many to ask for together where one is removed; the first ones of those compared."""
+    """Conditions prompted together when one is removed: the first of those compared."""
     seeds: int = 10
     """Images for every condition, from the same seeds."""
     sigmas: str = "10,2,0.4"
-    """Noise levels to look at; the sampler's nearest are taken."""
+    """Noise levels to measure; the sampler's nearest are taken."""
     source: Source = "generated"
     """Noisy images: each condition's own sampling, one sampling shared by all, or noised rendered truth."""
     nulls: int = 19
@@ -72,7 +72,7 @@ class Features(OpensModels, Printed, WithDetails):
     memory: tyro.conf.Fixed[float] = 2.0
     """GiB of features held at a time; less means more passes."""
     seed: int = 0
-    """Another seed looks at other images."""
+    """Random seed of the images."""
     std: tyro.conf.Fixed[Number] = None
     """Length of the running average, for run folders (default: the shortest one kept)."""
     images: tyro.conf.Fixed[ImageCount] = None

@@ -53,7 +53,7 @@ class Locality(OpensModels, Printed, WithDetails):
     model: ModelName
     """A run folder, a model folder, the name of a shipped model, or a hub id."""
     k: str = "4"
-    """GradientConfig many locations (or colors) to ask for, such as 4 or 2-6."""
+    """How many locations (or colors) to prompt for, such as 4 or 2-6."""
     images: int = 8
     """Images of each scene."""
     scenes: tyro.conf.Fixed[int] = 1
@@ -65,7 +65,7 @@ class Locality(OpensModels, Printed, WithDetails):
     source: Literal["generated", "truth", "both"] = "both"
     """Along the model's own sampling, on noised rendered scenes, or on both in turn."""
     levels: int = 12
-    """Noise levels to look at."""
+    """Noise levels to measure."""
     steps: int = 32
     """Steps of the sampler they are taken from."""
     residual: bool = False
@@ -75,7 +75,7 @@ class Locality(OpensModels, Printed, WithDetails):
     fill: tyro.conf.Fixed[Fill] = "noise"
     """What replaces the image beyond it, for --residual: noise, or the next image."""
     seed: int = 0
-    """Another seed looks at other images."""
+    """Random seed of the images."""
     memory: tyro.conf.Fixed[float] = 1.0
     """GiB that gradients may take."""
     rows: tyro.conf.Fixed[int] = 64

@@ -66,7 +66,10 @@ def main(words: list[str] | None = None) -> None:
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        print("tessera: There is not enough memory for this; ask for less at a time.", file=sys.stderr)
+        print(
+            "tessera: There is not enough memory for this; reduce the batch or the number of images.",
+            file=sys.stderr,
+        )
         sys.exit(2)
     except BrokenPipeError:  # the reader of our output left early, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

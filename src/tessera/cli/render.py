@@ -143,7 +143,7 @@ class Render(OnDevice, WithDetails):
         try:
             take(0, 1)  # an impossible request is refused before anything is written
         except UserError as error:
-            raise UserError(str(error).replace('spacing="relaxed"', "--spacing relaxed")) from error
+            raise UserError(str(error).replace('spacing="relaxed"', "--set spacing=relaxed")) from error
         return Source(count, take, self.numbered(count), self.stream_settings(rules))
 
     def placed_scenes(self, device: torch.device) -> Source:

@@ -30,13 +30,13 @@ class Report(OpensModels, Printed, WithDetails):
     n: Whole = None
     """Images evaluated for each K."""
     k: List = None
-    """How many objects to ask for, such as 0-12 (default: all of the study; quick 1,3,6,9)."""
+    """How many objects to prompt for, such as 0-12 (default: all of the study; quick 1,3,6,9)."""
     steps: Whole = None
     """Noise levels on the way from noise to image."""
     quick: bool = False
     """Few images and few noise levels: a first look within minutes on a CPU."""
     seed: int = 0
-    """Another seed gives other images."""
+    """Random seed of the images."""
     title: tyro.conf.Fixed[Text] = None
     """Heading of the page (default: the names of what it shows)."""
     keep: tyro.conf.Fixed[Folder] = None

@@ -243,7 +243,7 @@ def totals(plan: Sequence[Estimate]) -> dict[str, Any]:
 
 
 def _plan_table(plan: Sequence[Estimate]) -> Table:
-    heads = ("state", "images to train", "images to detector", "minutes")
+    heads = ("state", "images to train", "images to evaluate", "minutes")
     table = Table(Column("job", no_wrap=True), *heads, **NARROW)
     for one in plan:
         table.add_row(
@@ -261,7 +261,7 @@ def _minutes_words(one: Estimate) -> str:
 def plan_words(plan: Sequence[Estimate]) -> list[str]:
     whole = totals(plan)
     lines = [
-        f"{len(plan)} jobs, {whole['images']:,} images to train on, {whole['samples']:,} images to make and detector."
+        f"{len(plan)} jobs, {whole['images']:,} images to train on, {whole['samples']:,} images to sample and evaluate."
     ]
     if whole["minutes"] is None:
         lines.append(

@@ -48,7 +48,7 @@ class Sample(OpensModels, Printed, WithDetails):
     model: ModelName
     """A run folder, a model folder, the name of a shipped model, or a hub id."""
     k: List = None
-    """ComposeMethod many conditions to ask for, such as 0-12 or 1,3,6 (default: all the study asks for)."""
+    """How many conditions to prompt for, such as 0-12 or 1,3,6 (default: all the study asks for)."""
     each: int = 8
     """Images for each K."""
     out: Path = Path("samples")
@@ -62,7 +62,7 @@ class Sample(OpensModels, Printed, WithDetails):
     s_churn: float = 0.0
     """Fresh noise on the way (Karras et al.'s S_churn): patches that cannot see one another agree better with it."""
     seed: int = 0
-    """Another seed gives other images."""
+    """Random seed of the images."""
     compose: ComposeMethod = "plain"
     """Prompt the network about few conditions at a time and put its answers together; plain asks about all at once."""
     radius: tyro.conf.Fixed[int] = 2
@@ -107,7 +107,9 @@ class Sample(OpensModels, Printed, WithDetails):
 
     def prompts(self, conditioner: Conditioner) -> list[Prompt]:
         if min(self.each, self.batch) < 1:
-            raise UserError("At least one image must be made for each K, and at a time (--each, --batch).")
+            raise UserError(
+                "At least one image must be made for each K, and at a time (--each, --set batch)."
+            )
         if self.locations is not None or self.colors is not None:
             if self.k is not None:
                 raise UserError(

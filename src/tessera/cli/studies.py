@@ -118,7 +118,7 @@ class Learning:
     k: int = 4
     """How many objects: more than training shows, for most cells."""
     preset: str = "small"
-    """Size of the trainings to look at."""
+    """Preset of the trainings."""
     results: Path = Path("results")
     """Where the records of `tessera reproduce --snapshots N` lie; learning-kK.json and its figure go there."""
     json: bool = False
@@ -154,7 +154,7 @@ class Scatter:
     """Length generalization against conditional locality, over the evaluations taken along training (Figure 2, right)."""
 
     preset: str = "small"
-    """Size of the trainings to look at."""
+    """Preset of the trainings."""
     rule: Literal["strict", "paper"] = "strict"
     """Whose K_max is drawn; scatter.json has the coefficients of both."""
     max_train_objects: int | None = 3
@@ -238,7 +238,7 @@ class Composition:
     batch: int = 256
     """Images in one batch of the network."""
     seed: int = 0
-    """Another seed gives other images."""
+    """Random seed of the images."""
     precision: PrecisionName = "auto"
     """Of the networks; auto is bfloat16 on CUDA and float32 elsewhere."""
     out: Path | None = None
@@ -327,7 +327,7 @@ class Crowding:
     s_churn: float = 0.0
     """S_churn of stochastic sampling."""
     seed: int = 0
-    """Another seed gives other images."""
+    """Random seed of the images."""
     results: Path = Path("results")
     """Where crowding-MODEL.json and its figure go."""
     device: DeviceName = "auto"

@@ -114,7 +114,7 @@ class OnModel(OnDevice, Printed, WithDetails):
             if number < 1:
                 raise UserError(f"At least one {name} is needed, not {number}.")
         if not 0 < self.tflops < math.inf:
-            raise UserError(f"--tflops is a speed above 0, not {self.tflops:g}.")
+            raise UserError(f"--set tflops is a speed above 0, not {self.tflops:g}.")
 
     @property
     def all_seeds(self) -> range:

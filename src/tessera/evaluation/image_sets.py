@@ -80,6 +80,8 @@ class ImageSet:
 def images_in(path: Path, prompt: Sequence[Any] | None = None, prompts: Path | None = None) -> ImageSet:
     """The images of a run or folder; `prompt` is that of every image, `prompts` a file that has one for each."""
     path = Path(path)
+    if path.is_file():
+        raise UserError(f"{path} is a file; one image is evaluated with --explain.")
     if not path.is_dir():
         raise UserError(f"There is no folder {path}.")
     folder = _samples_of(path)

@@ -83,7 +83,13 @@ class LengthGeneralization:
 
     def __repr__(self) -> str:
         known = {"k_max": self.k_max, "k_max_strict": self.k_max_strict, "k50": self.k50}
-        words = [f"{name}={interval}" for name, interval in known.items() if interval.value is not None]
+        # Where everything that was evaluated succeeds, K_max is a lower bound.
+        more = {"k_max": "paper", "k_max_strict": "strict"}
+        words = []
+        for name, interval in known.items():
+            if interval.value is not None:
+                found = self.record["k_max"].get(more.get(name, ""), {})
+                words.append(f"{name}={interval}" + (" or more" if found.get("at_least") else ""))
         return f"LengthGeneralization({', '.join(words)}, max_train_objects={self.max_train_objects})"
 
 

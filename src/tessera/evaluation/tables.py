@@ -17,7 +17,7 @@ def notes(record: dict[str, Any], width: int) -> list[str]:
     trust = record["detector"]
     sentences = {
         f"Fewer than {ENOUGH} images for K = {', '.join(map(str, few))}: too few for K_max to be sure.": few,
-        f"{ood} images are unlike those the detector was trained on; see `ood`.": ood,
+        f"{ood} images are unlike those the detector was trained on (`ood` in the JSON).": ood,
         "The most objects in a training image are not known, so the paper's rule is left out (--max-train-objects).": (
             record["max_train_objects"] is None
         ),

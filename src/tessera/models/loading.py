@@ -89,7 +89,7 @@ _usual_conditioner: Any = None
 def use_conditioner(conditioner: str | None) -> None:
     """The conditioner of models that name none, from now on: the command line's `--conditioner`."""
     global _usual_conditioner
-    _usual_conditioner = conditioner
+    _usual_conditioner = None if conditioner is None else open_conditioner(conditioner)
 
 
 def open_model(

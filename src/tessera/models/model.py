@@ -93,7 +93,7 @@ class Model:
         compose: str | None = None,
         **options: Any,
     ) -> Tensor:
-        """Images (len(seeds), C, S, S) in [-1, 1]; image i depends on seed i alone.
+        """Images (len(seeds), C, S, S), about [-1, 1] (not clipped); image i depends on seed i alone.
 
         Args:
             prompt: locations (x, y) in [0, 1] or color names, the same for all images; or the conditions

@@ -327,7 +327,7 @@ def _cannot_fit(rules: Scenes) -> str:
     hint = ' or spacing="relaxed"' if rules.spacing == "official" else ""
     return (
         f"{count} objects do not fit on the stage with {distances.apart} between them, a margin of"
-        f" {distances.margin} and every object visible; ask for fewer{hint}"
+        f" {distances.margin} and every object visible; use fewer{hint}"
     )
 
 

@@ -10,7 +10,7 @@ from tessera.errors import UserError
 
 
 def test_an_address_that_is_not_ours_is_not_blamed_on_the_port():
-    with pytest.raises(UserError, match="another --host") as got:
+    with pytest.raises(UserError, match="another --set host") as got:
         bind("192.0.2.1", 0)  # reserved for documentation
     assert "while attempting" not in str(got.value)
 

@@ -22,6 +22,13 @@ def test_it_opens_without_an_error_or_a_request(shown):
     assert wide, "the page scrolls sideways"
 
 
+def test_the_tiles_of_a_card_stand_in_one_row_with_centered_numbers(shown):
+    tiles = shown.locator(".card").first.locator("ol.k-tiles li")
+    boxes = [tiles.nth(n).bounding_box() for n in range(tiles.count())]
+    assert len(boxes) > 1 and len({round(box["y"]) for box in boxes}) == 1
+    assert tiles.first.evaluate("tile => getComputedStyle(tile).alignItems") == "center"
+
+
 def test_the_slider_goes_from_noise_to_image(shown):
     levels = shown.locator(".viewer").first.locator(".frame").count()
     shown.locator("#level").fill("0")

@@ -244,7 +244,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        wrong = "--port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "--host"
+        wrong = "--port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "--set host"
         reason = str(error.strerror or error).partition(" (while")[0].rstrip(".")
         raise UserError(f"Cannot listen at {host}, port {port}: {reason}; choose another {wrong}.") from error
 

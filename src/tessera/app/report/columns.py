@@ -14,6 +14,7 @@ from tessera.config import EXPERIMENTS, current_settings, settings_from
 from tessera.errors import UserError
 from tessera.files import read_json
 from tessera.models.build import conditioner_for
+from tessera.models.diffusers_unet import is_diffusers_folder
 from tessera.models.loading import check_models, open_model
 from tessera.models.model_folder import Model, is_model_folder
 from tessera.models.run_snapshots import is_run
@@ -241,7 +242,7 @@ def images_in(scores: Record | None) -> int:
 
 def _is_results(path: Path) -> bool:
     """A folder of records that is neither a run nor a model."""
-    if not path.is_dir() or is_run(path) or is_model_folder(path):
+    if not path.is_dir() or is_run(path) or is_model_folder(path) or is_diffusers_folder(path):
         return False
     return any(path.glob("*.json")) or any(path.glob("study/*.json"))
 

@@ -216,7 +216,7 @@ def locality_sheet(subjects: Sequence[ReportColumn]) -> HtmlTable:
         "local, 1/K not at all. Shuffled locations is what chance gives. “Locally” means at least 70% of the way from 1/K "
         "to 1 over the whole interval, “not locally” less than 35%."
     )
-    return HtmlTable("How locally each model looks", head, rows, note, frozenset({1, 8}))
+    return HtmlTable("Locality of each model", head, rows, note, frozenset({1, 8}))
 
 
 def _locality_row(subject: ReportColumn) -> Sequence[str]:

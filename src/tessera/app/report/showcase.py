@@ -82,7 +82,7 @@ def shown(
 def config_within(model: Model, device: torch.device, seconds: float, seed: int = 0) -> ReportConfig:
     """The most images and steps that this machine manages with this network in the given time."""
     each = seconds_per_call(model, device)
-    say(f"One look of the network takes {1000 * each:.0f} ms here.")
+    say(f"One call of the network takes {1000 * each:.0f} ms here.")
     for n, steps in _LADDER:
         config = ReportConfig(
             n=n, ks=_KS, steps=steps, seed=seed, images=1, levels=min(8, steps),

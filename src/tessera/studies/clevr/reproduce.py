@@ -113,7 +113,7 @@ class Study:
             return
         if snapshots(folder) and not RunFolder(folder).states():
             say(
-                f"{job.name} begins anew: its full states went with its record (--keep everything keeps them)."
+                f"{job.name} begins anew: its full states went with its record (--set keep=everything keeps them)."
             )
         with ProgressBar(job.settings, folder, ALONE, "off") as watch:
             outcome = train_run(
