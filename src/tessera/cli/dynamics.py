@@ -386,9 +386,9 @@ class DynamicsFigure:
     """For figure 5: also a moving image, figure-5.gif."""
 
     def run(self) -> None:
-        from tessera.studies.swingby.figures import FIGURES, draw
+        from tessera.studies.swingby.figures import FIGURES, draw, figure_names
 
-        names = list(FIGURES) if "all" in self.which else list(self.which)
+        names = figure_names() if "all" in self.which else list(self.which)
         self.check(names, FIGURES)
         folder = make_folder(self.out)
         kinds = ("png", "svg") if self.format == "both" else (self.format,)

@@ -722,3 +722,8 @@ def swingby_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
     right.set(xscale="log", xlabel="training step", ylabel="error at small blue", ylim=(0, None))
     right.set_title("dots: the three shown corners are learned", fontsize=9)
     return figure
+
+
+def figure_names() -> list[str]:
+    """All figures: those of the paper by number, then ours."""
+    return sorted(FIGURES, key=lambda name: int(name) if name.isdigit() else len(FIGURES))
