@@ -20,8 +20,8 @@ def run(capsys, *words):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--dry-run", "--tflops", 0), "--tflops is a speed above 0, not 0"),
-        (("--dry-run", "--tflops", -2), "--tflops is a speed above 0, not -2"),
+        (("--dry-run", "--tflops", 0), "--set tflops is a speed above 0, not 0"),
+        (("--dry-run", "--tflops", -2), "--set tflops is a speed above 0, not -2"),
         (("--dry-run", "--tflops", "nan"), "tflops"),
         (("--memory", 0), "positive number of GiB, not 0"),
         (("--memory", -1), "positive number of GiB, not -1"),
