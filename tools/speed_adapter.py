@@ -1,5 +1,9 @@
-"""What `compare_speed.py` measures, in today's names: name -> prepare() -> (work, units, unit), on a CPU."""
+"""What `compare_speed.py` measures, in today's names: name -> prepare() -> (work, units, unit).
 
+On a CPU, or on the device that the environment variable SPEED_DEVICE names.
+"""
+
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -16,40 +20,61 @@ from tessera.training.run_folder import _stream_for
 from tessera.training.trainer import Trainer
 
 Prepared = tuple[Callable[[], Any], float, str]
-CPU = torch.device("cpu")
+DEVICE = torch.device(os.environ.get("SPEED_DEVICE", "cpu"))
+ON_GPU = DEVICE.type == "cuda"
+MANY = 64 if ON_GPU else 1  # times as much at once as a CPU gets
+
+
+def finished(work: Callable[[], Any]) -> Callable[[], None]:
+    """The work, waited for."""
+
+    def run() -> None:
+        work()
+        if ON_GPU:
+            torch.cuda.synchronize()
+
+    return run
 
 
 def training(experiment: str, preset: str, batch: int) -> Prepared:
-    """Steps of training as a CPU does it by default (uncompiled, in float32), rendering included."""
+    """Steps of training as the device does it by default, rendering included; on a GPU with the preset's batch."""
     changes = {"batch": batch, "render_batch": 8 * batch}
-    settings = settings_for(experiment, preset, {"training": changes})
+    settings = settings_for(experiment, preset, {} if ON_GPU else {"training": changes})
+    batch = settings.training.batch
     torch.manual_seed(0)
-    trainer = Trainer(build_denoiser(settings), settings.training, CPU)
-    batches = _stream_for(settings).steps(0, batch, settings.training.render_batch, device=CPU)
-    return lambda: trainer.step(next(batches)), 1, "steps"
+    trainer = Trainer(build_denoiser(settings), settings.training, DEVICE)
+    batches = _stream_for(settings).steps(0, batch, settings.training.render_batch, device=DEVICE)
+    together = settings.training.render_batch // batch if ON_GPU else 1  # their images are rendered at once
+
+    def work() -> None:
+        for _ in range(together):
+            trainer.step(next(batches))
+
+    return finished(work), together, "steps"
 
 
 def sampling(name: str, steps: int) -> Prepared:
-    model = load(name)
-    cond = model.conditioner.at([(0.65, 0.65), (0.25, 0.65), (0.65, 0.25)])
+    model = load(name, device=DEVICE)
+    cond = model.conditioner.at([(0.65, 0.65), (0.25, 0.65), (0.65, 0.25)]).to(DEVICE)
     sigmas = noise_levels(steps)
-    return lambda: sample(model.denoiser, cond, model.size, range(1), sigmas=sigmas), 1, "images"
+    seeds = range(MANY)
+    return finished(lambda: sample(model.denoiser, cond, model.size, seeds, sigmas=sigmas)), MANY, "images"
 
 
 def rendering(quality: Quality, count: int) -> Prepared:
-    scenes = Scenes(objects=(1, 6)).draw(count, seed=0)
-    return lambda: render(scenes, size=64, quality=quality), count, "images"
+    scenes = Scenes(objects=(1, 6)).draw(MANY * count, seed=0, device=DEVICE)
+    return finished(lambda: render(scenes, size=64, quality=quality)), MANY * count, "images"
 
 
 def detecting(count: int) -> Prepared:
-    detector = load_detector(device=CPU)
-    images = render(Scenes(objects=(1, 6)).draw(count, seed=0), size=64)["rgb"]
-    return lambda: detector.detect(images), count, "images"
+    detector = load_detector(device=DEVICE)
+    images = render(Scenes(objects=(1, 6)).draw(MANY * count, seed=0, device=DEVICE), size=64)["rgb"]
+    return finished(lambda: detector.detect(images)), MANY * count, "images"
 
 
 def drawing_scenes(count: int) -> Prepared:
     scenes = Scenes(objects=(1, 6))
-    return lambda: scenes.draw(count, seed=0), count, "scenes"
+    return finished(lambda: scenes.draw(MANY * count, seed=0, device=DEVICE)), MANY * count, "scenes"
 
 
 MEASURES: dict[str, Callable[[], Prepared]] = {
