@@ -64,7 +64,7 @@ class Tree:
     def __init__(self, source: Path, adapter: Path, threads: int, clock: str = "wall"):
         self.environment = {
             **os.environ,
-            "PYTHONPATH": str(source.resolve()),
+            "PYTHONPATH": os.pathsep.join([str(source.resolve()), os.environ.get("PYTHONPATH", "")]),
             "OMP_NUM_THREADS": str(threads),
         }
         self.process = subprocess.Popen(
