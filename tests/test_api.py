@@ -32,12 +32,7 @@ def test_dir_lists_the_public_names_and_each_can_be_imported():
 
 def test_type_checkers_read_the_same_names():
     stub = ast.parse(Path(tessera.__file__).with_suffix(".pyi").read_text())
-    imported = {
-        name.name: node.module
-        for node in stub.body
-        if isinstance(node, ast.ImportFrom)
-        for name in node.names
-    }
+    imported = {name.name: node.module for node in stub.body if isinstance(node, ast.ImportFrom) for name in node.names}
     assert set(imported) == set(tessera.__all__)
     for name, where in tessera._PUBLIC.items():
         assert getattr(importlib.import_module(imported[name]), name).__doc__ == implementation(name).__doc__

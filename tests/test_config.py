@@ -62,12 +62,7 @@ def test_the_paper_preset_is_the_papers():
     settings = settings_for("exp1", "paper")
     assert weights(build_denoiser(settings)) == 124_330_021
     training = settings.training
-    assert (training.batch, training.total, training.lr, training.lr_decay_start) == (
-        2048,
-        128 * Mi,
-        0.012,
-        35_000,
-    )
+    assert (training.batch, training.total, training.lr, training.lr_decay_start) == (2048, 128 * Mi, 0.012, 35_000)
     assert settings.data.size == 128 and not settings.denoiser.coords
 
 
@@ -155,8 +150,7 @@ def test_the_first_difference_is_named():
 
 
 @pytest.mark.parametrize(
-    ("text", "number"),
-    [("4Mi", 4 * Mi), ("1.5ki", 1536), ("500k", 500_000), ("65536", 65536), ("2M", 2_000_000)],
+    ("text", "number"), [("4Mi", 4 * Mi), ("1.5ki", 1536), ("500k", 500_000), ("65536", 65536), ("2M", 2_000_000)]
 )
 def test_numbers_of_images_can_be_written_short(text, number):
     assert parse_count(text) == number
@@ -179,10 +173,7 @@ def test_ranges_are_read():
         (lambda: settings_for("exp1", "tiny", {"training": {"ema": (0.5,)}}), "running average"),
         (lambda: settings_for("exp1", "tiny", {"training": {"batch": 0}}), "at least one"),
         (lambda: settings_for("exp2L", "tiny", {"training": {"patches": 3}}), "come in pairs"),
-        (
-            lambda: settings_for("exp2L", "tiny", {"training": {"loss_radius": -1}}),
-            "at least the center cell",
-        ),
+        (lambda: settings_for("exp2L", "tiny", {"training": {"loss_radius": -1}}), "at least the center cell"),
         (lambda: settings_for("color", "tiny", {"denoiser": {"kind": "patchwise"}}), "lie somewhere"),
         (lambda: settings_for("exp2L", "tiny", {"data": {"size": 40}}), "do not divide"),
         (lambda: parse_count("4Mb"), "no number of images"),

@@ -22,9 +22,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def commands() -> list[tuple[str, str]]:
     """(page, what follows `tessera`) of every command line in the documents."""
-    lines = [
-        (page, line.strip()) for page in PAGES for body in blocks(page, "sh") for line in body.splitlines()
-    ]
+    lines = [(page, line.strip()) for page in PAGES for body in blocks(page, "sh") for line in body.splitlines()]
     return [(page.name, line.removeprefix("tessera ")) for page, line in lines if line.startswith("tessera ")]
 
 
@@ -48,11 +46,7 @@ def is_lost(page: Path, link: str) -> bool:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_files_and_headings_that_are_there(page):
-    links = [
-        link
-        for link in LINK.findall(BLOCK.sub("", page.read_text()))
-        if not link.startswith(("http", "mailto:"))
-    ]
+    links = [link for link in LINK.findall(BLOCK.sub("", page.read_text())) if not link.startswith(("http", "mailto:"))]
     assert [link for link in links if is_lost(page, link)] == []
 
 
@@ -61,9 +55,7 @@ def test_a_lost_link_would_be_found(tmp_path):
     page.write_text("# A `title`, twice\n## Part\n## Part\n```sh\n# no heading\n```\n")
     assert anchors(page) == {"a-title-twice", "part", "part-1"}
     lost = [
-        link
-        for link in ("page.md#part-1", "#part", "#no-heading", "gone.md", "page.md#gone")
-        if is_lost(page, link)
+        link for link in ("page.md#part-1", "#part", "#no-heading", "gone.md", "page.md#gone") if is_lost(page, link)
     ]
     assert lost == ["#no-heading", "gone.md", "page.md#gone"]
 
@@ -73,9 +65,7 @@ def test_every_page_can_be_reached_from_the_front_pages():
     while new:
         reached |= new
         links = {
-            (page.parent / link.partition("#")[0]).resolve()
-            for page in new
-            for link in LINK.findall(page.read_text())
+            (page.parent / link.partition("#")[0]).resolve() for page in new for link in LINK.findall(page.read_text())
         }
         new = {page for page in links if page.suffix == ".md" and page.is_file()} - reached
     assert {page.resolve() for page in (ROOT / "docs").rglob("*.md")} <= reached
@@ -183,14 +173,8 @@ def install_hints(text: str) -> list[tuple[str, set[str]]]:
 
 
 def test_install_hints_name_our_distribution_and_extras_it_has():
-    sources = [
-        path for folder in ("src", "docs") for path in (ROOT / folder).rglob("*") if path.suffix in TEXTS
-    ]
-    hints = [
-        (path.name, *hint)
-        for path in [ROOT / "README.md", *sources]
-        for hint in install_hints(path.read_text())
-    ]
+    sources = [path for folder in ("src", "docs") for path in (ROOT / folder).rglob("*") if path.suffix in TEXTS]
+    hints = [(path.name, *hint) for path in [ROOT / "README.md", *sources] for hint in install_hints(path.read_text())]
     assert len(hints) > 8
     for page, name, extras in hints:
         assert name in {DISTRIBUTION, ".", *OTHERS}, page

@@ -50,13 +50,7 @@ def test_json_knows_no_infinity(wrong):
 
 
 def test_rounding_keeps_digits_and_everything_else():
-    content = {
-        "share": 0.12345678912,
-        "small": (1.23456789e-12, 0.02),
-        "n": 123456789,
-        "ok": True,
-        "none": None,
-    }
+    content = {"share": 0.12345678912, "small": (1.23456789e-12, 0.02), "n": 123456789, "ok": True, "none": None}
     kept = {"share": 0.12346, "small": [1.2346e-12, 0.02], "n": 123456789, "ok": True, "none": None}
     assert rounded(content) == kept
 

@@ -71,11 +71,7 @@ TINY = (
 UNET = "--denoiser.width 8 --denoiser.blocks 1 --denoiser.mult 1 --denoiser.head-width 8 --denoiser.tile 1"
 CELLS = "--conditioner.cells 8"
 TRAIN = f"{UNET} {CELLS} {TINY}"
-TRAINED = {
-    "config": "run/config.json",
-    "log": "run/log.jsonl",
-    "weights": "run/snapshots/ema-*64-0.050.safetensors",
-}
+TRAINED = {"config": "run/config.json", "log": "run/log.jsonl", "weights": "run/snapshots/ema-*64-0.050.safetensors"}
 SAMPLED = {"prompts": "s/samples.json", "images": "s/k*/*.png"}
 SAMPLE = "--steps 6 --device cpu --threads 1 --json --out {out}/s"
 LOCATE = "--images 1 --levels 3 --steps 4 --device cpu --json"
@@ -102,9 +98,7 @@ def float_images(folder: Path) -> dict[str, Json]:
     for name in ("exp1", "exp2", "exp3"):
         model = load(name)
         cond = model.conditioner.at([(0.65, 0.65), (0.25, 0.65)])
-        kept[f"sample-{name}"] = plain(
-            sample(model.denoiser, cond, model.size, range(2), sigmas=noise_levels(4))
-        )
+        kept[f"sample-{name}"] = plain(sample(model.denoiser, cond, model.size, range(2), sigmas=noise_levels(4)))
         x = torch.linspace(-1, 1, 3 * model.size**2).view(1, 3, model.size, model.size)
         with torch.no_grad():
             kept[f"denoise-{name}"] = plain(model.denoiser(x, torch.tensor(0.7), cond))
@@ -125,10 +119,7 @@ def conditions_of_scenes(folder: Path) -> dict[str, Json]:
             ("color", ColorCounts(label)),
         ):
             cond = conditioner.encode(scenes, seed=1)
-            kept[f"{name}-{label}"], kept[f"{name}-{label}-listed"] = (
-                plain(cond),
-                conditioner.conditions(cond),
-            )
+            kept[f"{name}-{label}"], kept[f"{name}-{label}-listed"] = (plain(cond), conditioner.conditions(cond))
     grid = LocationGrid(8, "all")
     asked = grid.at([(0.65, 0.65), (0.25, 0.65), (0.3, 0.1)])
     kept["without"], kept["near"] = plain(grid.without(asked, 1)), plain(grid.near(asked, (5, 4), 2))
@@ -151,9 +142,7 @@ def solvers_and_guidance(folder: Path) -> dict[str, Json]:
         ("stochastic", model.denoiser, heun, 15.0),
     ):
         kept[name] = plain(
-            sample(
-                denoiser, cond, model.size, range(2), sigmas=noise_levels(4), solver=solver, s_churn=s_churn
-            )
+            sample(denoiser, cond, model.size, range(2), sigmas=noise_levels(4), solver=solver, s_churn=s_churn)
         )
     kept["levels"] = plain(noise_levels(18))
     return kept
@@ -275,9 +264,7 @@ CASES: dict[str, Case] = {
     "sample-exp3": Case((f"sample exp3 --k 0,3 --each 2 {SAMPLE}",), SAMPLED),
     "sample-exp2L": Case((f"sample exp2L --k 2 --each 1 --steps 3 --s-churn 10 {SAMPLE}",), SAMPLED),
     "sample-color": Case((f"sample color --colors red,blue --each 2 {SAMPLE}",), SAMPLED),
-    "sample-stochastic": Case(
-        (f"sample exp1 --locations '0.3,0.4 0.7,0.6' --each 2 --s-churn 20 {SAMPLE}",), SAMPLED
-    ),
+    "sample-stochastic": Case((f"sample exp1 --locations '0.3,0.4 0.7,0.6' --each 2 --s-churn 20 {SAMPLE}",), SAMPLED),
     **{
         f"sample-{way}": Case((f"sample exp2 --k 0,3 --each 2 --compose {way} {SAMPLE}",), SAMPLED)
         for way in ("sum", "project", "localize")
@@ -325,50 +312,36 @@ CASES: dict[str, Case] = {
             f"train exp1 {TRAIN}",
             f"locality {{out}}/run --k 2 --residual --set radius=1 {LOCATE}",
             f"locality {{out}}/run --k 2 --residual --set fill=other {LOCATE} --images 2 --source truth",
-        ),
+        )
     ),
     "locality-exp2L": Case((f"locality exp2L --k 2 --source truth {LOCATE}",), slow=True),
     "locality-color": Case((f"locality color --k 2 --source generated {LOCATE}",)),
     "locality-scatter": Case(
-        ("reproduce scatter --set points={out}/points.json --set resamples=200 --json",),
-        prepare=write_scatter_points,
+        ("reproduce scatter --set points={out}/points.json --set resamples=200 --json",), prepare=write_scatter_points
     ),
     "explore-probe": Case(
         ("explore exp1 --probe 0.65,0.65 --step 2 --locations 0.65,0.65 --steps 6 --device cpu --json",)
     ),
     # features
     "features-color": Case(
-        (
-            "features color --at 'encoder.*,output' --seeds 2 --nulls 2 --k 3 --set steps=6 --device cpu --json",
-        ),
+        ("features color --at 'encoder.*,output' --seeds 2 --nulls 2 --k 3 --set steps=6 --device cpu --json",),
         slow=True,
     ),
     "features-exp1": Case(
-        (
-            "features exp1 --at output --seeds 2 --nulls 2 --k 2 --set steps=6 --source truth --device cpu --json",
-        )
+        ("features exp1 --at output --seeds 2 --nulls 2 --k 2 --set steps=6 --source truth --device cpu --json",)
     ),
     # text to image
     "sdxl-tiny": Case(
-        (
-            "tools/tiny_pipeline.py {out}/p --json",
-            "tools/tiny_pipeline.py {out}/q --plant --deep --seed 1 --json",
-        ),
+        ("tools/tiny_pipeline.py {out}/p --json", "tools/tiny_pipeline.py {out}/q --plant --deep --seed 1 --json"),
         needs=("diffusers", "transformers", "accelerate"),
         slow=True,
     ),
     "sdxl-locality": Case(
-        (
-            "tools/tiny_pipeline.py {out}/p",
-            f"t2i locality {{out}}/p {SDXL} --levels 2 --probe '8,8' --at 1,2",
-        ),
+        ("tools/tiny_pipeline.py {out}/p", f"t2i locality {{out}}/p {SDXL} --levels 2 --probe '8,8' --at 1,2"),
         needs=("diffusers", "transformers", "accelerate"),
     ),
     "sdxl-words": Case(
-        (
-            "tools/tiny_pipeline.py {out}/p",
-            f"t2i words {{out}}/p {SDXL} --levels 2 --probe '8,8' --words horse,dog",
-        ),
+        ("tools/tiny_pipeline.py {out}/p", f"t2i words {{out}}/p {SDXL} --levels 2 --probe '8,8' --words horse,dog"),
         needs=("diffusers", "transformers", "accelerate"),
     ),
     "sdxl-features": Case(
@@ -389,9 +362,7 @@ CASES: dict[str, Case] = {
         )
     ),
     "theory-likeness": Case(
-        (
-            "reproduce closed-form exp1 --set scenes=60 --each 0 --set compared=2 --steps 4 --device cpu --json",
-        )
+        ("reproduce closed-form exp1 --set scenes=60 --each 0 --set compared=2 --steps 4 --device cpu --json",)
     ),
     # learning dynamics
     "dynamics-run": Case(
@@ -443,9 +414,7 @@ CASES: dict[str, Case] = {
         slow=True,
     ),
     "crowding": Case(
-        (
-            "reproduce crowding exp1 --k 1-3 --each 2 --set pairs=1 --steps 4 --device cpu --results {out}/r --json",
-        ),
+        ("reproduce crowding exp1 --k 1-3 --each 2 --set pairs=1 --steps 4 --device cpu --results {out}/r --json",),
         slow=True,
     ),
     "fig12": Case(
@@ -460,7 +429,7 @@ CASES: dict[str, Case] = {
         (
             "reproduce swingby --set gaps=0.4 --seeds 2 --steps 3 --set batch=4 --set moments=3 --set images=2 --set levels=2 "
             "--set width=8 --root {out}/runs --out {out}/s.json --device cpu --json",
-        ),
+        )
     ),
     "study-plan": Case(("reproduce all --seeds 1 --dry-run --root {out}/a --results {out}/b --json",)),
     # front ends
@@ -474,12 +443,10 @@ CASES: dict[str, Case] = {
         slow=True,
     ),
     "report-shipped-records": Case(
-        ("report {repo}/results/study/exp1-M3-small-seed0.json --out {out}/report.html --device cpu --json",),
-        slow=True,
+        ("report {repo}/results/study/exp1-M3-small-seed0.json --out {out}/report.html --device cpu --json",), slow=True
     ),
     "demo-trained": Case(
-        ("demo --train --set train_minutes=0 --set count=2 --set each=2 --device cpu --json --out {out}/d",),
-        slow=True,
+        ("demo --train --set train_minutes=0 --set count=2 --set each=2 --device cpu --json --out {out}/d",), slow=True
     ),
     "zoo": Case(("models --json",)),
 }
@@ -633,9 +600,7 @@ def todays(golden: Json, case: str) -> Json:
 def renamed(value: Json, case: str, key: str = "") -> Json:
     """A golden value in today's words."""
     if isinstance(value, dict):
-        siblings = {
-            old: new for sign, keys in names.KEYS_BESIDE.items() if sign in value for old, new in keys.items()
-        }
+        siblings = {old: new for sign, keys in names.KEYS_BESIDE.items() if sign in value for old, new in keys.items()}
         table = {**names.KEYS, **names.KEYS_OF.get(case, {}), **siblings}
         kept = {table.get(old, old): part for old, part in value.items() if old not in names.GONE}
         kept.pop("", None)  # gone beside a sign
@@ -749,10 +714,7 @@ def test_golden_files_are_read_in_the_words_of_today(monkeypatch):
     old = {"old": 2, "close": "plain", "compose": "plain", "prompts": []}
     golden = {"printed": [old], "kept": {"close": [old], "measured": {"close": old}}}
     new = {"new": 2, "near": "simple", "compose": "joint"}
-    assert todays(golden, "sample") == {
-        "printed": [new],
-        "kept": {"close": [new], "measured": {"close": new}},
-    }
+    assert todays(golden, "sample") == {"printed": [new], "kept": {"close": [new], "measured": {"close": new}}}
     assert "newest" in todays(golden, "detector")["printed"][0]
     assert "special" in todays({"printed": [{**old, "sign": 1}], "kept": {}}, "detector")["printed"][0]
 
@@ -777,9 +739,7 @@ def write(name: str) -> None:
     golden_file(name).write_text(
         json.dumps({"rounding": rounding(), **record}, separators=(",", ":"), sort_keys=True) + "\n"
     )
-    print(
-        f"{name}: {golden_file(name).stat().st_size} bytes, {time.perf_counter() - begun:.1f} s", flush=True
-    )
+    print(f"{name}: {golden_file(name).stat().st_size} bytes, {time.perf_counter() - begun:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

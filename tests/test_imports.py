@@ -49,9 +49,7 @@ def imported(tree: ast.AST, module: str, is_package: bool = False) -> Iterator[s
         elif isinstance(node, ast.ImportFrom) and node.level:
             above = ["tessera", *module.split(".")]
             base = ".".join(above[: len(above) - node.level + is_package])
-            names = (
-                [f"{base}.{node.module}"] if node.module else [f"{base}.{alias.name}" for alias in node.names]
-            )
+            names = [f"{base}.{node.module}"] if node.module else [f"{base}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
             if node.module == "tessera":
@@ -92,11 +90,7 @@ def offenders() -> set[tuple[str, str]]:
 
 
 def test_every_module_belongs_to_a_package_of_the_order():
-    lost = {
-        module
-        for module in modules()
-        if package_of(module) not in ORDER and module not in MAY_IMPORT_ANYTHING
-    }
+    lost = {module for module in modules() if package_of(module) not in ORDER and module not in MAY_IMPORT_ANYTHING}
     assert lost == set()
 
 

@@ -69,9 +69,7 @@ def test_one_command_evaluates_a_diffusers_model(folder, capsys):
 
 
 def test_one_command_measures_its_locality_with_a_conditioner_of_a_file(folder, capsys):
-    program = (
-        "from tessera.conditioning import LocationGrid\n\n\ndef coarse():\n    return LocationGrid(cells=4)\n"
-    )
+    program = "from tessera.conditioning import LocationGrid\n\n\ndef coarse():\n    return LocationGrid(cells=4)\n"
     Path("my.py").write_text(program)
     few = ("--images", 1, "--levels", 2, "--steps", 4, "--source", "generated")
     record = run(capsys, "locality", folder, "--conditioner", "my.py:coarse", "--k", 2, *few)
@@ -102,7 +100,5 @@ def test_a_function_of_a_file_is_a_model_of_the_shell(capsys, tmp_path, monkeypa
     Path("my.py").write_text("\n".join(lines))
     record = run(capsys, "evaluate", "my.py:make_model", "--k", "1-2", "--each", 1, "--set", "steps=4")
     assert [row["k"] for row in record["rows"]] == [1, 2]
-    composed = run(
-        capsys, "evaluate", "exp2", "--k", "2", "--each", 1, "--set", "steps=4", "--compose", "sum"
-    )
+    composed = run(capsys, "evaluate", "exp2", "--k", "2", "--each", 1, "--set", "steps=4", "--compose", "sum")
     assert composed["max_train_objects"] == 3 and composed["rows"][0]["n"] == 1

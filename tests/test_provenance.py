@@ -25,9 +25,7 @@ def test_the_commit_of_another_project_is_not_taken_for_ours(tmp_path):
         subprocess.run([*git, *words], check=True)
     prompt = "from tessera.provenance import commit; print(commit())"
     where = {"PYTHONPATH": str(copy.parent), "PATH": "/usr/bin:/bin"}
-    found = subprocess.run(
-        [sys.executable, "-c", prompt], env=where, capture_output=True, text=True, check=True
-    )
+    found = subprocess.run([sys.executable, "-c", prompt], env=where, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "None"
 
 

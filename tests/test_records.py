@@ -45,12 +45,7 @@ OLD_ROW = {
 
 def old_study_run():
     """What the previous format stored of one training of the study, in brief."""
-    settings = {
-        "experiment": "exp1",
-        "preset": "small",
-        "tell": {"kind": "grid"},
-        "training": {"stockpile": 64},
-    }
+    settings = {"experiment": "exp1", "preset": "small", "tell": {"kind": "grid"}, "training": {"stockpile": 64}}
     return {
         "format": 1,
         "cell": "exp1-M3",
@@ -86,14 +81,7 @@ def test_a_record_of_the_previous_format_is_read_in_the_words_of_this_one(tmp_pa
 def test_a_sample_folder_of_the_previous_format_is_read(tmp_path):
     (tmp_path / "k01").mkdir()
     save_png(tmp_path / "k01" / "0000.png", torch.zeros(3, 32, 32, dtype=torch.uint8))
-    asked = {
-        "file": "k01/0000.png",
-        "k": 1,
-        "places": [[0.3, 0.4]],
-        "told": [[0.28, 0.41]],
-        "colors": [],
-        "seed": 7,
-    }
+    asked = {"file": "k01/0000.png", "k": 1, "places": [[0.3, 0.4]], "told": [[0.28, 0.41]], "colors": [], "seed": 7}
     settings = {"tell": {"label": "one"}, "data": {"objects": [1, 3]}}
     content = {"model": "m", "size": 32, "settings": settings, "pictures": [asked]}
     write_json(tmp_path / "asked.json", content)
@@ -117,10 +105,7 @@ def test_a_model_folder_of_the_previous_format_is_opened(tmp_path):
 
 
 def test_what_is_current_stays_as_it_is():
-    content = {
-        "rows": [{"all_found": {"value": 0.5, "low": 0.2, "high": 0.8, "n": 8}, "exact": None}],
-        "k": 3,
-    }
+    content = {"rows": [{"all_found": {"value": 0.5, "low": 0.2, "high": 0.8, "n": 8}, "exact": None}], "k": 3}
     assert current_words(content) == content
     again = current_words(current_words(old_study_run()))
     assert again == current_words(old_study_run())

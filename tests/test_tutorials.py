@@ -104,9 +104,7 @@ def test_the_strangers_conditioner_keeps_the_contract(stranger):
     cond = conditioner.encode(scenes)
     assert cond.shape == (8, conditioner.dim)
     for row, locations in zip(cond, conditioner.conditions(cond)):
-        assert len(locations) == 3 and locations == sorted(
-            locations, key=lambda location: (location[1], location[0])
-        )
+        assert len(locations) == 3 and locations == sorted(locations, key=lambda location: (location[1], location[0]))
         assert torch.equal(conditioner.at(locations)[0], row)
     alone = conditioner.encode(Scenes(objects=3).draw(8, seed=1), torch.arange(8), 0)
     assert torch.equal(cond, alone)

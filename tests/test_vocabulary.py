@@ -112,9 +112,7 @@ def in_package(package: str) -> list[Hit]:
 @pytest.mark.parametrize("package", sorted(sources()))
 def test_retired_words_become_fewer(package):
     found = in_package(package)
-    assert len(found) <= MOST.get(package, 0), "\n".join(
-        f"{file}:{line}: {word}" for file, line, word in found
-    )
+    assert len(found) <= MOST.get(package, 0), "\n".join(f"{file}:{line}: {word}" for file, line, word in found)
 
 
 def test_words_are_found_in_names_strings_and_comments():

@@ -43,9 +43,7 @@ def program(options: type) -> Callable[..., None]:
 # --- settings ---------------------------------------------------------------------------------------------------
 
 
-def settings_with(
-    experiment: str, preset: str, overrides: Sequence[str]
-) -> tuple[Settings, Mapping[str, Any]]:
+def settings_with(experiment: str, preset: str, overrides: Sequence[str]) -> tuple[Settings, Mapping[str, Any]]:
     """The settings of an experiment with `training.batch=64` and the like on top, and these changes by group."""
     changes = parse_changes(overrides)
     return settings_for(experiment, preset, changes), changes

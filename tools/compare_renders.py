@@ -107,8 +107,7 @@ def center_errors(
 ) -> list[float | None]:
     """Distances in pixels of an image of `size` between locations given as shares of it."""
     return [
-        float(np.hypot((p[0] - q[0]) * size[0], (p[1] - q[1]) * size[1])) if p and q else None
-        for p, q in zip(a, b)
+        float(np.hypot((p[0] - q[0]) * size[0], (p[1] - q[1]) * size[1])) if p and q else None for p, q in zip(a, b)
     ]
 
 
@@ -259,9 +258,7 @@ def picked(names: Sequence[str], pick: str | None) -> list[str]:
         else:
             chosen = [names[int(word)] for word in pick.replace(",", " ").split()]
     except (ValueError, TypeError):
-        raise UserError(
-            f"`{pick}` picks nothing; write numbers such as 3,9,54 or a step such as 1::2."
-        ) from None
+        raise UserError(f"`{pick}` picks nothing; write numbers such as 3,9,54 or a step such as 1::2.") from None
     except IndexError:
         raise UserError(f"`{pick}` picks beyond the {len(names)} images, numbered from 0.") from None
     if not chosen:
@@ -296,9 +293,7 @@ def frame_size(image: Tensor) -> tuple[int, int]:
     return image.shape[-1], image.shape[-2]
 
 
-def fitted(
-    image: Tensor, size: tuple[int, int] | None, expected: tuple[int, int], name: str, folder: Path
-) -> Tensor:
+def fitted(image: Tensor, size: tuple[int, int] | None, expected: tuple[int, int], name: str, folder: Path) -> Tensor:
     """The image at the wanted size; without one, all images must already have the same."""
     if size:
         return resize(image, size)
@@ -308,9 +303,7 @@ def fitted(
     return image
 
 
-def object_measures(
-    a: ImageSource, b: ImageSource, name: str, size: tuple[int, int]
-) -> dict[str, list[float | None]]:
+def object_measures(a: ImageSource, b: ImageSource, name: str, size: tuple[int, int]) -> dict[str, list[float | None]]:
     """What can be said about each object, in pixels of the second folder's image."""
     measures: dict[str, list[float | None]] = {}
     here, there = a.centers(name), b.centers(name)

@@ -89,9 +89,7 @@ class Tree:
     def start(self, arguments: list[str]) -> dict[str, Any]:
         """The time that a new Python takes for this."""
         begun = time.perf_counter()
-        subprocess.run(
-            [sys.executable, *arguments], env=self.environment, check=True, stdout=subprocess.DEVNULL
-        )
+        subprocess.run([sys.executable, *arguments], env=self.environment, check=True, stdout=subprocess.DEVNULL)
         return {"units": 1, "seconds": time.perf_counter() - begun, "unit": "starts"}
 
 
@@ -124,9 +122,7 @@ def turn(old: Tree, new: Tree, name: str, number: int) -> tuple[dict[str, Any], 
 
 def row(name: str, old: list[dict[str, Any]], new: list[dict[str, Any]]) -> dict[str, Any]:
     """Medians of both rates, and the median of their ratios with a 95% bootstrap interval."""
-    rates = np.array(
-        [[part["units"] / part["seconds"] for part in parts] for parts in (old, new)]
-    )  # (2, rounds)
+    rates = np.array([[part["units"] / part["seconds"] for part in parts] for parts in (old, new)])  # (2, rounds)
     ratios = rates[1] / rates[0]
     picked = np.random.default_rng(0).integers(len(ratios), size=(2000, len(ratios)))
     low, high = np.quantile(np.median(ratios[picked], axis=1), (0.025, 0.975))
@@ -153,18 +149,14 @@ def main() -> None:
     if sys.argv[1:2] == ["--serve"]:
         serve(Path(sys.argv[2]), sys.argv[3])
         return
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old", type=Path, help="source folder, such as /path/to/checkout/src")
     parser.add_argument("new", type=Path, help="the other one; ratios above 1 say that it is faster")
     parser.add_argument("--old-adapter", type=Path, default=HERE / "speed_adapter.py")
     parser.add_argument("--new-adapter", type=Path, default=HERE / "speed_adapter.py")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--clock", choices=CLOCKS, default="wall", help="starts of Python always take the wall clock"
-    )
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="starts of Python always take the wall clock")
     parser.add_argument("--only", nargs="+", default=[], help="measures, by name")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     parser.add_argument("--out", type=Path, help="write it to this file, too")

@@ -58,13 +58,7 @@ def fit(folder: Path, out: Path, rounds: int) -> dict:
             return (_draw(scenes[::2], truth.shape[2:], _unpack(values)) - truth[::2]).ravel()
 
         best = least_squares(
-            residuals,
-            start,
-            diff_step=0.05,
-            x_scale=np.abs(start),
-            loss="soft_l1",
-            f_scale=0.02,
-            max_nfev=rounds,
+            residuals, start, diff_step=0.05, x_scale=np.abs(start), loss="soft_l1", f_scale=0.02, max_nfev=rounds
         )
     look = _unpack(best.x)
     with atomic(out) as temporary:

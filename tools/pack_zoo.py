@@ -51,9 +51,7 @@ class PackZoo:
             pack(name, paths, job, self.out, self.std)
             packed += 1
         if not packed:
-            raise UserError(
-                f"None of the models was run in {self.root}; `tessera reproduce fig1` trains four."
-            )
+            raise UserError(f"None of the models was run in {self.root}; `tessera reproduce fig1` trains four.")
         return self.weigh()
 
     def weigh(self) -> int | None:
@@ -123,10 +121,7 @@ def card_lines(results: dict[str, Any] | None) -> list[str]:
     lines = ["## How far it length-generalizes", "", "| rule | K_max, 95% interval |", "|---|---|"]
     lines += [f"| {rule} | {k_max_words(found)} |" for rule, found in results["k_max"].items()]
     lines += [f"| the paper's own model | {results['paper']['text'] or 'not tested'} |", ""]
-    lines += [
-        "| K | images | all found | and no more extras than in training | K - 2 found |",
-        "|---|---|---|---|---|",
-    ]
+    lines += ["| K | images | all found | and no more extras than in training | K - 2 found |", "|---|---|---|---|---|"]
     lines += [
         f"| {row['k']} | {row['n']} | {' | '.join(percent(row[name]) for name in ('all_found', 'allowed_extras', 'two_missing'))} |"
         for row in results["rows"]

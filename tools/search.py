@@ -47,12 +47,7 @@ from tessera.training.trainer import Trainer
 
 RESAMPLES = 200  # for the intervals of a score
 MARGIN = 25  # seconds kept at the end for the last scores
-COUNTS = (
-    "all_found",
-    "exact",
-    "allowed_extras",
-    "two_missing",
-)  # of a score: samples of every K for which it holds
+COUNTS = ("all_found", "exact", "allowed_extras", "two_missing")  # of a score: samples of every K for which it holds
 
 
 @dataclass(frozen=True)
@@ -115,9 +110,7 @@ def read_queue(path: Path) -> list[SearchCell]:
     cells = []
     for entry in read_json(path):
         if unknown := entry.keys() - known:
-            raise UserError(
-                f"{path}: a cell has no `{sorted(unknown)[0]}`; known are {', '.join(sorted(known))}."
-            )
+            raise UserError(f"{path}: a cell has no `{sorted(unknown)[0]}`; known are {', '.join(sorted(known))}.")
         churns = tuple(entry.get("churns", (0.0,)))
         cells.append(SearchCell(**{**entry, "churns": churns}))
     names = [cell.name for cell in cells]
@@ -125,9 +118,7 @@ def read_queue(path: Path) -> list[SearchCell]:
         raise UserError(f"{path} names a cell twice.")
     for cell in cells:
         if cell.parent and cell.parent[0] not in names:
-            raise UserError(
-                f"{path}: {cell.name} continues from `{cell.parent[0]}`, which is not in the queue."
-            )
+            raise UserError(f"{path}: {cell.name} continues from `{cell.parent[0]}`, which is not in the queue.")
     return cells
 
 
@@ -144,9 +135,7 @@ def score_of(samples: ScoredSamples, scores: Mapping[str, Any], max_train_object
     shown = quality(samples.scores)
     return {
         "k50": k50([row["k"] for row in rows], columns["all_found"], n, resamples=RESAMPLES).to_dict(),
-        "k_max": {
-            rule: [record["value"], record["low"], record["high"]] for rule, record in scores["k_max"].items()
-        },
+        "k_max": {rule: [record["value"], record["low"], record["high"]] for rule, record in scores["k_max"].items()},
         "recall_beyond": float(np.mean(beyond)) if beyond else None,
         "well_formed": shown["well_formed"]["value"],
         "ood": shown["ood"]["value"],
@@ -162,9 +151,7 @@ def score_of(samples: ScoredSamples, scores: Mapping[str, Any], max_train_object
 class Scorer:
     """Scores one cell's model and keeps its record."""
 
-    def __init__(
-        self, cell: SearchCell, evaluator: Evaluator, out: Path, each: int, steps: int, keep: set[int]
-    ):
+    def __init__(self, cell: SearchCell, evaluator: Evaluator, out: Path, each: int, steps: int, keep: set[int]):
         self.cell, self.evaluator, self.out = cell, evaluator, out
         self.evaluation = EvaluationConfig(cell.cell.ks, each, steps)
         self.keep = keep  # images after which another cell continues from this one's state
@@ -180,9 +167,7 @@ class Scorer:
             self.score_average(trainer, std, self.cell.churns[:1], trainer.images_seen)
 
     def score_average(self, trainer: Trainer, std: float, churns: Sequence[float], images_seen: int) -> None:
-        known = {
-            (score["images_seen"], score["average"], score["s_churn"]) for score in self.record["scores"]
-        }
+        known = {(score["images_seen"], score["average"], score["s_churn"]) for score in self.record["scores"]}
         if all((images_seen, std, s_churn) in known for s_churn in churns):
             return
         model = self.model_of(trainer, std)
@@ -232,11 +217,7 @@ class Scorer:
             "about": self.cell.about,
             "start": self.cell.start,
             "model": self.cell.model,
-            "evaluation": {
-                "each": self.evaluation.each,
-                "steps": self.evaluation.steps,
-                "seed": self.evaluation.seed,
-            },
+            "evaluation": {"each": self.evaluation.each, "steps": self.evaluation.steps, "seed": self.evaluation.seed},
             "provenance": provenance(self.evaluator.device),
         }
         settings = self.cell.settings.plain() if self.cell.model is None else None
@@ -303,11 +284,7 @@ def train_and_score(cell: SearchCell, task: Task, scorer: Scorer) -> None:
     settings, device = cell.settings, torch.device(task.device)
     trainer = Trainer(build_denoiser(settings), settings.training, device)
     outcome = train_run(
-        settings,
-        folder,
-        trainer=trainer,
-        minutes=(task.deadline - time.time()) / 60,
-        on_snapshot=scorer.at_snapshot,
+        settings, folder, trainer=trainer, minutes=(task.deadline - time.time()) / 60, on_snapshot=scorer.at_snapshot
     )
     scorer.finish(trainer, outcome.finished)
 

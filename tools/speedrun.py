@@ -88,9 +88,7 @@ class Speedrun:
         settings, changes = settings_with(self.experiment, self.preset, self.set)
         ks = tuple(parse_ks(self.k)) if self.k else tuple(range(1, self.target + 1))
         if not set(range(1, self.target + 1)) <= set(ks):
-            raise UserError(
-                f"To reach K_max {self.target}, every K from 1 to {self.target} must be prompted."
-            )
+            raise UserError(f"To reach K_max {self.target}, every K from 1 to {self.target} must be prompted.")
         evaluator = Evaluator(load_detector(device=device), load_calibration(), device)
         with caches(fresh=not self.warm):
             race = Race(settings, evaluator, EvaluationConfig(ks, self.each, self.steps), self.target)
@@ -208,9 +206,7 @@ class Race:
         if self.model is None:
             denoiser = self.trainer.averaged()
             config = {"denoiser": denoiser_config(denoiser), "settings": self.settings.plain()}
-            self.model = self.evaluator.prepare(
-                Model(denoiser, conditioner_for(self.settings), config=config)
-            )
+            self.model = self.evaluator.prepare(Model(denoiser, conditioner_for(self.settings), config=config))
         else:
             self.model.denoiser.load_state_dict(self.trainer.averages.state(min(self.settings.training.ema)))
         return self.model
@@ -218,9 +214,7 @@ class Race:
     def keep(self, folder: Path) -> None:
         model = self.examined()
         facts = {"settings": self.settings.plain(), "images_seen": self.trainer.images_seen}
-        save_model(
-            folder, model.denoiser, model.conditioner, {**facts, "ema": min(self.settings.training.ema)}
-        )
+        save_model(folder, model.denoiser, model.conditioner, {**facts, "ema": min(self.settings.training.ema)})
 
 
 @contextmanager

@@ -17,16 +17,11 @@ from tessera.scenes.sampling import Scenes
 from tessera.scenes.vocabulary import COLOR_NAMES, SHAPES
 
 SIZES_SEEN = ((32, 0.2), (64, 0.5), (128, 0.3))  # images come in these sizes, so often
-VISIBLE = 200 / (
-    320 * 240
-)  # the official rule: what shows less than this share of the frame may be overlooked
+VISIBLE = 200 / (320 * 240)  # the official rule: what shows less than this share of the frame may be overlooked
 MOST = 12
 OFFICIAL = Scenes(objects=(0, 6), visibility="off")
 RELAXED = Scenes(objects=(0, MOST), spacing="relaxed", visibility="off")
-CORRUPTED, OOD = (
-    0.35,
-    0.06,
-)  # shares of images with a corrupted object, and of images that are no scene at all
+CORRUPTED, OOD = (0.35, 0.06)  # shares of images with a corrupted object, and of images that are no scene at all
 
 
 @dataclass(frozen=True)
@@ -134,9 +129,9 @@ def _corrupt_objects(images: Tensor, scenes: SceneBatch, random) -> tuple[Tensor
     rows = torch.nonzero(corrupted).squeeze(-1)
     left = torch.ones(count, device=device)
     if len(rows):
-        other = render(
-            _altered(scenes[rows], victim[rows], chimera[rows], random), images.shape[-1], quality="fast"
-        )["rgb"]
+        other = render(_altered(scenes[rows], victim[rows], chimera[rows], random), images.shape[-1], quality="fast")[
+            "rgb"
+        ]
         keep = _keep_map(len(rows), images.shape[-1], scenes[rows], victim[rows], random)
         images = images.clone()
         images[rows] = images[rows] * keep + other * (1 - keep)
@@ -181,9 +176,7 @@ def _share_left(keep: Tensor, scenes: SceneBatch, victim: Tensor) -> Tensor:
     side = keep.shape[-1]
     location = _locations(scenes)[torch.arange(len(victim), device=keep.device), victim]
     wide = F.avg_pool2d(F.pad(keep, [side // 16] * 4, mode="replicate"), 2 * (side // 16) + 1, 1)
-    return F.grid_sample(
-        wide, (location * 2 - 1)[:, None, None], align_corners=False, padding_mode="border"
-    ).flatten()
+    return F.grid_sample(wide, (location * 2 - 1)[:, None, None], align_corners=False, padding_mode="border").flatten()
 
 
 def _add_blobs(images: Tensor, random) -> Tensor:
@@ -213,17 +206,13 @@ def _develop(images: Tensor, random) -> Tensor:
 
     soft = F.avg_pool2d(F.pad(images, (1, 1, 1, 1), mode="replicate"), 3, 1)
     softer = F.avg_pool2d(F.pad(soft, (1, 1, 1, 1), mode="replicate"), 3, 1)
-    images = torch.lerp(
-        images, torch.lerp(soft, softer, draw(count, 1, 1, 1)), some(0.4) * draw(count, 1, 1, 1)
-    )
+    images = torch.lerp(images, torch.lerp(soft, softer, draw(count, 1, 1, 1)), some(0.4) * draw(count, 1, 1, 1))
     contrast, tint = 1 + 0.2 * (draw(count, 1, 1, 1) - 0.5), 0.12 * (draw(count, 3, 1, 1) - 0.5)
     images = torch.lerp(images, images * contrast + tint, some(0.7))
     noise = torch.randn(images.shape, generator=random, device=images.device)
     images = images + noise * some(0.6) * 0.08 * draw(count, 1, 1, 1).square()
     coarse = torch.randn(count, 3, 8, 8, generator=random, device=images.device)
-    images = images + F.interpolate(coarse, (side, side), mode="bilinear") * some(0.4) * 0.06 * draw(
-        count, 1, 1, 1
-    )
+    images = images + F.interpolate(coarse, (side, side), mode="bilinear") * some(0.4) * 0.06 * draw(count, 1, 1, 1)
     return images.clamp(-1, 1)
 
 
@@ -241,9 +230,7 @@ def _truth(images: Tensor, mask: Tensor, scenes: SceneBatch, corruption: Corrupt
     location = _locations(scenes)
     inside = ((location > 0.01) & (location < 0.99)).all(-1)
     state = torch.where(seen >= 0.75 * VISIBLE, THERE, torch.where(seen > 0.1 * VISIBLE, UNCLEAR, ABSENT))
-    state = torch.where(
-        scenes.present & inside, state, torch.where(scenes.present & (seen > 0), UNCLEAR, ABSENT)
-    )
+    state = torch.where(scenes.present & inside, state, torch.where(scenes.present & (seen > 0), UNCLEAR, ABSENT))
     hurt = torch.arange(slots, device=mask.device) == corruption.obj[:, None]  # (B, N)
     mixed = hurt & corruption.chimera[:, None]
     faint = hurt & ~mixed & (corruption.left < 0.6)[:, None]
@@ -278,9 +265,9 @@ def ood_images(count: int, random, device) -> Tensor:
     steps = (torch.arange(SIDE, device=device) + 0.5) / SIDE
     for _ in range(6):
         box = torch.rand(count, 4, 1, 1, generator=random, device=device)
-        inside = ((steps - box[:, 0]).abs() < 0.3 * box[:, 2])[:, None] & (
-            (steps - box[:, 1]).abs() < 0.3 * box[:, 3]
-        )[..., None]
+        inside = ((steps - box[:, 0]).abs() < 0.3 * box[:, 2])[:, None] & ((steps - box[:, 1]).abs() < 0.3 * box[:, 3])[
+            ..., None
+        ]
         color = torch.rand(count, 3, 1, 1, generator=random, device=device) * 2 - 1
         drawn = torch.rand(count, 1, 1, 1, generator=random, device=device) < 0.4
         total = torch.where(inside.view(count, 1, SIDE, SIDE) & drawn, color, total)

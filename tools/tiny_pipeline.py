@@ -272,9 +272,7 @@ def plant(encoders: Sequence[nn.Module], tokenizer: Any, planted: Mapping[str, S
             for word in words:
                 numbers = tokenizer(word, add_special_tokens=False).input_ids
                 if len(numbers) != 1:
-                    raise UserError(
-                        f"Only words of one token can be planted, and `{word}` has {len(numbers)}."
-                    )
+                    raise UserError(f"Only words of one token can be planted, and `{word}` has {len(numbers)}.")
                 table[numbers[0]] = center + NOISE * table.std() * torch.randn(table.shape[1])
 
 

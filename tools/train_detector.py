@@ -74,9 +74,7 @@ def _attributes(sight: NetworkOutput, batch: SyntheticData, cell: Tensor, within
     clean = (~batch.mixed & (batch.well_formed > 0.5))[rows, slots].float()
     total = WEIGHTS["offset"] * F.l1_loss(here("offset"), within[rows, slots])
     well_formed = batch.well_formed[rows, slots]
-    total = total + WEIGHTS["well_formed"] * F.binary_cross_entropy_with_logits(
-        here("well_formed")[:, 0], well_formed
-    )
+    total = total + WEIGHTS["well_formed"] * F.binary_cross_entropy_with_logits(here("well_formed")[:, 0], well_formed)
     for name in ("color", "shape", "size", "material"):
         wrong = F.cross_entropy(here(name), getattr(batch, name)[rows, slots], reduction="none")
         total = total + WEIGHTS[name] * (wrong * clean).mean()
@@ -117,11 +115,7 @@ def learn(
 
 @torch.no_grad()
 def measure_range(
-    network: DetectorNetwork,
-    seed: int,
-    device,
-    images: int = RANGE,
-    on_lesson: Callable[[], Any] = lambda: None,
+    network: DetectorNetwork, seed: int, device, images: int = RANGE, on_lesson: Callable[[], Any] = lambda: None
 ) -> dict[str, Tensor]:
     """What the summaries of known images look like: mean and whitening matrix, and their 99.9% distance."""
     network.eval()

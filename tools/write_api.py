@@ -25,10 +25,7 @@ Written from the docstrings by `python tools/write_api.py`. `import tessera` is 
 
 def page() -> str:
     names = [name for name in tessera.__all__ if name != "__version__"]
-    parts = [
-        INTRODUCTION,
-        *(entry(f"tessera.{name}", public_object(name)) for name in sorted(names, key=str.lower)),
-    ]
+    parts = [INTRODUCTION, *(entry(f"tessera.{name}", public_object(name)) for name in sorted(names, key=str.lower))]
     parts += [package_section(name) for name in PACKAGES]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -70,9 +67,7 @@ def parameter_words(parameter: inspect.Parameter) -> str:
     if parameter.default is not parameter.empty and " at 0x" in repr(parameter.default):
         named = getattr(parameter.default, "__name__", type(parameter.default).__name__)
         return f"{parameter.name}={named}"
-    return re.sub(
-        r"\b(?:torch|collections\.abc|typing|pathlib|tessera(?:\.\w+)+)\.(?=[A-Z])", "", str(parameter)
-    )
+    return re.sub(r"\b(?:torch|collections\.abc|typing|pathlib|tessera(?:\.\w+)+)\.(?=[A-Z])", "", str(parameter))
 
 
 def docstring_lines(text: str) -> list[str]:
@@ -102,21 +97,12 @@ def package_section(package: str) -> str:
     """The names of a package, one sentence each."""
     module = importlib.import_module(f"tessera.{package}")
     names = sorted(getattr(module, "__all__", None) or dir(module), key=str.lower)
-    lines = [
-        f"## `tessera.{package}`",
-        "",
-        first_sentence(module.__doc__ or ""),
-        "",
-        "| name | |",
-        "|---|---|",
-    ]
+    lines = [f"## `tessera.{package}`", "", first_sentence(module.__doc__ or ""), "", "| name | |", "|---|---|"]
     for name in names:
         found = getattr(module, name)
         if name.startswith("_") or not (inspect.isclass(found) or inspect.isfunction(found)):
             continue
-        lines.append(
-            f"| `{name}` | {first_sentence(inspect.getdoc(found) or '').replace('|', chr(92) + '|')} |"
-        )
+        lines.append(f"| `{name}` | {first_sentence(inspect.getdoc(found) or '').replace('|', chr(92) + '|')} |")
     return "\n".join([*lines, ""])
 
 

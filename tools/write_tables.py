@@ -170,9 +170,7 @@ def denoise_speed(results: Results) -> Rows:
     for record in results.several("bench-denoise*"):
         for kind, found in record["networks"].items():
             took = f"{1e3 * found['seconds']['value']:.0f} ({record['batch']} images)"
-            rows.append(
-                (NETWORKS[kind], where(record), f"{found['weights']:,}", took, f"{found['ratio']:.2f} x")
-            )
+            rows.append((NETWORKS[kind], where(record), f"{found['weights']:,}", took, f"{found['ratio']:.2f} x"))
     return or_not_run(rows)
 
 

@@ -85,14 +85,10 @@ def _parse_switch(text: str) -> bool:
 
 _Count = Annotated[int, _written("COUNT", parse_count, format_count, int)]
 Range = Annotated[tuple[int, int], _written("RANGE", parse_range, lambda ends: f"{ends[0]}-{ends[1]}", tuple)]
-_Integers = Annotated[
-    tuple[int, ...], _written("LIST", lambda text: _parse_numbers(text, int), _format_numbers, tuple)
-]
+_Integers = Annotated[tuple[int, ...], _written("LIST", lambda text: _parse_numbers(text, int), _format_numbers, tuple)]
 _Numbers = Annotated[tuple[float, ...], _written("LIST", _parse_numbers, _format_numbers, tuple)]
 _Switch = Annotated[
-    bool,
-    tyro.conf.FlagConversionOff,
-    _written("{on,off}", _parse_switch, lambda on: "on" if on else "off", bool),
+    bool, tyro.conf.FlagConversionOff, _written("{on,off}", _parse_switch, lambda on: "on" if on else "off", bool)
 ]
 
 
@@ -330,9 +326,7 @@ class _Experiment(dict):
 # Numbering of the later revision; the earlier one calls exp2L "Experiment 3".
 EXPERIMENTS: dict[str, _Experiment] = {
     "exp1": _Experiment(
-        "all objects labeled on a grid",
-        conditioner={"kind": "grid", "labels": "all"},
-        denoiser={"kind": "edm2"},
+        "all objects labeled on a grid", conditioner={"kind": "grid", "labels": "all"}, denoiser={"kind": "edm2"}
     ),
     "exp2": _Experiment(
         "one object, at random, labeled on a grid",
@@ -360,9 +354,7 @@ EXPERIMENTS: dict[str, _Experiment] = {
         denoiser={"kind": "patchwise"},
     ),
     "exp3L": _Experiment(
-        "exp3 made local",
-        conditioner={"kind": "list", "labels": "all"},
-        denoiser={"kind": "patchwise"},
+        "exp3 made local", conditioner={"kind": "list", "labels": "all"}, denoiser={"kind": "patchwise"}
     ),
     # Ours: local at one pass per image. Its reach of 3 cells, counted from the pixel, is that of a patch of
     # 2 cells to each side, counted from the cell.
@@ -377,9 +369,7 @@ EXPERIMENTS: dict[str, _Experiment] = {
         denoiser={"kind": "localconv", "radius": 3},
     ),
     "color": _Experiment(
-        "how many objects of each color",
-        conditioner={"kind": "color", "labels": "all"},
-        denoiser={"kind": "edm2"},
+        "how many objects of each color", conditioner={"kind": "color", "labels": "all"}, denoiser={"kind": "edm2"}
     ),
 }
 
@@ -532,9 +522,7 @@ def current_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Settings in a file of any version, perhaps not all, as this version would write them."""
     config = current_names(config)
     groups = {name: dict(values) for name, values in config.items() if isinstance(values, Mapping)}
-    if "label" in groups.get(
-        "conditioner", {}
-    ):  # which conditioners themselves, in model folders, still call so
+    if "label" in groups.get("conditioner", {}):  # which conditioners themselves, in model folders, still call so
         groups["conditioner"]["labels"] = groups["conditioner"].pop("label")
     empty = Settings(**_empty_groups(groups))
     for name, values in groups.items():
@@ -645,9 +633,7 @@ def checked(settings: Settings) -> Settings:
     if data.size < 8:
         raise UserError(f"An image needs at least 8 pixels along a side, not {data.size}.")
     if isinstance(conditioner, _ListConfig) and conditioner.slots < high:
-        raise UserError(
-            f"A list of {conditioner.slots} locations cannot hold {high} objects (--conditioner.slots)."
-        )
+        raise UserError(f"A list of {conditioner.slots} locations cannot hold {high} objects (--conditioner.slots).")
     if isinstance(denoiser, EDM2Config) and not 0 <= denoiser.dropout < 1:
         raise UserError(f"A share of activations to drop lies between 0 and 1, not at {denoiser.dropout}.")
     if isinstance(denoiser, PatchwiseConfig | LocalConvConfig):
@@ -672,9 +658,7 @@ def _check_training(training: TrainingConfig) -> None:
         raise UserError("Batch, total, snapshot and checkpoint must each be at least one image.")
     if isinstance(training, PatchTrainingConfig):
         if training.patches < 2 or training.patches % 2:
-            raise UserError(
-                "Patches come in pairs, one with a condition in it and one without: --training.patches 2."
-            )
+            raise UserError("Patches come in pairs, one with a condition in it and one without: --training.patches 2.")
         if training.loss_radius < 0:
             raise UserError("The loss counts at least the center cell of a patch: --training.loss-radius 0.")
     if not (training.lr > 0 and training.p_std > 0):

@@ -286,9 +286,7 @@ def as_record(content: Any) -> Record | None:
 
 def _kind_of_previous_format(content: Mapping[str, Any]) -> type[Record] | None:
     """The previous format did not name its kind: the one with most entries, all of which are there."""
-    if isinstance(content.get("points"), list) and not all(
-        isinstance(one, dict) for one in content["points"]
-    ):
+    if isinstance(content.get("points"), list) and not all(isinstance(one, dict) for one in content["points"]):
         return None
     if isinstance(content.get("points"), list) and "k_max" not in (content["points"] or [{}])[0]:
         return None
@@ -413,8 +411,7 @@ def _with_value(content: dict[str, Any]) -> dict[str, Any]:
                 rest = {
                     key: value
                     for key, value in content.items()
-                    if key
-                    not in (name, "low", "high", "count", "ci95", "interval", *(["objects"] if n else []))
+                    if key not in (name, "low", "high", "count", "ci95", "interval", *(["objects"] if n else []))
                 }
                 return {"value": content[name], "low": low, "high": high, **n, **rest}
     return content

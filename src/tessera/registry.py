@@ -49,9 +49,7 @@ class Registry(Mapping[str, Any]):
             return installed[name].load()
         near = difflib.get_close_matches(str(name), list(self), n=1, cutoff=0.5)
         known = f"known are {', '.join(self)}." if len(self) else "none is known."
-        raise UserError(
-            f"There is no {self.what} `{name}`; " + (f"did you mean `{near[0]}`?" if near else known)
-        )
+        raise UserError(f"There is no {self.what} `{name}`; " + (f"did you mean `{near[0]}`?" if near else known))
 
     def __contains__(self, name: object) -> bool:
         return name in self.parts or name in self.installed()

@@ -97,9 +97,7 @@ def resample_counts(rng: np.random.Generator, n: int, resamples: int = RESAMPLES
     return rng.multinomial(n, np.full(n, 1 / n), size=resamples)
 
 
-def group_counts(
-    rng: np.random.Generator, n: int, groups: Sequence[int] | None, resamples: int = RESAMPLES
-) -> Array:
+def group_counts(rng: np.random.Generator, n: int, groups: Sequence[int] | None, resamples: int = RESAMPLES) -> Array:
     """As `resample_counts`, but whole groups (n,) are drawn, where there are several: (R, n)."""
     names = np.arange(n) if groups is None or len(set(groups)) < 2 else np.asarray(groups)
     kinds, member = np.unique(names, return_inverse=True)
@@ -120,9 +118,7 @@ def mean_interval(values: Any, rng: np.random.Generator, resamples: int = RESAMP
     values = np.asarray(values, dtype=float)
     if not len(values):
         return Interval(None, None, None, 0)
-    return Interval(
-        float(values.mean()), *quantile_range(resampled_means(values, rng, resamples)), len(values)
-    )
+    return Interval(float(values.mean()), *quantile_range(resampled_means(values, rng, resamples)), len(values))
 
 
 def _weighted_means(values: Array, draws: Array) -> Array:
@@ -199,9 +195,7 @@ def spearman(a: Array, b: Array) -> float:
     return pearson(rankdata(a), rankdata(b))
 
 
-def correlate(
-    of: Callable[[Array, Array], float], a: Array, b: Array, resamples: Iterable[Array]
-) -> Interval:
+def correlate(of: Callable[[Array, Array], float], a: Array, b: Array, resamples: Iterable[Array]) -> Interval:
     """A coefficient of pairs, with the interval of its resamples, index arrays, in which both sides vary."""
     value, each = of(a, b), np.array([of(a[rows], b[rows]) for rows in resamples])
     known = each[np.isfinite(each)]

@@ -51,10 +51,7 @@ def test_packed_and_unpacked_archives_give_the_same_images(tmp_path, known, pack
 
 
 def test_damaged_files_are_refused_in_one_sentence(tmp_path, known):
-    cases = {
-        "no multiple of 3073": b"12345",
-        "outside 0 to 9": as_binary(known[0][0], known[1][0] + 10),
-    }
+    cases = {"no multiple of 3073": b"12345", "outside 0 to 9": as_binary(known[0][0], known[1][0] + 10)}
     for sentence, content in cases.items():
         (tmp_path / "test_batch.bin").write_bytes(content)
         with pytest.raises(UserError, match=sentence):
@@ -96,13 +93,7 @@ FEW = {"preset": "tiny", "images": 1, "levels": 2, "steps": 2}
 
 def test_an_interrupted_training_is_put_away_after_its_step(archive):
     with pytest.raises(UserError, match="the same command carries on"):
-        fig12(
-            archive,
-            archive / "out",
-            **FEW,
-            total=48,
-            on_step=lambda seen: signal.raise_signal(signal.SIGTERM),
-        )
+        fig12(archive, archive / "out", **FEW, total=48, on_step=lambda seen: signal.raise_signal(signal.SIGTERM))
     states = sorted(path.name for path in archive.rglob("state-*.safetensors"))
     assert states == ["state-000000000016.safetensors"]
 

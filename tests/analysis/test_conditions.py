@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tessera.analysis.condition_influence import (
-    ablated,
-    band_of,
-    condition_influence,
-    conditional_locality,
-)
+from tessera.analysis.condition_influence import ablated, band_of, condition_influence, conditional_locality
 from tessera.conditioning import ColorCounts, LocationGrid, LocationList
 from tessera.errors import UserError
 from tessera.scenes.vocabulary import LOCATIONS
@@ -52,11 +47,7 @@ def test_numbers_do_not_depend_on_how_many_go_together(tiny_edm2, rows):
 
 @pytest.mark.parametrize(
     ("conditioner", "wanted"),
-    [
-        (LocationGrid(), LOCATIONS[:4]),
-        (LocationList(slots=6), LOCATIONS[:4]),
-        (ColorCounts(), ("red", "blue", "cyan")),
-    ],
+    [(LocationGrid(), LOCATIONS[:4]), (LocationList(slots=6), LOCATIONS[:4]), (ColorCounts(), ("red", "blue", "cyan"))],
 )
 def test_each_condition_is_taken_out_in_the_order_asked_for(conditioner, wanted):
     without = ablated(conditioner, conditioner.at(wanted), wanted)[0]

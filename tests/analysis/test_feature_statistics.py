@@ -80,9 +80,7 @@ def test_weighted_seeds_equal_seeds_repeated():
     products = seed_products(noisy(orthogonal(3, 20), 4, 1.0))
     weights = torch.tensor([0.5, 0, 0.25, 0.25], dtype=torch.float64)
     again = noisy(orthogonal(3, 20), 4, 1.0)[:, [0, 0, 2, 3]]
-    torch.testing.assert_close(
-        mean_products(products, weights), mean_products(seed_products(again)), atol=1e-6, rtol=0
-    )
+    torch.testing.assert_close(mean_products(products, weights), mean_products(seed_products(again)), atol=1e-6, rtol=0)
 
 
 def test_centering_equals_subtracting_the_grand_mean():

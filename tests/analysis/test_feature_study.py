@@ -92,8 +92,7 @@ def test_untrained_networks_lie_in_the_null_band_and_are_orthogonal_too():
         options = QUICK | {"nulls": 10, "seeds": 2, "steps": 1, "seed": seed}
         study = feature_study(model, FeatureConfig(COLOR_NAMES, source="shared", **options), resamples=2)
         own, *nulls = (
-            mean_over_hooks(one[0], lambda found: found.raw.off_diagonal)
-            for one in (study.learned, *study.nulls)
+            mean_over_hooks(one[0], lambda found: found.raw.off_diagonal) for one in (study.learned, *study.nulls)
         )
         ranks.append(sum(null < own for null in nulls))
         cosines += [own, *nulls]
@@ -172,9 +171,7 @@ def test_weights_drawn_anew_keep_gains_and_size_and_leave_the_learned_ones(color
         learned = color_network.get_parameter(name)
         if value.ndim > 1:
             assert not torch.equal(value, learned) and not torch.equal(value, other.get_parameter(name))
-            assert value.square().mean().sqrt().item() == pytest.approx(
-                learned.square().mean().sqrt().item(), rel=0.5
-            )
+            assert value.square().mean().sqrt().item() == pytest.approx(learned.square().mean().sqrt().item(), rel=0.5)
         else:
             assert torch.equal(value, learned)
     after = color_network.state_dict()

@@ -86,9 +86,7 @@ def test_a_local_painter_is_local_in_pixels_and_conditions(source, k):
     found = measure_locality(local_painter(), CONDITIONER, 16, plan)
     record = found.to_dict()
     assert len(found.scenes) == 2 and record["conditional_locality"]["value"] == 1.0
-    assert (
-        conditional_locality_alone(local_painter(), CONDITIONER, 16, plan) == record["conditional_locality"]
-    )
+    assert conditional_locality_alone(local_painter(), CONDITIONER, 16, plan) == record["conditional_locality"]
     assert record["conditional_locality"]["scenes"] == 2
     assert all(row["side90"] == 1 for row in record["levels"])
     for row in record["levels"]:  # three channels, each 1 / (1 + sigma^2)
@@ -137,9 +135,7 @@ def test_random_scenes_that_do_not_show_everything_are_replaced_by_the_next(monk
     monkeypatch.setattr(study, "locations_of", every_second)
     found = study.random_locations(3, 8, seed=1)
     assert len(found) == 8 and found[:4] == whole[::2]
-    monkeypatch.setattr(
-        study, "locations_of", lambda scenes: (locations_of(scenes)[0], scenes.present & False)
-    )
+    monkeypatch.setattr(study, "locations_of", lambda scenes: (locations_of(scenes)[0], scenes.present & False))
     with pytest.raises(UserError, match="only 0 show all 3"):
         study.random_locations(3, 8, seed=1)
 
@@ -220,9 +216,7 @@ def test_a_residual_is_relative_to_the_ceiling_as_roots_not_squares():
 def test_a_patchwise_network_is_a_local_conditional_score(patchwise):
     cond = patchwise.conditioner.at(LOCATIONS[:2]).expand(1, -1)
     way = way_of(1, 32, (2.0,))
-    found = definition_residual(
-        patchwise, way, cond, patchwise.conditioner, radius=1, exchanged=("both",), rows=8
-    )
+    found = definition_residual(patchwise, way, cond, patchwise.conditioner, radius=1, exchanged=("both",), rows=8)
     row = found.record()[0]
     assert row["both"]["rms"] <= 1e-5 and row["ceiling"] > 0.1
 
@@ -269,11 +263,7 @@ def test_snapshots_that_only_repeat_their_model_widen_the_interval_by_model():
 
 
 def test_points_come_from_the_records_of_locate_and_detector():
-    result = {
-        "model": "exp1",
-        "images_seen": 5,
-        "conditional_locality": {"value": 0.9, "low": 0.8, "high": 0.95},
-    }
+    result = {"model": "exp1", "images_seen": 5, "conditional_locality": {"value": 0.9, "low": 0.8, "high": 0.95}}
     evaluated = {"max_train_objects": 3, "k_max": {"paper": {"value": 7, "at_least": False}}}
     point = point_from(result, evaluated)
     assert (point.gained, point.locality, point.low) == (4, 0.9, 0.8)
@@ -298,9 +288,7 @@ def test_tables_leave_empty_what_could_not_be_measured():
         ("0.50 [0.10, 0.90]", "[0.00, 1.00]"),
     ]
     assert tables.scatter_headline(results) == []
-    condition_influence = tables.scatter_headline(
-        Results(result, known | {"rule": "strict", "readings": [reading]})
-    )
+    condition_influence = tables.scatter_headline(Results(result, known | {"rule": "strict", "readings": [reading]}))
     assert condition_influence[0][1] == "Spearman 0.50 [0.00, 1.00]; by the paper rule not defined"
 
 
@@ -319,11 +307,7 @@ def test_too_few_or_flat_points_are_told():
     with pytest.raises(UserError, match="at least 3 points"):
         correlation(points()[:2])
     flat = [Point("m", n, 3, 3, 0.5) for n in range(5)]
-    assert scatter_record(flat, 100)["spearman"] == {
-        "value": None,
-        "interval": None,
-        "interval_by_model": None,
-    }
+    assert scatter_record(flat, 100)["spearman"] == {"value": None, "interval": None, "interval_by_model": None}
 
 
 def test_trainings_of_one_kind_share_a_color_and_a_line_of_the_legend():

@@ -40,9 +40,7 @@ def test_locate_prints_one_object_and_draws(capsys, model, tmp_path):
     assert found["low"] <= found["value"] <= found["high"]
     assert found["null"]["low"] <= 0.25 <= found["null"]["high"] and found["k"] == 4
     assert found["value"] < 0.5  # an untrained global network is not local in conditions
-    assert len(record["levels"]) == 3 and all(
-        {"sigma", "side90", "energy"} <= row.keys() for row in record["levels"]
-    )
+    assert len(record["levels"]) == 3 and all({"sigma", "side90", "energy"} <= row.keys() for row in record["levels"])
     assert len(record["probes"][0]["probes"]) == 5 and record["provenance"]["torch"] == torch.__version__
     for name in ("maps", "curves", "conditions"):
         assert (out / f"{name}-k04-generated.png").stat().st_size > 20_000
@@ -98,7 +96,5 @@ def test_scatter_draws_points_and_refuses_half_a_pair(capsys, tmp_path):
     half.write_text(json.dumps({"conditional_locality": None}))
     code, _, said = run(capsys, "reproduce", "scatter", "--points", half)
     assert code == 2 and "lacks the detector's record" in said
-    code, _, said = run(
-        capsys, "reproduce", "fig12", "--cifar", tmp_path / "none", "--out", tmp_path / "fig12"
-    )
+    code, _, said = run(capsys, "reproduce", "fig12", "--cifar", tmp_path / "none", "--out", tmp_path / "fig12")
     assert code == 2 and "no CIFAR-10" in said and not (tmp_path / "fig12").exists()

@@ -79,9 +79,7 @@ def test_all_channel_pairs_and_the_full_jacobian_are_the_matrix():
     torch.testing.assert_close(every, known, rtol=1e-6, atol=1e-12)
     pairs = pixel_influence(denoise, x, SIGMA[:2], at=AT, pairs="all")
     for p, (row, col) in enumerate(AT):
-        torch.testing.assert_close(
-            pairs[:, p], known[:, :, row, col].abs().sum((1, 2)), rtol=1e-6, atol=1e-12
-        )
+        torch.testing.assert_close(pairs[:, p], known[:, :, row, col].abs().sum((1, 2)), rtol=1e-6, atol=1e-12)
 
 
 def test_finite_differences_agree_on_an_edm2(small_edm2):
@@ -146,11 +144,7 @@ def test_tensors_counted_as_saved_still_serve_two_backward_passes(small_edm2):
         return once, torch.autograd.grad(clean.square().sum(), x, create_graph=True)[0]
 
     prompt = ProbeRequest(
-        small_edm2,
-        noise(1, 3, 8, 8, dtype=torch.float64),
-        torch.ones(1).double(),
-        None,
-        torch.tensor([(5, 6)]),
+        small_edm2, noise(1, 3, 8, 8, dtype=torch.float64), torch.ones(1).double(), None, torch.tensor([(5, 6)])
     )
     used = []
 

@@ -103,9 +103,7 @@ def test_a_misspelt_option_is_told_the_near_one(capsys):
 
 def test_a_wrong_value_names_its_option(capsys):
     assert "--count" in complaint(capsys, "render", "--out", "x", "--count", "abc")
-    assert "one of auto, cpu, cuda, mps, not `cude`" in complaint(
-        capsys, "render", "--out", "x", "--device", "cude"
-    )
+    assert "one of auto, cpu, cuda, mps, not `cude`" in complaint(capsys, "render", "--out", "x", "--device", "cude")
 
 
 @pytest.mark.parametrize(
@@ -160,9 +158,7 @@ def test_bash_completes_verbs_options_and_families(capsys):
     def completed(*words):
         quoted = " ".join(f"'{word}'" for word in words)
         asked = f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _tessera; echo ${{COMPREPLY[@]}}"
-        return subprocess.run(
-            ["bash", "-c", f"{script}\n{asked}"], capture_output=True, text=True
-        ).stdout.split()
+        return subprocess.run(["bash", "-c", f"{script}\n{asked}"], capture_output=True, text=True).stdout.split()
 
     assert completed("tessera", "loc") == ["locality"]
     assert completed("tessera", "sample", "--s-") == ["--s-churn"]

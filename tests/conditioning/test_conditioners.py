@@ -50,9 +50,7 @@ def test_removing_a_condition_then_adding_it_back_changes_nothing(conditioner, w
     gone = conditioner.conditions(cond)[0][k]
     without = conditioner.without(cond, k)
     assert len(conditioner.conditions(without)[0]) == len(wanted) - 1
-    assert as_bag(conditioner.conditions(conditioner.adding(without, gone))) == as_bag(
-        conditioner.conditions(cond)
-    )
+    assert as_bag(conditioner.conditions(conditioner.adding(without, gone))) == as_bag(conditioner.conditions(cond))
 
 
 @given(wanted=colors, data=st.data())
@@ -61,9 +59,7 @@ def test_removing_a_color_then_adding_it_back_changes_nothing(wanted, data):
     conditioner = ColorCounts()
     cond = conditioner.at(wanted)
     k = data.draw(st.integers(0, len(wanted) - 1))
-    assert torch.equal(
-        conditioner.adding(conditioner.without(cond, k), conditioner.conditions(cond)[0][k]), cond
-    )
+    assert torch.equal(conditioner.adding(conditioner.without(cond, k), conditioner.conditions(cond)[0][k]), cond)
 
 
 @given(wanted=locations, seed=st.randoms())
@@ -88,9 +84,7 @@ def test_near_with_full_radius_is_everything(conditioner, wanted, row, column):
 def test_near_for_all_cells_agrees_with_near_for_one_cell(conditioner, wanted, radius):
     cond = conditioner.at(wanted)
     everywhere = conditioner.near_every_cell(cond, radius)
-    one_by_one = [
-        conditioner.near(cond, tuple(cell), radius) for cell in every_cell(conditioner.cells).tolist()
-    ]
+    one_by_one = [conditioner.near(cond, tuple(cell), radius) for cell in every_cell(conditioner.cells).tolist()]
     assert torch.equal(everywhere, torch.stack(one_by_one, 1))
     active = torch.tensor([len(conditioner.conditions(c)[0]) > 0 for c in one_by_one])
     assert torch.equal(conditioner.active(cond, radius).flatten(), active)
@@ -134,8 +128,7 @@ def test_the_sub_grid_of_a_patch_is_cut_out_of_the_grid():
     conditioner = LocationGrid()
     cond = torch.arange(256.0)[None]
     assert torch.equal(
-        conditioner.in_patch(cond, torch.tensor([[5, 7]]), 2)[0].reshape(5, 5),
-        cond.reshape(16, 16)[3:8, 5:10],
+        conditioner.in_patch(cond, torch.tensor([[5, 7]]), 2)[0].reshape(5, 5), cond.reshape(16, 16)[3:8, 5:10]
     )
     corner = conditioner.in_patch(cond, torch.tensor([[0, 15]]), 1)[0].reshape(3, 3)
     assert torch.equal(corner, torch.tensor([[0.0, 0, 0], [14, 15, 0], [30, 31, 0]]))
@@ -178,8 +171,7 @@ def test_two_objects_in_one_cell_count_two():
 
 @pytest.mark.parametrize("conditioner", [LocationGrid(), LocationList(), ColorCounts()], ids=str)
 @pytest.mark.parametrize(
-    ("label", "expected"),
-    [("all", {3}), ("one", {1}), ("all-but-one", {2}), ("drop", {2}), ("random", {1, 2, 3})],
+    ("label", "expected"), [("all", {3}), ("one", {1}), ("all-but-one", {2}), ("drop", {2}), ("random", {1, 2, 3})]
 )
 def test_a_label_tells_of_as_many_objects_as_it_says(conditioner, label, expected):
     conditioner = type(conditioner)(label=label)
@@ -198,9 +190,7 @@ def test_one_label_chooses_evenly_and_a_random_number_is_even():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_all_but_one_labels_as_drop_does_but_keeps_the_label_of_a_single_object(seed):
-    present = torch.tensor(
-        [[False, False, False], [False, True, False], [True, False, True], [True, True, True]]
-    )
+    present = torch.tensor([[False, False, False], [False, True, False], [True, False, True], [True, True, True]])
     kept, dropped = (labeled(present, label, torch.arange(4), seed) for label in ("all-but-one", "drop"))
     assert torch.equal(kept.sum(1), torch.tensor([0, 1, 1, 2]))
     assert torch.equal(kept[1], present[1])
@@ -253,9 +243,7 @@ def test_the_map_draws_each_condition_in_its_cell():
 
 def test_without_takes_a_name_as_well_as_a_number():
     grid, colors = LocationGrid(), ColorCounts()
-    assert torch.equal(
-        grid.without(grid.at(LOCATIONS[:3]), LOCATIONS[1]), grid.at([LOCATIONS[0], LOCATIONS[2]])
-    )
+    assert torch.equal(grid.without(grid.at(LOCATIONS[:3]), LOCATIONS[1]), grid.at([LOCATIONS[0], LOCATIONS[2]]))
     assert torch.equal(colors.without(colors.at(["red", "red", "blue"]), "red"), colors.at(["red", "blue"]))
 
 
@@ -301,9 +289,7 @@ class Words(Conditioner):
         return torch.tensor([[float(list(wanted).count(word)) for word in self.words]], device=device)
 
     def conditions(self, cond):
-        return [
-            [word for word, count in zip(self.words, row) for _ in range(int(count))] for row in cond.tolist()
-        ]
+        return [[word for word, count in zip(self.words, row) for _ in range(int(count))] for row in cond.tolist()]
 
 
 def test_a_subclass_inherits_adding_and_taking_out_conditions():

@@ -117,15 +117,7 @@ def test_the_reference_renders_have_their_objects_where_the_masks_show_them(clev
 def test_a_detector_that_tells_the_truth_has_no_error():
     truth = drawn(4)
     row = summary(tallies_of(truth, truth))
-    shares = (
-        "exact_count",
-        "all_found",
-        "clean",
-        "location_recall",
-        "location_precision",
-        "color",
-        "material",
-    )
+    shares = ("exact_count", "all_found", "clean", "location_recall", "location_precision", "color", "material")
     assert all(row[name]["value"] == 1 for name in shares)
     assert row["count_bias"]["value"] == 0 and row["outcomes"] == [[6]] and row["ood"]["value"] == 0
     assert row["false_fills"][0] == 0
@@ -215,12 +207,7 @@ def test_rows_are_by_the_true_number_of_objects_and_pools_take_them_together():
     found = by_number(tallies_of(truth, truth))
     assert {k: row["images"] for k, row in found["rows"].items()} == {"0": 2, "2": 3, "5": 4}
     assert found["rows"]["0"]["location_recall"]["value"] is None
-    assert {name: row["images"] for name, row in found["pooled"].items()} == {
-        "1-3": 3,
-        "1-6": 7,
-        "1-10": 7,
-        "all": 9,
-    }
+    assert {name: row["images"] for name, row in found["pooled"].items()} == {"1-3": 3, "1-6": 7, "1-10": 7, "all": 9}
     json.dumps(found, allow_nan=False)
 
 
@@ -248,9 +235,7 @@ def test_held_out_scenes_are_the_same_whatever_the_batch():
 @pytest.mark.parametrize("k", [0, 1, 12])
 def test_the_study_arrangement_stands_at_the_studys_locations(k):
     for objects in truths(arranged("study", k, 2, 0, 0)):
-        assert np.allclose(
-            [t.location for t in objects], np.reshape(LOCATIONS[:k], (k, 2)).tolist(), atol=1e-4
-        )
+        assert np.allclose([t.location for t in objects], np.reshape(LOCATIONS[:k], (k, 2)).tolist(), atol=1e-4)
 
 
 def test_more_locations_than_the_study_has_are_refused():

@@ -22,18 +22,14 @@ def detector():
 
 def test_the_shipped_detector_counts_what_the_renderer_drew(detector):
     batch = Scenes(objects=(0, 6)).draw(48, seed=77)
-    counts = torch.tensor(
-        [len(found) for found in detector.detect(render(batch, 64, quality="fast")["rgb"])[0]]
-    )
+    counts = torch.tensor([len(found) for found in detector.detect(render(batch, 64, quality="fast")["rgb"])[0]])
     assert (counts == batch.count).float().mean() >= 0.95
 
 
 @pytest.mark.parametrize("size", [32, 128, (320, 240)])
 def test_it_sees_images_of_other_sizes(detector, size):
     batch = Scenes(objects=(1, 3)).draw(12, seed=78)
-    counts = torch.tensor(
-        [len(found) for found in detector.detect(render(batch, size, quality="fast")["rgb"])[0]]
-    )
+    counts = torch.tensor([len(found) for found in detector.detect(render(batch, size, quality="fast")["rgb"])[0]])
     assert (counts == batch.count).float().mean() >= 0.9
 
 

@@ -50,11 +50,7 @@ def sampled(folder, ks, each=2, settings=True, colors=None):
         for n in range(each):
             name = f"k{k:02d}/{n:04d}.png"
             save(folder / name)
-            items = (
-                {"locations": [], "colors": colors[:k]}
-                if colors
-                else {"locations": LOCATIONS[:k], "colors": []}
-            )
+            items = {"locations": [], "colors": colors[:k]} if colors else {"locations": LOCATIONS[:k], "colors": []}
             entries.append({"file": name, "k": k, **items, "seed": n})
     told = {"data": {"objects": [1, 2]}, "conditioner": {"label": "all"}} if settings else None
     write_json(folder / "samples.json", {"model": "m", "size": 32, "settings": told, "images": entries})
@@ -76,12 +72,8 @@ def run(capsys, *words):
 
 def test_samples_are_evaluated_for_every_k_and_k_max_follows(tmp_path, evaluated_by, capsys):
     evaluated_by([[], [], *[all_of(1)] * 2, *[all_of(2)] * 2, all_of(3), all_of(3)[:2]])
-    code, record, _ = run(
-        capsys, "evaluate", sampled(tmp_path, range(4)), "--json", "--out", tmp_path / "j.json"
-    )
-    assert (
-        code == 0 and record["images"] == 8 and record["max_train_objects"] == 2 and record["label"] == "all"
-    )
+    code, record, _ = run(capsys, "evaluate", sampled(tmp_path, range(4)), "--json", "--out", tmp_path / "j.json")
+    assert code == 0 and record["images"] == 8 and record["max_train_objects"] == 2 and record["label"] == "all"
     shares = [row["exact"]["value"] for row in record["rows"]]
     assert shares == [1, 1, 1, 0.5]
     assert record["k_max"]["paper"]["value"] == 3  # beyond the training range one of two full is enough
@@ -116,9 +108,7 @@ def test_what_is_missed_most_often_is_named_at_the_first_k_that_lacks_something(
     assert record["rows"][0]["prompts"] == [list(LOCATIONS[0])]
 
 
-def test_images_that_were_asked_for_different_locations_are_not_told_apart_by_location(
-    tmp_path, evaluated_by, capsys
-):
+def test_images_that_were_asked_for_different_locations_are_not_told_apart_by_location(tmp_path, evaluated_by, capsys):
     folder = sampled(tmp_path, (1,))
     items = json.loads((folder / "samples.json").read_text())
     items["images"][1]["locations"] = [[0.5, 0.5]]
@@ -176,9 +166,7 @@ def test_the_detectors_own_error_is_corrected_for_and_shown(tmp_path, evaluated_
     nothing = [tally([], [], False) for _ in range(400)]
     write_json(tmp_path / "c.json", {"sizes": {"32": {"study": by_number(rows + nothing)}}})
     folder = sampled(tmp_path / "s", (1,), each=80)
-    evaluated_by(
-        [truth if n % 5 else [] for n in range(80)]
-    )  # the detector sees four in five, as it would of all
+    evaluated_by([truth if n % 5 else [] for n in range(80)])  # the detector sees four in five, as it would of all
     _, record, _ = run(capsys, "evaluate", folder, "--json", "--calibration", tmp_path / "c.json")
     row = record["rows"][0]
     assert row["exact"]["value"] == 0.8 and row["exact"]["corrected"]["value"] > 0.93
@@ -210,13 +198,7 @@ def test_files_that_cannot_be_evaluated_are_named_and_left_out(tmp_path, evaluat
     assert code == 0 and record["images"] == 1
     assert set(record["skipped"]) == {str(file) for file in files[:5]}
     reasons = [record["skipped"][str(file)] for file in files[:5]]
-    words = (
-        "No such file",
-        "Could not read",
-        "not an image",
-        "gray-scale",
-        "40x32 where the others are 32x32",
-    )
+    words = ("No such file", "Could not read", "not an image", "gray-scale", "40x32 where the others are 32x32")
     for reason, word, file in zip(reasons, words, files):
         assert word in reason and file.name in reason
     assert "Left out" in err
@@ -393,9 +375,7 @@ def test_images_of_which_nobody_knows_what_was_asked_are_named(evaluated_by, tmp
     for name in ("k01/0.png", "k13/0.png", "stray.png"):
         save(tmp_path / name)
     evaluated_by([all_of(1)])
-    code, record, err = run(
-        capsys, "evaluate", tmp_path, "--max-train-objects", "3", "--device", "cpu", "--json"
-    )
+    code, record, err = run(capsys, "evaluate", tmp_path, "--max-train-objects", "3", "--device", "cpu", "--json")
     assert code == 0 and record["images"] == 1
     assert {Path(file).name for file in record["skipped"]} == {"0.png", "stray.png"}
     assert "k13/0.png is in no folder k00 to k12" in " ".join(err.split())
@@ -407,14 +387,10 @@ def test_mistakes_of_a_judgment_are_refused(evaluated_by, tmp_path, capsys):
     evaluated_by([all_of(1)] * 2)
     for words in ("--resamples 0", "--resamples -5", "--locations 0.5,0.5 --colors red"):
         assert run(capsys, "evaluate", folder, *words.split(), "--device", "cpu")[0] == 2
-    assert (
-        run(capsys, "evaluate", folder, "--seed", "-1", "--device", "cpu")[0] == 0
-    )  # any whole number is a seed
+    assert run(capsys, "evaluate", folder, "--seed", "-1", "--device", "cpu")[0] == 0  # any whole number is a seed
 
 
-def test_an_image_is_not_replaced_by_its_explanation_and_explanations_are_not_evaluated(
-    evaluated_by, tmp_path, capsys
-):
+def test_an_image_is_not_replaced_by_its_explanation_and_explanations_are_not_evaluated(evaluated_by, tmp_path, capsys):
     save(tmp_path / "k01" / "0.png")
     before = (tmp_path / "k01" / "0.png").read_bytes()
     evaluated_by([all_of(1)] * 4)

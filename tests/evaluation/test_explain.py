@@ -30,9 +30,7 @@ def test_colors_conditioner_filled_extra_and_half_drawn_apart():
     prompt = Prompt(tuple(locations))
     seen = inks(draw_explanation(torch.zeros(3, 64, 64), match(detections, locations), prompt))
     assert {GOOD, BAD, ODD} <= seen
-    alone = inks(
-        draw_explanation(torch.zeros(3, 64, 64), match(detections[:1], locations[:1]), Prompt(((0.3, 0.3),)))
-    )
+    alone = inks(draw_explanation(torch.zeros(3, 64, 64), match(detections[:1], locations[:1]), Prompt(((0.3, 0.3),))))
     assert GOOD in alone and not {BAD, ODD} & alone
 
 

@@ -30,9 +30,7 @@ def images(k, *kinds):
 
 
 def rule_says(rule, counts, max_train_objects=3, label="all"):
-    return generalization_record([counts], max_train_objects, label, resamples=10)["rows"][0]["succeeds"][
-        rule
-    ]
+    return generalization_record([counts], max_train_objects, label, resamples=10)["rows"][0]["succeeds"][rule]
 
 
 # --- the paper's rule ---------------------------------------------------------------------------------------
@@ -53,9 +51,7 @@ def test_beyond_the_training_range_seven_of_eight_fill_all_but_two_and_over_a_qu
 
 
 @pytest.mark.parametrize(
-    ("label", "allowed"),
-    [("all", 0), ("one", 3), ("random", 3), ("all-but-one", 1), ("drop", 1)],
-    ids=lambda x: str(x),
+    ("label", "allowed"), [("all", 0), ("one", 3), ("random", 3), ("all-but-one", 1), ("drop", 1)], ids=lambda x: str(x)
 )
 def test_objects_that_training_showed_untold_may_appear_untold(label, allowed):
     assert TrainingRange(4, label).extras_allowed == allowed
@@ -269,9 +265,7 @@ def test_what_was_never_counted_may_yet_be_the_truth():
 
 def test_two_objects_beyond_a_training_on_one_may_both_be_left_out():
     assert rule_says("paper", images(2, (3, 2, 0), (5, 0, 0)), max_train_objects=1)
-    assert not rule_says(
-        "paper", images(2, (2, 2, 0), (6, 0, 0)), max_train_objects=1
-    )  # a quarter is not more
+    assert not rule_says("paper", images(2, (2, 2, 0), (6, 0, 0)), max_train_objects=1)  # a quarter is not more
 
 
 def test_the_interval_of_proper_objects_lies_around_their_share():
@@ -319,8 +313,4 @@ def test_k50_of_several_trainings_is_of_their_mean_and_as_wide_as_they_differ():
 def test_mean_recall_counts_locations_beyond_the_training_range():
     counts = [images(1, (4, 1, 0)), images(2, (2, 2, 0), (2, 1, 0)), images(4, (4, 2, 0))]
     found = mean_recall(counts, beyond=1)
-    assert (
-        found.value == pytest.approx((0.75 + 0.5) / 2)
-        and found.low <= found.value <= found.high
-        and found.n == 8
-    )
+    assert found.value == pytest.approx((0.75 + 0.5) / 2) and found.low <= found.value <= found.high and found.n == 8

@@ -85,9 +85,7 @@ def test_images_of_any_origin_take_their_prompts_from_a_file(tmp_path):
     for name in ("one.png", "two.png"):
         save_png(tmp_path / name, torch.zeros(3, 32, 32, dtype=torch.uint8))
     prompts = tmp_path / "prompts.json"
-    prompts.write_text(
-        json.dumps([{"file": "two.png", "locations": PAIR}, {"file": "one.png", "colors": ["red"]}])
-    )
+    prompts.write_text(json.dumps([{"file": "two.png", "locations": PAIR}, {"file": "one.png", "colors": ["red"]}]))
     scored = score_folder(images_in(tmp_path, prompts=prompts), StandIn([[obj(*PAIR[1])], [obj(0, 0)]]))
     assert [score.found for score in scored.scores] == [[False, True], [True]]
     prompts.write_text(json.dumps({"one.png": [[0.5, 0.5]]}))

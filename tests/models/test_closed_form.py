@@ -109,9 +109,7 @@ def test_local_without_position_takes_patches_from_everywhere(data):
 def test_the_answer_does_not_depend_on_how_patches_are_cut_into_pieces(data):
     images, _ = data
     x = noisy(images[:3], 0.5)
-    whole, pieces = (
-        Local(images, CELLS, 1, dtype=torch.float64, numbers_at_once=n)(x, 0.5) for n in (None, 300)
-    )
+    whole, pieces = (Local(images, CELLS, 1, dtype=torch.float64, numbers_at_once=n)(x, 0.5) for n in (None, 300))
     assert (whole - pieces).abs().max() <= 1e-6
 
 
@@ -211,11 +209,7 @@ def test_keys_are_equal_exactly_where_near_conditions_are():
 
 def test_all_are_denoisers_and_can_be_sampled(data):
     images, cond = data
-    for ideal in (
-        Empirical(images, cond),
-        Local(images, CELLS, 1),
-        LocalConditional(images, cond, CONDITIONER, 1),
-    ):
+    for ideal in (Empirical(images, cond), Local(images, CELLS, 1), LocalConditional(images, cond, CONDITIONER, 1)):
         assert isinstance(ideal, Denoiser)
         made = sample(ideal, cond[:1], SIZE, [0, 1], sigmas=noise_levels(6, 0.02), solver=euler)
         assert made.shape == (2, 3, SIZE, SIZE) and made.abs().max() < 1.2

@@ -246,13 +246,7 @@ def test_outside_samples_are_dark_images_with_bright_strokes(digits):
 def error(denoise, images, sigma, cond=None, seed=0):
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(seed))
     with torch.no_grad():
-        return (
-            (denoise(images + sigma * noise, torch.tensor(sigma), cond) - images)
-            .square()
-            .mean()
-            .sqrt()
-            .item()
-        )
+        return (denoise(images + sigma * noise, torch.tensor(sigma), cond) - images).square().mean().sqrt().item()
 
 
 @pytest.mark.parametrize("sigma", [0.1, 0.3, 0.6, 1.0])

@@ -26,9 +26,7 @@ def small_unet(channels=3, **options):
 
 def small_cross_unet(**options):
     torch.manual_seed(0)
-    return diffusers.UNet2DConditionModel(
-        16, in_channels=3, out_channels=3, **SMALL, **CROSS, **options
-    ).eval()
+    return diffusers.UNet2DConditionModel(16, in_channels=3, out_channels=3, **SMALL, **CROSS, **options).eval()
 
 
 SCHEDULES = ["linear", "scaled_linear", "squaredcos_cap_v2"]
@@ -71,15 +69,10 @@ WAYS_IN = {
     "extra channels": (lambda: small_unet(channels=4), LocationGrid(cells=8)),
     "three extra channels": (lambda: small_unet(channels=6), LocationList(cells=8)),
     "cross-attention, one token": (lambda: small_cross_unet(cross_attention_dim=64), LocationGrid(cells=8)),
-    "cross-attention, one token per slot": (
-        lambda: small_cross_unet(cross_attention_dim=3),
-        LocationList(slots=4),
-    ),
+    "cross-attention, one token per slot": (lambda: small_cross_unet(cross_attention_dim=3), LocationList(slots=4)),
     "class vector": (
         lambda: small_cross_unet(
-            cross_attention_dim=8,
-            class_embed_type="simple_projection",
-            projection_class_embeddings_input_dim=8,
+            cross_attention_dim=8, class_embed_type="simple_projection", projection_class_embeddings_input_dim=8
         ),
         ColorCounts(),
     ),
@@ -125,9 +118,7 @@ def test_a_conditioner_may_decide_itself_how_it_enters():
         def unet_inputs(self, cond):
             return {"encoder_hidden_states": cond[:, None].expand(-1, 2, 8)}
 
-    model = tessera.from_diffusers(
-        small_cross_unet(cross_attention_dim=8), diffusers.DDPMScheduler(), Tokens()
-    )
+    model = tessera.from_diffusers(small_cross_unet(cross_attention_dim=8), diffusers.DDPMScheduler(), Tokens())
     x = torch.randn(1, 3, 16, 16)
     assert not torch.allclose(model(x, 1.0, torch.tensor([[1.0]])), model(x, 1.0, torch.tensor([[9.0]])))
 
@@ -162,9 +153,7 @@ def test_a_folder_of_diffusers_is_loaded_with_a_conditioner(tmp_path, layout):
     direct = tessera.from_diffusers(unet, scheduler, LocationGrid())
     for conditioner in ("grid", LocationGrid(), LocationGrid, "tessera.conditioning:LocationGrid"):
         model = tessera.load(tmp_path, conditioner=conditioner)
-        assert torch.allclose(
-            model.sample([(0.5, 0.5)], steps=2), direct.sample([(0.5, 0.5)], steps=2), atol=1e-5
-        )
+        assert torch.allclose(model.sample([(0.5, 0.5)], steps=2), direct.sample([(0.5, 0.5)], steps=2), atol=1e-5)
     with pytest.raises(UserError, match="name a conditioner, such as --conditioner grid"):
         tessera.load(tmp_path)
 

@@ -42,10 +42,7 @@ def recorded(edm2_parity):
     tensors = load_file(edm2_parity / "ops.safetensors")
     cases = json.loads((edm2_parity / "manifest.json").read_text())["ops"]
     return {
-        case["name"]: (
-            case["args"],
-            {field: tensors[f"{case['name']}/{field}"] for field in case["fields"]},
-        )
+        case["name"]: (case["args"], {field: tensors[f"{case['name']}/{field}"] for field in case["fields"]})
         for case in cases
     }
 
@@ -136,9 +133,7 @@ def test_blocks_match_the_reference_with_gradients(recorded, name):
     args, tensors = recorded[name]
     block = recorded_block(args)
     rename = {old: (_INSIDE[old], old) for old in _INSIDE if f"state/{old}" in tensors}
-    block.load_state_dict(
-        {new: block_layout(block, new, tensors[f"state/{old}"]) for new, old in rename.values()}
-    )
+    block.load_state_dict({new: block_layout(block, new, tensors[f"state/{old}"]) for new, old in rename.values()})
     x, emb = tensors["x"].clone().requires_grad_(), tensors["emb"].clone().requires_grad_()
     block.eval()
     y = block(x, block.modulation(emb))

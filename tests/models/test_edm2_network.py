@@ -22,15 +22,7 @@ KEPT = Path(__file__).parents[1] / "fixtures" / "edm2"
 def tiny(**changes):
     """A network with every kind of part, gains switched on."""
     torch.manual_seed(0)
-    options = {
-        "size": 16,
-        "cond_dim": 4,
-        "width": 8,
-        "mult": (1, 2),
-        "blocks": 1,
-        "attention": (8,),
-        "head_width": 8,
-    }
+    options = {"size": 16, "cond_dim": 4, "width": 8, "mult": (1, 2), "blocks": 1, "attention": (8,), "head_width": 8}
     net = EDM2(**(options | changes))
     with torch.no_grad():
         for name, parameter in net.named_parameters():
@@ -76,9 +68,7 @@ def test_an_untrained_network_returns_the_scaled_input():
     """Gains start at 0, so D = c_skip x with c_skip = 0.25 / (0.25 + sigma^2)."""
     net = EDM2(16, width=8, mult=(1, 2), blocks=1, head_width=8)
     x = torch.randn(2, 3, 16, 16)
-    torch.testing.assert_close(
-        net(x, torch.tensor([0.5, 1.5])), x * torch.tensor([0.5, 0.1])[:, None, None, None]
-    )
+    torch.testing.assert_close(net(x, torch.tensor([0.5, 1.5])), x * torch.tensor([0.5, 0.1])[:, None, None, None])
 
 
 def test_only_the_last_gain_and_the_expected_error_learn_first():
@@ -257,8 +247,7 @@ def test_a_training_step_traces_forward_and_backward(precision, how, checkpointi
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiling for the CPU needs a C++ compiler")
 @pytest.mark.parametrize(
-    ("how", "multiple", "precision", "loose"),
-    [("transposed", 1, "float32", 1e-3), ("phases", 8, "bfloat16", 0.1)],
+    ("how", "multiple", "precision", "loose"), [("transposed", 1, "float32", 1e-3), ("phases", 8, "bfloat16", 0.1)]
 )
 def test_compiled_code_computes_the_same(monkeypatch, how, multiple, precision, loose):
     """Through the whole compiler, with the ways of convolving that CPUs and GPUs take."""
@@ -294,9 +283,7 @@ def test_activations_stay_in_channels_last_from_end_to_end():
     net, (x, sigma, cond) = tiny(), inputs()
     layouts = []
     for block in net.blocks():
-        block.register_forward_hook(
-            lambda _, __, y: layouts.append(y.is_contiguous(memory_format=torch.channels_last))
-        )
+        block.register_forward_hook(lambda _, __, y: layouts.append(y.is_contiguous(memory_format=torch.channels_last)))
     net(x, sigma, cond)
     assert layouts and all(layouts)
 

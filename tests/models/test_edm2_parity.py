@@ -84,9 +84,7 @@ def test_training_mode_matches_and_overwrites_the_weights(recorded):
         net.eval().load_state_dict(before)
 
 
-@pytest.mark.parametrize(
-    ("precision", "key", "tolerance"), [("float16", "F_fp16", 5e-3), ("bfloat16", "F_bf16", 3e-2)]
-)
+@pytest.mark.parametrize(("precision", "key", "tolerance"), [("float16", "F_fp16", 5e-3), ("bfloat16", "F_bf16", 3e-2)])
 def test_reduced_precision_stays_close(edm2_parity, precision, key, tolerance):
     t = load_file(edm2_parity / "unet_reduced_precision.safetensors")
     state = part(load_file(edm2_parity / "precond_main.safetensors"), "state/")

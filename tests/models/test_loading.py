@@ -62,9 +62,7 @@ def test_a_shipped_name_a_folder_a_tuple_and_a_model_are_opened_alike(tmp_path):
     for other in (kept, str(kept), model, (model.denoiser, model.conditioner, 64), lambda: model):
         found = tessera.load(other)
         assert found.size == 64
-        assert torch.allclose(
-            found(x, 1.0, cond), model(x, 1.0, cond), atol=1e-2
-        )  # weights in half precision
+        assert torch.allclose(found(x, 1.0, cond), model(x, 1.0, cond), atol=1e-2)  # weights in half precision
 
 
 def test_what_is_no_model_is_one_sentence():

@@ -110,12 +110,8 @@ def test_one_batched_call_equals_a_loop_over_cells(mult):
         for column in range(8):
             patch = torch.zeros(2, 3, denoiser.side, denoiser.side, dtype=torch.float64)
             patch[:, :, :6, :6] = padded[:, :, 2 * row : 2 * row + 6, 2 * column : 2 * column + 6]
-            near = torch.nn.functional.pad(cond.reshape(2, 8, 8), (1, 1, 1, 1))[
-                :, row : row + 3, column : column + 3
-            ]
-            location = torch.tensor(
-                [[(2 * row + 1) / 8 - 1, (2 * column + 1) / 8 - 1]] * 2, dtype=torch.float64
-            )
+            near = torch.nn.functional.pad(cond.reshape(2, 8, 8), (1, 1, 1, 1))[:, row : row + 3, column : column + 3]
+            location = torch.tensor([[(2 * row + 1) / 8 - 1, (2 * column + 1) / 8 - 1]] * 2, dtype=torch.float64)
             clean = denoiser.network(patch, sigma, torch.cat([near.reshape(2, 9), location], 1))
             expected[:, :, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2] = clean[:, :, 2:4, 2:4]
     assert torch.allclose(denoiser(x, sigma, cond), expected, atol=1e-12)

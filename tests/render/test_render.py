@@ -54,9 +54,7 @@ def test_rays_meet_a_shape_where_marching_finds_it(name):
     origin *= 3 / np.linalg.norm(origin, axis=1, keepdims=True)
     direction = rng.uniform(-1.2, 1.2, size=(400, 3)) - origin
     steps = np.linspace(0, 1.6, 8001)
-    inside = solid(name)(
-        (origin[:, None] + steps[None, :, None] * direction[:, None]).reshape(-1, 3)
-    ).reshape(400, -1)
+    inside = solid(name)((origin[:, None] + steps[None, :, None] * direction[:, None]).reshape(-1, 3)).reshape(400, -1)
     marched = np.where(inside.any(1), steps[inside.argmax(1)], np.inf)
     found, normal = geometry.HIT[name](Vec.of(torch.tensor(origin)), Vec.of(torch.tensor(direction)))
     grazing = inside.sum(1) < 40  # rays through a sliver may be decided either way
@@ -73,11 +71,7 @@ def test_clearance_is_negative_exactly_for_rays_that_go_through(name):
     start = np.c_[rng.uniform(-3, 3, (600, 2)), np.full(600, -1.0)]
     way = np.c_[rng.uniform(-4, 4, (600, 2)), rng.uniform(3, 8, 600)]
     steps = np.linspace(0, 1, 2001)
-    marched = (
-        solid(name)((start[:, None] + steps[None, :, None] * way[:, None]).reshape(-1, 3))
-        .reshape(600, -1)
-        .any(1)
-    )
+    marched = solid(name)((start[:, None] + steps[None, :, None] * way[:, None]).reshape(-1, 3)).reshape(600, -1).any(1)
     gap, _ = geometry.CLEAR[name](Vec.of(torch.tensor(start)), Vec.of(torch.tensor(way)))
     close = np.abs(gap.numpy()) < 0.1  # in shadows a slightly smaller, sharp solid stands for the rounded one
     assert ((gap.numpy() < 0) == marched)[~close].all()
@@ -88,16 +82,7 @@ def test_clearance_is_negative_exactly_for_rays_that_go_through(name):
 
 
 def test_the_stage_is_where_its_height_table_says():
-    table = {
-        0.0: 0.0055,
-        4.0: 0.032,
-        8.0: 0.143,
-        10.0: 0.299,
-        12.0: 0.654,
-        14.0: 1.596,
-        15.0: 2.732,
-        16.0: 5.248,
-    }
+    table = {0.0: 0.0055, 4.0: 0.032, 8.0: 0.143, 10.0: 0.299, 12.0: 0.654, 14.0: 1.596, 15.0: 2.732, 16.0: 5.248}
     axis = torch.tensor([-0.9032076597, 0.4292037785])
     for u, height in table.items():
         above = Vec.of(torch.cat([axis * u, torch.tensor([40.0])])[None])
@@ -196,18 +181,14 @@ def test_the_gpu_kernel_draws_what_pytorch_draws(quality):
     plain = render(batch, 64, layers=layers, quality=quality)
     kernel = {name: layer.cpu() for name, layer in render(batch.to("cuda"), 64, layers, quality).items()}
     off = (plain["rgb"] - kernel["rgb"]).abs()
-    assert (
-        off.mean() < 1e-3 and (off > 0.02).float().mean() < 0.005
-    )  # rays that graze an edge may go either way
+    assert off.mean() < 1e-3 and (off > 0.02).float().mean() < 0.005  # rays that graze an edge may go either way
     assert (plain["mask"] != kernel["mask"]).float().mean() < 1e-3
     assert (plain["depth"] - kernel["depth"]).abs().median() < 1e-4
 
 
 def test_plain_scenes_and_batches_draw_the_same():
     batch = Scenes(objects=(1, 3)).draw(3, seed=5)
-    torch.testing.assert_close(
-        render(batch.unstack(), 32)["rgb"], render(batch, 32)["rgb"], atol=1e-4, rtol=1e-4
-    )
+    torch.testing.assert_close(render(batch.unstack(), 32)["rgb"], render(batch, 32)["rgb"], atol=1e-4, rtol=1e-4)
 
 
 def test_an_empty_scene_is_the_bare_stage():

@@ -77,16 +77,12 @@ def test_pixel_coordinates_of_a_squeezed_image_are_those_of_the_whole_frame(tmp_
 def test_given_scenes_are_drawn_as_given_under_their_own_names(tmp_path):
     write_scenes(tmp_path / "in.json", [PAIR, Scene()], image_names=["b.png", "a.png"])
     out = tmp_path / "out"
-    code = tessera(
-        "render", "--scenes", tmp_path / "in.json", "--size", "40x30", "--device", "cpu", "--out", out
-    )
+    code = tessera("render", "--scenes", tmp_path / "in.json", "--size", "40x30", "--device", "cpu", "--out", out)
     assert code == 0
     assert sorted(p.name for p in (out / "images").iterdir()) == ["a.png", "b.png"]
     back = read_scenes(out / "scenes.json")
     assert len(back[1]) == 0 and back[0].objects[0].color == "red"
-    assert back[0].camera == pytest.approx(PAIR.camera) and back[0].lights.key == pytest.approx(
-        PAIR.lights.key
-    )
+    assert back[0].camera == pytest.approx(PAIR.camera) and back[0].lights.key == pytest.approx(PAIR.lights.key)
     assert back[0].objects[1].xy == pytest.approx(PAIR.objects[1].xy)
     assert load_mask(out / "masks" / "a.png").max() == 0 and load_mask(out / "masks" / "b.png").max() == 2
     assert load_png(out / "images" / "a.png").shape == (3, 30, 40)
@@ -94,9 +90,7 @@ def test_given_scenes_are_drawn_as_given_under_their_own_names(tmp_path):
 
 def test_a_stretch_of_the_stream_is_the_same_whatever_the_start_and_batch(tmp_path):
     tessera("render", "--count", 5, *QUICK, "--seed", 3, "--out", tmp_path / "whole", "--batch", 5)
-    tessera(
-        "render", "--count", 2, *QUICK, "--seed", 3, "--start", 3, "--out", tmp_path / "part", "--batch", 1
-    )
+    tessera("render", "--count", 2, *QUICK, "--seed", 3, "--start", 3, "--out", tmp_path / "part", "--batch", 1)
     for folder in ("images", "masks"):
         part, whole = files(tmp_path / "part" / folder), files(tmp_path / "whole" / folder)
         assert set(part) <= set(whole)
@@ -117,19 +111,7 @@ def test_objects_stand_at_the_asked_locations(tmp_path):
 
 def test_chosen_words_and_held_out_combinations_are_respected(tmp_path):
     tessera(
-        *(
-            "render",
-            "--count",
-            40,
-            "--size",
-            "16",
-            "--device",
-            "cpu",
-            "--visibility",
-            "off",
-            "--out",
-            tmp_path,
-        ),
+        *("render", "--count", 40, "--size", "16", "--device", "cpu", "--visibility", "off", "--out", tmp_path),
         *("--shapes", "cube,sphere", "--colors", "red", "blue", "--hold-out", "red cube", "small blue"),
     )
     objects = [obj for scene in read_scenes(tmp_path / "scenes.json") for obj in scene.objects]
@@ -146,17 +128,11 @@ def test_no_jitter_leaves_camera_and_lamps_alone(tmp_path):
     tessera("render", "--count", 2, *QUICK, "--no-jitter", "--out", tmp_path)
     resting = Scene()
     for scene in read_scenes(tmp_path / "scenes.json"):
-        assert scene.camera == pytest.approx(resting.camera) and scene.lights.fill == pytest.approx(
-            resting.lights.fill
-        )
+        assert scene.camera == pytest.approx(resting.camera) and scene.lights.fill == pytest.approx(resting.lights.fill)
 
 
 def test_locations_and_words_may_be_separated_in_several_ways():
-    assert (
-        parse_locations(["0.1,0.2 0.3,0.4"])
-        == parse_locations(["0.1,0.2", "0.3,0.4"])
-        == [[0.1, 0.2], [0.3, 0.4]]
-    )
+    assert parse_locations(["0.1,0.2 0.3,0.4"]) == parse_locations(["0.1,0.2", "0.3,0.4"]) == [[0.1, 0.2], [0.3, 0.4]]
     assert words(["red,blue", "green"]) == ("red", "blue", "green")
 
 
@@ -198,14 +174,8 @@ def complaint(capsys, *given) -> str:
         (["--locations", "0.5;0.5"], "Locations are pairs"),
         (["--locations", "1.5,0.5"], "outside the image"),
         (["--locations", "0.5,0.5", "--objects", "3"], "--objects has no meaning together with --locations"),
-        (
-            ["--locations", "0.5,0.5", "--spacing", "relaxed"],
-            "--spacing has no meaning together with --locations",
-        ),
-        (
-            ["--locations", "0.5,0.5", "--visibility", "off"],
-            "--visibility has no meaning together with --locations",
-        ),
+        (["--locations", "0.5,0.5", "--spacing", "relaxed"], "--spacing has no meaning together with --locations"),
+        (["--locations", "0.5,0.5", "--visibility", "off"], "--visibility has no meaning together with --locations"),
         (["--scenes", "nowhere.json"], "Could not read nowhere.json"),
         (["--scenes", "nowhere.json", "--objects", "3"], "--objects has no meaning together with --scenes"),
         (["--shards", "none"], "no shard size"),
@@ -251,9 +221,7 @@ def test_truncated_or_foreign_json_is_told(tmp_path, capsys):
         ("\0", "JSON"),
     ):
         path.write_text(text)
-        assert sentence in complaint(
-            capsys, "render", "--scenes", path, "--device", "cpu", "--out", tmp_path / "out"
-        )
+        assert sentence in complaint(capsys, "render", "--scenes", path, "--device", "cpu", "--out", tmp_path / "out")
 
 
 def test_asking_for_more_scenes_than_the_file_has_is_told(tmp_path, capsys):
@@ -279,9 +247,7 @@ def test_a_full_disk_while_writing_images_keeps_the_finished_ones(tmp_path, caps
     monkeypatch.setattr(Path, "write_bytes", full)
     said = complaint(capsys, "render", "--count", 4, *QUICK, "--batch", 1, "--out", tmp_path)
     assert "CLEVR_tessera_000002.png: No space left on device" in said
-    assert sorted(p.name for p in (tmp_path / "images").iterdir()) == [
-        f"CLEVR_tessera_00000{i}.png" for i in (0, 1)
-    ]
+    assert sorted(p.name for p in (tmp_path / "images").iterdir()) == [f"CLEVR_tessera_00000{i}.png" for i in (0, 1)]
     assert load_png(tmp_path / "images" / "CLEVR_tessera_000001.png").shape == (3, 32, 32)
 
 

@@ -221,19 +221,7 @@ def test_a_full_disk_is_told_in_one_sentence_and_finished_shards_stay(tmp_path, 
     assert {k: v for k, v in fingerprints(tmp_path).items() if k in before} == before
 
 
-RENDER = [
-    "render",
-    "--count",
-    "6",
-    "--size",
-    "32",
-    "--shards",
-    "2",
-    "--set",
-    "visibility=off",
-    "--device",
-    "cpu",
-]
+RENDER = ["render", "--count", "6", "--size", "32", "--shards", "2", "--set", "visibility=off", "--device", "cpu"]
 
 
 def run_tessera(*words: str, **options) -> subprocess.CompletedProcess:
@@ -271,9 +259,7 @@ def test_a_really_full_disk_ends_the_command_with_code_2(tmp_path):
     assert not listed["complete"] and 0 < len(listed["shards"]) < 3
 
 
-@pytest.mark.parametrize(
-    ("words", "images"), [("4096", 4096), ("1MB", 20), ("2.5kb", 1), ("1 GB", 20345), ("10kB", 1)]
-)
+@pytest.mark.parametrize(("words", "images"), [("4096", 4096), ("1MB", 20), ("2.5kb", 1), ("1 GB", 20345), ("10kB", 1)])
 def test_shard_sizes_are_numbers_of_images_or_bytes(words, images):
     assert images_per_shard(words, 49152) == images
 

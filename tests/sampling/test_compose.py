@@ -102,9 +102,7 @@ def test_a_smaller_batch_gives_the_same_output():
 def test_every_image_keeps_its_own_noise_level():
     sigma, x = torch.tensor([0.2, 1.0, 3.0, 9.0], dtype=torch.float64), noisy(1.0)
     for method in METHODS:
-        alone = torch.cat(
-            [method(denoiser())(x[n : n + 1], sigma[n], conditions()[n : n + 1]) for n in range(4)]
-        )
+        alone = torch.cat([method(denoiser())(x[n : n + 1], sigma[n], conditions()[n : n + 1]) for n in range(4)])
         assert torch.allclose(method(denoiser())(x, sigma, conditions()), alone, atol=1e-10)
 
 
@@ -131,9 +129,7 @@ def test_all_are_denoisers_and_can_be_sampled():
     for how in COMPOSE_METHODS:
         made = compose_by_name(GlobalDenoiser(), CONDITIONER, how, radius=0)
         assert isinstance(made, Denoiser)
-        images = sample(
-            made, CONDITIONER.at([(0.1, 0.1)]), 4, [0], channels=1, sigmas=noise_levels(4), solver=euler
-        )
+        images = sample(made, CONDITIONER.at([(0.1, 0.1)]), 4, [0], channels=1, sigmas=noise_levels(4), solver=euler)
         assert images.shape == (1, 1, 4, 4) and made.calls == 4
 
 
@@ -143,9 +139,7 @@ def test_what_cannot_be_composed_is_refused():
     with pytest.raises(UserError, match="plain, sum, project, localize"):
         compose_by_name(GlobalDenoiser(), CONDITIONER, "glue")
     with pytest.raises(UserError, match="do not divide"):
-        compose.Localize(GlobalDenoiser(), CONDITIONER)(
-            torch.zeros(1, 1, 5, 5), 1.0, CONDITIONER.at([(0.1, 0.1)])
-        )
+        compose.Localize(GlobalDenoiser(), CONDITIONER)(torch.zeros(1, 1, 5, 5), 1.0, CONDITIONER.at([(0.1, 0.1)]))
 
 
 def test_colors_can_be_summed():
@@ -157,9 +151,7 @@ def test_colors_can_be_summed():
 @pytest.mark.parametrize("radius", [2, 3])
 def test_patches_are_conditioned_one_by_one_in_a_single_pass(radius):
     conditioner = LocationGrid(cells=8)
-    network = Patchwise(
-        16, conditioner, radius, 2, width=8, mult=(1,), blocks=1, attention=(), head_width=8
-    ).eval()
+    network = Patchwise(16, conditioner, radius, 2, width=8, mult=(1,), blocks=1, attention=(), head_width=8).eval()
     with torch.no_grad():
         for name, gain in network.named_parameters():  # they begin at 0, and conditions would not count
             if name.endswith("gain"):
@@ -172,9 +164,7 @@ def test_patches_are_conditioned_one_by_one_in_a_single_pass(radius):
     with torch.no_grad():
         torch.testing.assert_close(quick(x, 1.5, cond), slow(x, 1.5, cond))
         plain = network(x, 1.5, cond)
-        assert torch.equal(
-            quick(x, 1.5, cond)[:2], plain[:2]
-        )  # a single condition is that of the plain network
+        assert torch.equal(quick(x, 1.5, cond)[:2], plain[:2])  # a single condition is that of the plain network
         assert not torch.allclose(quick(x, 1.5, cond)[2], plain[2], atol=1e-3)  # two in one patch are not
     assert quick.passes == 9 and slow.passes == 3 + 1 + 3
     other = compose.Project(network, conditioner, 1)

@@ -142,24 +142,11 @@ def test_a_record_that_names_files_outside_its_folder_deletes_nothing(location_m
     write_json(out / "samples.json", {"images": [{"file": name} for name in names]})
     with pytest.raises(SystemExit) as left:
         main(
-            [
-                "sample",
-                str(location_model),
-                "--locations",
-                "0.1,0.1",
-                "--each",
-                "1",
-                "--steps",
-                "2",
-                "--out",
-                str(out),
-            ]
+            ["sample", str(location_model), "--locations", "0.1,0.1", "--each", "1", "--steps", "2", "--out", str(out)]
         )
     said = capfd.readouterr().err
     assert left.value.code == 2 and "not a file inside that folder" in said and said.count("\n") == 1
-    assert (
-        victim.read_text() == "precious" and (out / "mine.png").exists() and (out / "link.txt").is_symlink()
-    )
+    assert victim.read_text() == "precious" and (out / "mine.png").exists() and (out / "link.txt").is_symlink()
 
 
 def test_an_image_is_not_written_through_a_link_that_leads_away(by_verb, tmp_path):
@@ -186,9 +173,7 @@ def by_hand(location_model):
     model = load_model(location_model)
 
     def run(seed, denoise=model.denoiser, **more):
-        return to_uint8(
-            sample(denoise, model.conditioner.at(LOCATIONS), 16, [seed], sigmas=noise_levels(2), **more)
-        )[0]
+        return to_uint8(sample(denoise, model.conditioner.at(LOCATIONS), 16, [seed], sigmas=noise_levels(2), **more))[0]
 
     return run
 
@@ -199,9 +184,7 @@ def test_the_verb_composes_as_the_library_does(location_model, by_verb, by_hand,
     (plain, _), (composed, record) = by_verb(), by_verb("--compose", how, "--radius", "1")
     seed = record["images"][0]["seed"]
     assert torch.equal(plain, by_hand(seed))
-    assert torch.equal(
-        composed, by_hand(seed, compose_by_name(model.denoiser, model.conditioner, how, radius=1))
-    )
+    assert torch.equal(composed, by_hand(seed, compose_by_name(model.denoiser, model.conditioner, how, radius=1)))
     assert not torch.equal(plain, composed) and record["compose"] == how
 
 

@@ -138,9 +138,7 @@ def test_one_step_goes_straight_to_the_clean_image():
     sigmas = noise_levels(1)
     assert sigmas.tolist() == [80.0, 0.0]
     for solver in (heun, euler):
-        torch.testing.assert_close(
-            last_x(solver(gaussian, x, sigmas)), gaussian(x, sigmas[0]), rtol=0, atol=1e-4
-        )
+        torch.testing.assert_close(last_x(solver(gaussian, x, sigmas)), gaussian(x, sigmas[0]), rtol=0, atol=1e-4)
 
 
 def test_heun_calls_the_denoiser_twice_per_step_but_once_in_the_last():
@@ -199,9 +197,7 @@ def test_a_trajectory_has_the_kept_steps_of_all_batches():
     sigmas, x = noise_levels(5), torch.randn(3, 1, 4, 4) * 80
     whole = list(heun(gaussian, x, sigmas))
     kept = collect([heun(gaussian, x[:2], sigmas), heun(gaussian, x[2:], sigmas)], [4, 1, 5], True)
-    assert kept.steps == (1, 4, 5) and kept.sigmas.tolist() == [
-        step.sigma for step in whole if step.index in (1, 4, 5)
-    ]
+    assert kept.steps == (1, 4, 5) and kept.sigmas.tolist() == [step.sigma for step in whole if step.index in (1, 4, 5)]
     for row, step in enumerate(kept.steps):
         torch.testing.assert_close(kept.x[row], whole[step].x)
         torch.testing.assert_close(kept.denoised[row], whole[step].denoised)
@@ -227,9 +223,7 @@ def test_guidance_of_weight_one_never_calls_the_weaker_one():
 
 def test_the_unconditional_network_has_no_condition():
     conds = []
-    unconditional(lambda x, sigma, cond=None: conds.append(cond) or x)(
-        torch.zeros(1), torch.ones(()), torch.ones(1)
-    )
+    unconditional(lambda x, sigma, cond=None: conds.append(cond) or x)(torch.zeros(1), torch.ones(()), torch.ones(1))
     assert conds == [None]
 
 

@@ -88,9 +88,7 @@ else:
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
-@pytest.mark.skipif(
-    np.lib.NumpyVersion(np.__version__) >= "2.4.0", reason="its interpreter needs NumPy < 2.4"
-)
+@pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) >= "2.4.0", reason="its interpreter needs NumPy < 2.4")
 def test_the_interpreted_kernel_draws_the_same_scenes():
     settings = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, "-c", INTERPRETED], env=settings, capture_output=True, text=True)

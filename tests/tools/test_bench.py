@@ -73,27 +73,12 @@ def test_wrong_settings_are_one_sentence(capfd, override, sentence):
 
 def test_the_denoising_benchmark_compares_with_the_global_network(capfd):
     words = ("--preset", "tiny", "--batch", 1, "--repeats", 2, "--device", "cpu")
-    networks = record_of(capfd, "denoise", *words, "--set", "denoiser.width=8", "denoiser.head_width=8")[
-        "networks"
-    ]
+    networks = record_of(capfd, "denoise", *words, "--set", "denoiser.width=8", "denoiser.head_width=8")["networks"]
     assert networks["edm2"]["ratio"] == 1 and set(networks) == {"edm2", "localconv", "patchwise"}
 
 
 def test_the_locality_benchmark_measures_both_ways_and_finds_the_same_numbers(capfd):
-    small = (
-        "--preset",
-        "tiny",
-        "--probes",
-        6,
-        "--levels",
-        2,
-        "--images",
-        1,
-        "--repeats",
-        1,
-        "--device",
-        "cpu",
-    )
+    small = ("--preset", "tiny", "--probes", 6, "--levels", 2, "--images", 1, "--repeats", 1, "--device", "cpu")
     record = record_of(capfd, "locality", *small)
     assert record["ratio"] > 0 and record["ratio_with_one_forward_for_all_probes"] > 0
     assert record["largest_difference"] < 1e-4 and record["probes_timed_one_by_one"] == 4
@@ -121,9 +106,7 @@ def test_the_strategies_benchmark_measures_the_paths_of_this_device(capfd, monke
     assert compiled["strategy"] == {"with": "compiled", "without": "eager"}
     assert compiled["steps_per_round"] == 4 and compiled["gain"]["n"] == 2
     rates = compiled["images_per_second"]
-    assert compiled["gain"]["value"] == pytest.approx(
-        rates["with"]["value"] / rates["without"]["value"], rel=0.5
-    )
+    assert compiled["gain"]["value"] == pytest.approx(rates["with"]["value"] / rates["without"]["value"], rel=0.5)
     assert all("CUDA" in entry["not_measured"] for entry in record["paths"].values()) and record["paths"]
     assert call_program("bench", "strategies", "--paths", "magic") == 2
     assert "no fast path `magic`" in capfd.readouterr().err

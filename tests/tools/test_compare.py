@@ -104,9 +104,7 @@ def test_the_interval_covers_the_true_mean_about_95_times_in_100():
     for trial in range(200):
         found = mean_with_interval([[value] for value in rng.normal(3.0, 1.0, 40)], seed=trial)
         hits += found["low"] <= 3.0 <= found["high"]
-    assert (
-        180 <= hits <= 199
-    )  # 0.975 quantile of a binomial(200, 0.95) is 196; the bootstrap is a little narrow
+    assert 180 <= hits <= 199  # 0.975 quantile of a binomial(200, 0.95) is 196; the bootstrap is a little narrow
 
 
 def test_objects_of_one_image_are_resampled_together():
@@ -119,11 +117,7 @@ def test_objects_of_one_image_are_resampled_together():
 
 
 def test_kinds_are_reported_apart():
-    rows = [
-        Likeness("a", "jitter", 30.0, 0.9),
-        Likeness("b", "nojitter", 40.0, 0.99),
-        Likeness("c", None, 35.0, 0.95),
-    ]
+    rows = [Likeness("a", "jitter", 30.0, 0.9), Likeness("b", "nojitter", 40.0, 0.99), Likeness("c", None, 35.0, 0.95)]
     record = report(rows)
     assert record["all"]["psnr"]["value"] == pytest.approx(35)
     assert record["kinds"]["jitter"]["psnr"]["value"] == 30 and record["kinds"]["nojitter"]["psnr"]["n"] == 1
@@ -233,9 +227,7 @@ def test_a_plain_folder_of_images_is_enough(tmp_path):
 
 def test_images_are_numbered_as_in_the_scene_file_and_can_be_picked(tmp_path):
     scenes = [{"image_filename": name, "objects": []} for name in ("c.png", "a.png", "b.png")]
-    folder = write_folder(
-        tmp_path / "a", {name: flat(1) for name in ("a.png", "b.png", "c.png")}, None, scenes
-    )
+    folder = write_folder(tmp_path / "a", {name: flat(1) for name in ("a.png", "b.png", "c.png")}, None, scenes)
     assert [row.name for row in compare(folder, folder, pick="1::2")] == ["a.png"]
     assert [row.name for row in compare(folder, folder, pick="2,0")] == ["b.png", "c.png"]
 
@@ -248,9 +240,7 @@ def test_a_pick_of_nothing_is_refused(two_folders, capsys, pick):
 def test_side_by_side_shows_theirs_then_ours_then_the_magnified_difference(tmp_path):
     a = write_folder(tmp_path / "a", {"x.png": flat(10), "y.png": flat(20)})
     b = write_folder(tmp_path / "b", {"x.png": flat(13), "y.png": flat(120)})
-    code = call_program(
-        "compare_renders", str(a), str(b), "--side-by-side", str(tmp_path / "new" / "sheet.png")
-    )
+    code = call_program("compare_renders", str(a), str(b), "--side-by-side", str(tmp_path / "new" / "sheet.png"))
     sheet = load_png(tmp_path / "new" / "sheet.png")
     assert code == 0
     width = flat(10).shape[-1]

@@ -72,9 +72,7 @@ def test_precisions_are_timed_in_turns_and_set_beside_the_first(packed, call, ca
     assert turns == ["float32", "bfloat16"] * 3  # the first round does not count
     lines = [line.split()[2:] for line in capfd.readouterr().out.splitlines() if "color" in line]
     assert lines == [["float32", "4.00", "1.00", "x"], ["bfloat16", "1.00", "0.25", "x"]]
-    assert (
-        call_program("bench", *words, "bfloat61") == 2 and "did you mean `bfloat16`" in capfd.readouterr().err
-    )
+    assert call_program("bench", *words, "bfloat61") == 2 and "did you mean `bfloat16`" in capfd.readouterr().err
 
 
 def test_without_runs_or_models_one_sentence_says_so(call, tmp_path, monkeypatch, capfd):

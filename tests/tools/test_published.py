@@ -2,14 +2,7 @@
 
 from doc_tables.theory import checks, claim_2, ideal, refuted
 
-CHECK = {
-    "name": "p(x|y)",
-    "holds": True,
-    "expected": True,
-    "instances": 1200,
-    "measure": "error",
-    "error": 0.5,
-}
+CHECK = {"name": "p(x|y)", "holds": True, "expected": True, "instances": 1200, "measure": "error", "error": 0.5}
 
 
 class Results:
@@ -49,7 +42,6 @@ def test_the_closed_form_denoiser_is_told_by_size():
     rows = ideal(Results(ideals=records))
     unprompted = {"size": 16, "steps": 8, "most": 9}  # --each 0
     assert (
-        ideal(Results(ideals=[unprompted, *records])) == rows
-        and ideal(Results(ideals=[unprompted]))[1][0] == "not run"
+        ideal(Results(ideals=[unprompted, *records])) == rows and ideal(Results(ideals=[unprompted]))[1][0] == "not run"
     )
     assert [row[0] for row in rows[1:]] == ["32", "64"] and rows[1][3:] == ("3/4", "1 (0 to 1)", "1 (0 to 1)")

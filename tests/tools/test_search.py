@@ -18,9 +18,7 @@ from tessera.training.run_folder import RunFolder
 
 def test_averages_are_scored_at_their_own_intervals_and_all_of_them_at_the_end():
     cell = search.SearchCell(
-        "a",
-        changes={"training": {"total": "3Mi", "ema": [0.05, 0.1]}},
-        scores={"512Ki": [0.1], "1Mi": [0.05]},
+        "a", changes={"training": {"total": "3Mi", "ema": [0.05, 0.1]}}, scores={"512Ki": [0.1], "1Mi": [0.05]}
     )
     assert cell.settings.training.total == 3 * Mi
     assert cell.settings.training.snapshot == 512 * Ki

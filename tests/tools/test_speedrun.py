@@ -25,9 +25,7 @@ def speedrun(detector, tmp_path):
     return run
 
 
-def test_the_run_ends_when_the_target_is_reached_and_is_logged(
-    speedrun, detector, tmp_path, capfd, monkeypatch
-):
+def test_the_run_ends_when_the_target_is_reached_and_is_logged(speedrun, detector, tmp_path, capfd, monkeypatch):
     detect = detector.detect
 
     def better_every_time(images):
@@ -48,9 +46,7 @@ def test_the_run_ends_when_the_target_is_reached_and_is_logged(
     assert (tmp_path / "model" / "model.safetensors").is_file()
     (line,) = (tmp_path / "speedrun.jsonl").read_text().splitlines()
     assert json.loads(line) == record
-    assert (
-        "TORCHINDUCTOR_CACHE_DIR" not in os.environ or "speedrun" not in os.environ["TORCHINDUCTOR_CACHE_DIR"]
-    )
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ or "speedrun" not in os.environ["TORCHINDUCTOR_CACHE_DIR"]
 
 
 def test_a_target_out_of_reach_is_told_and_logged_as_such(speedrun, detector, tmp_path, capfd):

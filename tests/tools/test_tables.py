@@ -61,12 +61,7 @@ def test_a_changed_network_is_not_passed_off_as_its_preset(tmp_path):
 
 def test_training_speed_names_the_strategy_of_a_record(tmp_path):
     speed = {"images_per_second": {"value": 9.0}, "images_per_second_without_rendering": {"value": 10.0}}
-    record = {
-        "settings": settings_for("exp1", "small").plain(),
-        "weights": 5,
-        "precision": "float32",
-        **speed,
-    }
+    record = {"settings": settings_for("exp1", "small").plain(), "weights": 5, "precision": "float32", **speed}
     record |= {"gpu_hours_for_total": 1.0, "peak_memory_bytes": None, "provenance": {"device": "gpu"}}
     for strategy, shown in {"eager": "float32", "graph": "float32, graph"}.items():
         (tmp_path / "bench-train-x.json").write_text(json.dumps({**record, "strategy": strategy}))
@@ -119,11 +114,7 @@ def test_detector_rows_show_every_arrangement(tmp_path):
     sets = {"official": {"rows": {"1": {"exact_count": share}, "2": {"exact_count": share}}}, "nothing": {}}
     (tmp_path / "detector-calibration.json").write_text(json.dumps({"sizes": {"64": sets}}))
     rows = TABLES["detector-error"](Results(tmp_path))
-    assert rows == [
-        ("objects", "exact count, official"),
-        ("1", "99.5% [99.0, 99.9]"),
-        ("2", "99.5% [99.0, 99.9]"),
-    ]
+    assert rows == [("objects", "exact count, official"), ("1", "99.5% [99.0, 99.9]"), ("2", "99.5% [99.0, 99.9]")]
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,7 @@ def test_features_stand_beside_untrained_networks(table):
 def test_likeness_gives_r_and_r_squared_of_every_model(table):
     measured = {name: {"value": 0.9, "low": 0.8, "high": 1.0} for name in ("pearson_r", "r_squared")}
     level = {"sigma": 0.5, **measured, "beyond_mean": measured}
-    records = {
-        f"theory_likeness_{model}": {"model": model, "likeness": [level]} for model in ("exp1", "exp2L")
-    }
+    records = {f"theory_likeness_{model}": {"model": model, "likeness": [level]} for model in ("exp1", "exp2L")}
     rows = table("theory-likeness", **records)
     assert [head.split(",")[0] for head in rows[0]] == ["sigma", "exp1", "exp1", "exp2L", "exp2L"]
     assert rows[1] == ("0.5", *["0.90 [0.80, 1.00], 0.90 [0.80, 1.00]"] * 4)
@@ -68,27 +66,16 @@ def test_likeness_gives_r_and_r_squared_of_every_model(table):
 
 def study_row(cell, shares, **more):
     """A row of study.json whose shares at K = 1, 2, ... are pairs: all filled, all but two."""
-    by_k = {
-        str(k): {"all_found": {"value": a}, "two_missing": {"value": b}} for k, (a, b) in enumerate(shares, 1)
-    }
+    by_k = {str(k): {"all_found": {"value": a}, "two_missing": {"value": b}} for k, (a, b) in enumerate(shares, 1)}
     max_train_objects = CELLS[cell].max_train_objects
     found = {"value": 1, "low": 0, "high": 2}
     row = {"cell": cell, "run": True, "k_max": {"paper": found, "strict": found}, "shares": by_k}
-    return row | {
-        "k_max_filled": k_max_filled(by_k, max_train_objects),
-        "at_zero": [0, 3],
-        "extras": [0, 2],
-        **more,
-    }
+    return row | {"k_max_filled": k_max_filled(by_k, max_train_objects), "at_zero": [0, 3], "extras": [0, 2], **more}
 
 
 def test_k_max_without_extras_asks_only_whether_locations_are_filled(table):
     shares = [(0.9, 1), (0.9, 1), (0.88, 1), (0.3, 0.95), (0.2, 0.95)]
-    rows = [
-        study_row("exp2L-M3", shares),
-        study_row("exp2-M3", [(0.9, 1), (0.6, 1)]),
-        study_row("exp1-M3", shares),
-    ]
+    rows = [study_row("exp2L-M3", shares), study_row("exp2-M3", [(0.9, 1), (0.6, 1)]), study_row("exp1-M3", shares)]
     made = table("study-extras", study={"presets": {"small": rows}})
     assert [row[0] for row in made[1:]] == ["exp2-M3", "exp2L-M3"]  # exp1 is told everything
     assert [row[3] for row in made[1:]] == ["1", "4"]
@@ -98,10 +85,7 @@ def test_k_max_without_extras_asks_only_whether_locations_are_filled(table):
 def test_evaluations_of_the_papers_size_stand_beside_the_papers(table):
     eight, more = {"median": 7, "low": 0, "high": 9}, {"median": 8, "low": 2, "high": 8}
     evaluations = {"first": [9, 8], "any": eight, "any_64": more}
-    rows = [
-        study_row("exp2L-M3", [], as_paper=evaluations),
-        study_row("exp2L-M3-k1", [], as_paper=evaluations),
-    ]
+    rows = [study_row("exp2L-M3", [], as_paper=evaluations), study_row("exp2L-M3-k1", [], as_paper=evaluations)]
     made = table("study-eight", study={"presets": {"small": rows}})
     line = ("exp2L-M3", "9 +(0-2)", "1 [0, 2]", "9, 8", "7 [0, 9]", "8 [2, 8]")
     assert made[1:] == [line]  # the paper has no k1
@@ -140,8 +124,7 @@ def test_length_generalization_is_read_in_several_ways(table):
     rank = {"value": 0.931, "interval": [0.8, 0.97], "interval_by_model": [0.7, 0.96]}
     one = {"reading": "strict", "max_train_objects": 3, "points": 28, "models": 12, "spearman": rank}
     rows = table(
-        "locality-scatter",
-        scatter={"readings": [one, one | {"reading": "filled", "max_train_objects": None}]},
+        "locality-scatter", scatter={"readings": [one, one | {"reading": "filled", "max_train_objects": None}]}
     )
     assert rows[1][1:] == ("on 1 to 3 objects", "28", "12", "0.93 [0.80, 0.97]", "[0.70, 0.96]")
     assert rows[2][0].startswith("share of prompted locations") and rows[2][1] == "all"
@@ -149,8 +132,7 @@ def test_length_generalization_is_read_in_several_ways(table):
 
 def test_the_readme_tells_the_quickest_speed_run_that_arrived(table, tmp_path):
     tries = [
-        {"reached": reached, "minutes": minutes}
-        for reached, minutes in ((True, 4.0), (False, None), (True, 2.43))
+        {"reached": reached, "minutes": minutes} for reached, minutes in ((True, 4.0), (False, None), (True, 2.43))
     ]
     told = {"target": 9, "first_step_seconds": 48, "provenance": {"device": "a GPU"}}
     (tmp_path / "speedrun.jsonl").write_text("".join(json.dumps(one | told) + "\n" for one in tries))

@@ -24,9 +24,7 @@ def weights(trainer):
     return {name: p.detach().clone() for name, p in trainer.denoiser.named_parameters()}
 
 
-@pytest.mark.parametrize(
-    ("experiment", "kind"), [("exp1", "edm2"), ("exp2L", "patchwise"), ("exp2", "localconv")]
-)
+@pytest.mark.parametrize(("experiment", "kind"), [("exp1", "edm2"), ("exp2L", "patchwise"), ("exp2", "localconv")])
 def test_every_network_learns_something(minute, experiment, kind):
     settings = minute(experiment, denoiser={"kind": kind})
     trainer = trainer_for(settings, total=96, lr=0.02)
@@ -239,9 +237,7 @@ def test_a_patch_has_no_noise_beyond_the_border_of_the_image(minute, monkeypatch
     views = training_views(trainer.denoiser, batch.images, batch.cond, batch.index, trainer.settings)
     shown = []
     real = loop.edm_loss
-    monkeypatch.setattr(
-        loop, "edm_loss", lambda *given, **more: shown.append(given[4]) or real(*given, **more)
-    )
+    monkeypatch.setattr(loop, "edm_loss", lambda *given, **more: shown.append(given[4]) or real(*given, **more))
     trainer.gradients(batch)
     beyond = (views.inside == 0).expand_as(shown[0])
     assert beyond.any() and (shown[0][beyond] == 0).all() and (shown[0][~beyond] != 0).all()

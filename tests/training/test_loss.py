@@ -76,10 +76,7 @@ def replay(net, t, settings, how):
             learning_rate(
                 step * batch,
                 TrainingConfig(
-                    batch=batch,
-                    lr=lr["ref_lr"],
-                    lr_decay_start=lr["ref_batches"],
-                    lr_warmup=lr["rampup_Mimg"] * 1e6,
+                    batch=batch, lr=lr["ref_lr"], lr_decay_start=lr["ref_batches"], lr_warmup=lr["rampup_Mimg"] * 1e6
                 ),
             )
         )

@@ -45,7 +45,6 @@ def test_a_recording_trains_as_the_step_itself(experiment):
     assert recorded.losses == pytest.approx(plain.losses, rel=2e-2)
     assert len(set(recorded.losses)) == STEPS  # each step saw images of its own
     ours, theirs = (
-        torch.cat([p.detach().flatten() for p in trainer.denoiser.parameters()])
-        for trainer in (recorded, plain)
+        torch.cat([p.detach().flatten() for p in trainer.denoiser.parameters()]) for trainer in (recorded, plain)
     )
     assert float((ours - theirs).norm() / theirs.norm()) < 0.05

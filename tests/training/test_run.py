@@ -79,8 +79,7 @@ def check_killed_run(settings, tmp_path, kills, steps, seed=0):
     assert outcome.finished
     assert equal(state_of(tmp_path / "killed"), state_of(tmp_path / "whole"))
     records = [
-        [(r["images_seen"], r["loss"]) for r in RunFolder(tmp_path / name).records()]
-        for name in ("killed", "whole")
+        [(r["images_seen"], r["loss"]) for r in RunFolder(tmp_path / name).records()] for name in ("killed", "whole")
     ]
     assert records[0] == records[1]
     for path in (tmp_path / "killed" / "snapshots").glob("*.safetensors"):
@@ -191,9 +190,7 @@ def test_averages_keep_their_length_to_the_last_digit(minute, tmp_path):
     stored = stored_averages(tmp_path)
     assert {average.std for average in stored} == set(lengths) and len(stored) == 4
     models = {std: load_run(tmp_path, std) for std in (0.0501, 0.0503, 0.0504)}
-    assert (
-        len({model.denoiser.out_gain.item() for model in models.values()}) == 3
-    )  # a number, kept in float32
+    assert len({model.denoiser.out_gain.item() for model in models.values()}) == 3  # a number, kept in float32
     assert [model.config["ema"] for model in models.values()] == list(models)
 
 
@@ -210,12 +207,7 @@ def test_only_the_newest_states_are_kept_and_all_averages(minute, tmp_path):
     quietly(minute(), tmp_path)
     run = RunFolder(tmp_path)
     assert [p.name[6:18] for p in run.states()] == ["000000000064", "000000000056"]
-    assert [(s.images_seen, s.std) for s in stored_averages(tmp_path)] == [
-        (32, 0.05),
-        (32, 0.1),
-        (64, 0.05),
-        (64, 0.1),
-    ]
+    assert [(s.images_seen, s.std) for s in stored_averages(tmp_path)] == [(32, 0.05), (32, 0.1), (64, 0.05), (64, 0.1)]
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,7 @@ def test_a_resumed_stream_is_bit_for_bit_the_same():
 
 def test_processes_share_every_step(sixteen):
     for step in range(2):
-        parts = [
-            list(itertools.islice(STREAM.steps(0, 8, 16, rank=rank, world=2), 2))[step] for rank in (0, 1)
-        ]
+        parts = [list(itertools.islice(STREAM.steps(0, 8, 16, rank=rank, world=2), 2))[step] for rank in (0, 1)]
         assert torch.cat([part.index for part in parts]).tolist() == list(range(8 * step, 8 * step + 8))
         assert torch.equal(parts[1].cond, sixteen.cond[8 * step + 4 : 8 * step + 8])
 

@@ -48,49 +48,29 @@ def test_the_same_command_carries_on(run, capfd):
 
 def test_tensorboard_events_are_written_on_request(tmp_path):
     words = [word if word != "off" else "on" for word in SMALL]
-    assert (
-        call("train", "color", "--total", "4", "--out", tmp_path / "r", *fitting_flags("color", words)) == 0
-    )
+    assert call("train", "color", "--total", "4", "--out", tmp_path / "r", *fitting_flags("color", words)) == 0
     assert list((tmp_path / "r" / "tensorboard").iterdir())
 
 
 def test_any_average_becomes_a_model_folder_that_samples(run, tmp_path):
     assert call("models", "export", run, "--std", "0.07", "--out", tmp_path / "model") == 0
     assert (
-        call(
-            "sample",
-            tmp_path / "model",
-            "--k",
-            "0,2-3",
-            "--each",
-            "2",
-            "--steps",
-            "2",
-            "--out",
-            tmp_path / "s",
-        )
-        == 0
+        call("sample", tmp_path / "model", "--k", "0,2-3", "--each", "2", "--steps", "2", "--out", tmp_path / "s") == 0
     )
     asked = json.loads((tmp_path / "s" / "samples.json").read_text())
     assert [image["k"] for image in asked["images"]] == [0, 0, 2, 2, 3, 3]
     assert asked["images"][2]["locations"] == [[0.65, 0.65], [0.65, 0.25]]
     assert asked["images"][2]["file"] == "k02/0000.png"
     assert Image.open(tmp_path / "s" / "k02" / "0000.png").size == (8, 8)
-    sheet = torch.tensor(
-        list(Image.open(tmp_path / "s" / "sheet-k02.png").convert("RGB").get_flattened_data())
-    )
+    sheet = torch.tensor(list(Image.open(tmp_path / "s" / "sheet-k02.png").convert("RGB").get_flattened_data()))
     assert (sheet == torch.tensor([230, 30, 30])).all(1).any()  # the red dots
 
 
 def test_an_image_does_not_depend_on_its_batch(run, tmp_path):
     common = ["--steps", "2", "--seed", "5", "--device", "cpu"]
     assert call("sample", run, "--k", "1-3", "--each", "3", "--out", tmp_path / "a", *common) == 0
-    assert (
-        call("sample", run, "--k", "2", "--each", "2", "--batch", "1", "--out", tmp_path / "b", *common) == 0
-    )
-    one, other = (
-        torch.tensor(list(Image.open(tmp_path / n / "k02" / "0001.png").get_flattened_data())) for n in "ab"
-    )
+    assert call("sample", run, "--k", "2", "--each", "2", "--batch", "1", "--out", tmp_path / "b", *common) == 0
+    one, other = (torch.tensor(list(Image.open(tmp_path / n / "k02" / "0001.png").get_flattened_data())) for n in "ab")
     assert (one - other).abs().max() <= 1
 
 

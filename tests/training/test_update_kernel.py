@@ -14,13 +14,7 @@ from torch import nn
 
 from tessera.models.build import build_denoiser
 from tessera.models.ema import Averages
-from tessera.models.magnitude import (
-    MPConv,
-    magnitude_layers,
-    normalize_weights,
-    project_gradients,
-    set_weight_norm,
-)
+from tessera.models.magnitude import MPConv, magnitude_layers, normalize_weights, project_gradients, set_weight_norm
 from tessera.training.run_folder import _stream_for
 from tessera.training.trainer import Trainer, train
 
@@ -88,9 +82,7 @@ def twins(weight_norm: str, device: str, **options) -> tuple[Trainee, Trainee]:
     torch.manual_seed(0)
     model = Assorted().to(device)
     normalize_weights(model)
-    return Trainee(deepcopy(model), weight_norm, **options), Trainee(
-        model, weight_norm, kernel=True, **options
-    )
+    return Trainee(deepcopy(model), weight_norm, **options), Trainee(model, weight_norm, kernel=True, **options)
 
 
 def drawn_grads(model: nn.Module, missing=()) -> list:
@@ -201,9 +193,7 @@ def test_a_gpu_updates_as_pytorch_does():
 
 
 @with_triton
-@pytest.mark.skipif(
-    np.lib.NumpyVersion(np.__version__) >= "2.4.0", reason="its interpreter needs NumPy < 2.4"
-)
+@pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) >= "2.4.0", reason="its interpreter needs NumPy < 2.4")
 def test_the_interpreted_kernel_updates_as_pytorch_does():
     settings = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, __file__], env=settings, capture_output=True, text=True)

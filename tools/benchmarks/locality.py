@@ -74,19 +74,12 @@ class BenchLocality:
         at = spread_probes(self.probes, x.shape[-1])
         with progress("measuring", self.repeats + 3) as advance:
             batched, fast = timed(
-                lambda: pixel_influence(denoise, x, sigma, cond, at=at, how=how),
-                self.repeats,
-                device,
-                advance,
+                lambda: pixel_influence(denoise, x, sigma, cond, at=at, how=how), self.repeats, device, advance
             )
             memory = peak_memory(device)
             few = at if self.whole else at[:: max(1, len(at) // MOST_PROBES)][:MOST_PROBES]
-            shared, slow = timed(
-                lambda: plainly(denoise, x, sigma, cond, few, self.levels, True), 1, device, advance
-            )
-            alone, _ = timed(
-                lambda: plainly(denoise, x, sigma, cond, few, self.levels, False), 1, device, advance
-            )
+            shared, slow = timed(lambda: plainly(denoise, x, sigma, cond, few, self.levels, True), 1, device, advance)
+            alone, _ = timed(lambda: plainly(denoise, x, sigma, cond, few, self.levels, False), 1, device, advance)
         scale = len(at) / len(few)
         index = [at.index(pixel) for pixel in few]
         return {
@@ -169,9 +162,7 @@ def one_probe(clean: Tensor | None, x: Tensor, at: Pixel) -> Tensor:
     return torch.stack(pulls).abs().sum(0)
 
 
-def timed(
-    work: Callable[[], Tensor], repeats: int, device: torch.device, advance: Callable
-) -> tuple[float, Tensor]:
+def timed(work: Callable[[], Tensor], repeats: int, device: torch.device, advance: Callable) -> tuple[float, Tensor]:
     """Median seconds, and the last result; on an accelerator one call before the clock starts."""
     if device.type == "cuda":
         work()

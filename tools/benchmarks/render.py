@@ -65,8 +65,7 @@ class BenchRender:
         with console.progress("measuring", (self.repeats + 1) * (1 + len(qualities))) as advance:
             drawing, scenes = self.time_drawing(rules, count, device, advance)
             measured = {
-                quality: self.time_rendering(scenes, size, quality, batch, drawing, advance)
-                for quality in qualities
+                quality: self.time_rendering(scenes, size, quality, batch, drawing, advance) for quality in qualities
             }
         return {
             "size": width_height(size),
@@ -82,9 +81,7 @@ class BenchRender:
             "provenance": provenance(device),
         }
 
-    def time_drawing(
-        self, rules: Scenes, count: int, device, advance: Callable
-    ) -> tuple[list[float], SceneBatch]:
+    def time_drawing(self, rules: Scenes, count: int, device, advance: Callable) -> tuple[list[float], SceneBatch]:
         """Seconds to draw all scenes, and the scenes."""
         return timed(lambda: rules.draw(count, self.seed, device=device), self.repeats, device, advance)
 

@@ -111,9 +111,7 @@ def why_not(path: str, settings: Settings, device: torch.device) -> str | None:
     return None
 
 
-def measure_path(
-    path: str, settings: Settings, device: torch.device, steps: int, rounds: int
-) -> dict[str, Any]:
+def measure_path(path: str, settings: Settings, device: torch.device, steps: int, rounds: int) -> dict[str, Any]:
     """Images per second with and without a path, and their ratio."""
     training = settings.training
     together = max(1, training.render_batch // training.batch)
@@ -132,10 +130,7 @@ def measure_path(
     gain = student(ratios)
     return {
         "strategy": {"with": sides[True].trainer.strategy, "without": sides[False].trainer.strategy},
-        "images_per_second": {
-            "with": student(rates[True]).to_dict(),
-            "without": student(rates[False]).to_dict(),
-        },
+        "images_per_second": {"with": student(rates[True]).to_dict(), "without": student(rates[False]).to_dict()},
         "gain": gain.to_dict(),
         "is_enough": sum(ratios) / rounds >= REQUIRED_GAIN,
         "startup_seconds": {"with": sides[True].startup, "without": sides[False].startup},
@@ -194,8 +189,6 @@ def gain_table(record: dict[str, Any]) -> Table:
     table = Table("fast path", "with", "without", "gain", title="images per second of training")
     for path, entry in record["paths"].items():
         rates = entry.get("images_per_second")
-        cells = (
-            ("-", "-") if rates is None else (f"{rates[side]['value']:,.1f}" for side in ("with", "without"))
-        )
+        cells = ("-", "-") if rates is None else (f"{rates[side]['value']:,.1f}" for side in ("with", "without"))
         table.add_row(path, *cells, sentence(entry))
     return table

@@ -96,9 +96,7 @@ def measure_training(
     }
 
 
-def where_time_goes(
-    work: Callable[[], Any], device: torch.device, steps: int = 3, most: int = 40
-) -> dict[str, Any]:
+def where_time_goes(work: Callable[[], Any], device: torch.device, steps: int = 3, most: int = 40) -> dict[str, Any]:
     """Milliseconds per step of each kind of kernel, and the busiest kernels (operations, on a CPU)."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -143,9 +141,7 @@ def kind_of(kernel: str) -> str:
     return "fused" if compiled else next((kind for word, kind in KINDS.items() if word in kernel), "other")
 
 
-def rates(
-    work: Callable[[], Any], steps: int, rounds: int, images: int, device: torch.device
-) -> dict[str, Any]:
+def rates(work: Callable[[], Any], steps: int, rounds: int, images: int, device: torch.device) -> dict[str, Any]:
     """Images per second over several rounds, with a 95% interval of their mean."""
     found = []
     for _ in range(rounds):
@@ -189,9 +185,7 @@ def training_table(record: dict[str, Any]) -> Table:
         "weights": f"{record['weights']:,}",
         "images/s, rendering included": spread(record["images_per_second"]),
         "images/s, rendering excluded": spread(record["images_per_second_without_rendering"]),
-        "network TFLOP/s": "-"
-        if use["flops_per_second"] is None
-        else f"{use['flops_per_second'] / 1e12:.3g}",
+        "network TFLOP/s": "-" if use["flops_per_second"] is None else f"{use['flops_per_second'] / 1e12:.3g}",
         "share of the device's peak": "-" if use["share_of_peak"] is None else f"{use['share_of_peak']:.1%}",
         "peak memory": "-" if memory is None else f"{memory / 2**30:.2f} GiB",
         "hours for the whole training": f"{record['gpu_hours_for_total']:.3g}",
@@ -241,9 +235,7 @@ class BenchDenoise:
         publish(record, self.json, None, denoise_table(record))
 
 
-def measure_denoising(
-    rows: dict[str, Settings], device: torch.device, batch: int, repeats: int
-) -> dict[str, Any]:
+def measure_denoising(rows: dict[str, Settings], device: torch.device, batch: int, repeats: int) -> dict[str, Any]:
     """The record that `bench.py denoise --json` prints; ratios are to the global network."""
     found = {kind: time_one(settings, device, batch, repeats) for kind, settings in rows.items()}
     settings = rows["edm2"]

@@ -52,13 +52,7 @@ class BenchZoo:
             raise UserError("No models are shipped with this version; tools/pack_zoo.py packs them.")
         device = pick_device(self.device)
         models = {Path(name).name: self.measure(load_model(name, device), device) for name in names}
-        record = {
-            "models": models,
-            "steps": self.steps,
-            "each": self.each,
-            "rounds": self.rounds,
-            "seeds": [0],
-        }
+        record = {"models": models, "steps": self.steps, "each": self.each, "rounds": self.rounds, "seeds": [0]}
         record["provenance"] = provenance(device)
         publish(record, self.json, None, bench_table(record))
 

@@ -11,9 +11,7 @@ def conditional(results: Any) -> Rows:
     rows: Rows = [("model", "K", "noisy images", "conditional locality", "null", "band of sigma")]
     for record in results.several("locality-*"):
         for study in record["studies"]:
-            rows.append(
-                (record["model"], str(study["k"]), study["source"], *words(study["conditional_locality"]))
-            )
+            rows.append((record["model"], str(study["k"]), study["source"], *words(study["conditional_locality"])))
     return or_not_run(rows)
 
 
@@ -37,9 +35,7 @@ def by_noise(results: Any) -> Rows:
         growth = cifar["growth"]
         ratio = growth["ratio"]
         growth_ratio = f"{ratio['value']:.1f} [{ratio['low']:.1f}, {ratio['high']:.1f}]"
-        rows.append(
-            ("CIFAR-10, 32x32", *sides(growth["side_low_noise"], growth["side_high_noise"]), growth_ratio)
-        )
+        rows.append(("CIFAR-10, 32x32", *sides(growth["side_low_noise"], growth["side_high_noise"]), growth_ratio))
     for record in results.several("locality-*"):
         for study in record["studies"]:
             low, high = thirds([level["side90_each"]["value"] for level in study["levels"]])
@@ -68,9 +64,7 @@ READING_WORDS = {
 
 def scatter(results: Any) -> Rows:
     """Length generalization, read in three ways, against conditional locality."""
-    rows: Rows = [
-        ("length generalization", "trainings", "snapshots", "models", "Spearman", "models drawn again")
-    ]
+    rows: Rows = [("length generalization", "trainings", "snapshots", "models", "Spearman", "models drawn again")]
     record = results.one("scatter")
     for one in record["readings"] if record else []:
         rank, seen = one["spearman"], one["max_train_objects"]
@@ -90,11 +84,7 @@ def scatter_headline(results: Any) -> Rows:
     trained = "" if seen is None else f", trainings on 1 to {seen} objects"
     correlation = f"Spearman {value_words(rank['value'])} {range_words(rank['interval_by_model'])}".rstrip()
     for other in record["readings"]:
-        if (
-            other["reading"] != record["rule"]
-            and other["reading"] in RULES
-            and other["max_train_objects"] == seen
-        ):
+        if other["reading"] != record["rule"] and other["reading"] in RULES and other["max_train_objects"] == seen:
             correlation += f"; by the {other['reading']} rule {value_words(other['spearman']['value'])}"
     what = f"conditional locality with K_max by the {record['rule']} rule{trained}"
     return [(what, correlation, f"{record['points']} snapshots of {record['models']} models")]

@@ -120,25 +120,13 @@ def paper_sized(results: Any) -> Rows:
         if row and cell.paper.k_max is not None and not cell.variant:
             sized = row["as_paper"]
             evaluations = [
-                f"{some['median']} [{some['low']}, {some['high']}]"
-                for some in (sized["any"], sized["any_64"])
+                f"{some['median']} [{some['low']}, {some['high']}]" for some in (sized["any"], sized["any_64"])
             ]
-            rows.append(
-                (cell.name, cell.paper.text, ours(row), ", ".join(map(str, sized["first"])), *evaluations)
-            )
+            rows.append((cell.name, cell.paper.text, ours(row), ", ".join(map(str, sized["first"])), *evaluations))
     return or_not_run(rows)
 
 
-LOCAL = (
-    "exp2L-M3-k1",
-    "exp2L-M3-k2",
-    "exp2L-M3-k3",
-    "exp2L-M1",
-    "exp2L-M3",
-    "exp2L-M5",
-    FAR.name,
-    "exp3L-M3",
-)
+LOCAL = ("exp2L-M3-k1", "exp2L-M3-k2", "exp2L-M3-k3", "exp2L-M1", "exp2L-M3", "exp2L-M5", FAR.name, "exp3L-M3")
 
 CROWDED = tuple(range(4, 11))
 
@@ -186,9 +174,7 @@ def headline(results: Any) -> Rows:
         if row:
             seen = "1 object" if cell.max_train_objects == 1 else f"1 to {cell.max_train_objects} objects"
             reached = f"{ours(row)}{still_words(row)}; the paper's network {cell.paper.text}"
-            rows.append(
-                (f"K_max of {cell.experiment}, trained on {seen}, 64x64", reached, ", ".join(row["devices"]))
-            )
+            rows.append((f"K_max of {cell.experiment}, trained on {seen}, 64x64", reached, ", ".join(row["devices"])))
     return [*rows, *fastest(results)]
 
 
@@ -222,9 +208,7 @@ def speed_records(results: Any) -> list[Record]:
 
 
 def speed_row(record: Record) -> Sequence[str]:
-    minutes = (
-        f"{record['minutes']:.2f}" if record["reached"] else f"not within {record['training_minutes']:.1f}"
-    )
+    minutes = f"{record['minutes']:.2f}" if record["reached"] else f"not within {record['training_minutes']:.1f}"
     where = record["provenance"]
     return (
         record["variant"],

@@ -40,19 +40,8 @@ def cost_cells(record: Record) -> list[str]:
 
 def untrained(results: Records) -> Rows:
     """What untrained networks show, by the wording of the prompts, and a planted truth beside it."""
-    rows: Rows = [
-        (
-            "network",
-            "prompts",
-            "within / between, all layers",
-            "p, all layers",
-            "other untrained networks",
-        )
-    ]
-    for name, label in (
-        ("untrained", "untrained"),
-        ("planted", "untrained, categories planted in the text encoder"),
-    ):
+    rows: Rows = [("network", "prompts", "within / between, all layers", "p, all layers", "other untrained networks")]
+    for name, label in (("untrained", "untrained"), ("planted", "untrained, categories planted in the text encoder")):
         record = results.one(f"sdxl-{name}")
         found = {study["prompts"]: study for study in record["studies"]} if record else {}
         rows += [(label, words, *layer_cells(found[key])) for key, words in WORDINGS.items() if key in found]

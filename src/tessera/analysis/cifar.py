@@ -44,9 +44,7 @@ def load_cifar(path: str | Path, split: _Split = "train") -> CifarImages:
     else:
         raise UserError(f"There is no CIFAR-10 at {path}.")
     if not parts:
-        raise UserError(
-            f"{path} holds none of the files of CIFAR-10's binary version, such as {_PARTS[split][0]}."
-        )
+        raise UserError(f"{path} holds none of the files of CIFAR-10's binary version, such as {_PARTS[split][0]}.")
     rows = np.concatenate([_records(content, f"{path}: {name}") for name, content in sorted(parts.items())])
     images = rows[:, 1:].reshape(-1, CHANNELS, SIDE, SIDE).copy()
     return CifarImages(torch.from_numpy(images), torch.from_numpy(rows[:, 0].astype(np.int64)))

@@ -35,9 +35,7 @@ def ablated(conditioner: Conditioner, cond: Tensor, names: Sequence[Any] | None 
     """
     keys = list(range(_number_of_conditions(conditioner, cond)) if names is None else names)
     if not keys:
-        raise UserError(
-            "K = 0 prompts no object, so there is no condition whose influence could be measured."
-        )
+        raise UserError("K = 0 prompts no object, so there is no condition whose influence could be measured.")
     return torch.stack([conditioner.without(cond, key) for key in keys], dim=1)
 
 

@@ -65,13 +65,9 @@ def figure_matrices(result: FeatureResult, number: int, name: str) -> Figure:
         row[0].set_ylabel(_section_of(names[0]), fontsize=10, labelpad=12)
     cosine_bar(figure, axes)
     figure_title(
-        figure,
-        f"{name}: cosine similarity of conditions' mean differences, $\\sigma$ = {result.sigmas[number]:.3g}",
+        figure, f"{name}: cosine similarity of conditions' mean differences, $\\sigma$ = {result.sigmas[number]:.3g}"
     )
-    figure.supxlabel(
-        "above each: mean off the diagonal, in brackets the range of untrained networks",
-        fontsize=7.5,
-    )
+    figure.supxlabel("above each: mean off the diagonal, in brackets the range of untrained networks", fontsize=7.5)
     return figure
 
 
@@ -227,9 +223,7 @@ def _name_sections(ax: Axes, hooks: Sequence[str]) -> None:
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
             middle = names.index(name) + (names.count(name) - 1) / 2
-            ax.text(
-                middle, 1.01, name, transform=ax.get_xaxis_transform(), ha="center", fontsize=7, color=QUIET
-            )
+            ax.text(middle, 1.01, name, transform=ax.get_xaxis_transform(), ha="center", fontsize=7, color=QUIET)
 
 
 def _draw_rows(axes: np.ndarray, result: FeatureResult, rows: dict[str, _Ranged]) -> None:
@@ -266,13 +260,7 @@ def _write_mean(ax: Axes, result: FeatureResult, number: int, measure: _Ranged) 
     value = mean_over_hooks(result.learned[number], lambda found: measure(found)[0])
     band = result.mean_band(number, lambda found: measure(found)[0])
     text = f"mean {value:.2f}" + ("" if band is None else f" [{band.low:.2f}, {band.high:.2f}]")
-    where: dict[str, Any] = {
-        "transform": ax.transAxes,
-        "ha": "right",
-        "va": "top",
-        "fontsize": 7,
-        "zorder": 4,
-    }
+    where: dict[str, Any] = {"transform": ax.transAxes, "ha": "right", "va": "top", "fontsize": 7, "zorder": 4}
     ax.text(0.99, 0.985, text, bbox={"fc": "white", "ec": "none", "alpha": 0.8, "pad": 1}, **where)
 
 

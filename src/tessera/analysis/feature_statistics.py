@@ -269,9 +269,7 @@ def from_products(
     # Centered rounding is smaller than rounding; the floor belongs to what went in.
     matrix = cosines(inner, floor)
     seeds = products.shape[1]
-    again = (
-        None if seeds < 2 else cosines(mean_products(products, seed_weights(seeds, resamples, seed)), floor)
-    )
+    again = None if seeds < 2 else cosines(mean_products(products, seed_weights(seeds, resamples, seed)), floor)
     measured, spread, p = (
         alone(products, matrix, again, shuffles, seed)
         if groups is None

@@ -126,9 +126,7 @@ class FeatureResult:
 
     def __repr__(self) -> str:
         cosines = [mean_over_hooks(level, _BANDED["off_diagonal"]) for level in self.learned]
-        levels = ", ".join(
-            f"{cosine:.2f} at sigma {sigma:.3g}" for cosine, sigma in zip(cosines, self.sigmas)
-        )
+        levels = ", ".join(f"{cosine:.2f} at sigma {sigma:.3g}" for cosine, sigma in zip(cosines, self.sigmas))
         return f"FeatureResult(mean cosine between concepts {levels}; {len(self.nulls)} untrained networks)"
 
     def to_dict(self) -> dict[str, Any]:
@@ -165,9 +163,7 @@ class FeatureResult:
             "centered": found.centered.record(),
             "removal": found.leak.record() if found.leak else None,
             "null": {name: band.record() if band else None for name, band in bands.items()},
-            "clears": {
-                name: band.clears(_BANDED[name](found)) if band else None for name, band in bands.items()
-            },
+            "clears": {name: band.clears(_BANDED[name](found)) if band else None for name, band in bands.items()},
         }
 
     def table(self, number: int = 0) -> Table:
@@ -177,9 +173,7 @@ class FeatureResult:
         for column in ("hook", *_TABLED.values()):
             table.add_column(column, no_wrap=True)
         for hook, found in self.learned[number].items():
-            cells = [
-                _banded_cell(_BANDED[name](found), self.band(number, hook, _BANDED[name])) for name in _TABLED
-            ]
+            cells = [_banded_cell(_BANDED[name](found), self.band(number, hook, _BANDED[name])) for name in _TABLED]
             table.add_row(hook.removesuffix(f".{SCALE}"), *cells)
         table.add_section()
         means = []

@@ -11,13 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tessera.analysis.feature_study import (
-    FeatureBatch,
-    FeatureResult,
-    Level,
-    describe_products,
-    measure_network,
-)
+from tessera.analysis.feature_study import FeatureBatch, FeatureResult, Level, describe_products, measure_network
 from tessera.analysis.hooks import MODULATION, OUTPUT
 from tessera.analysis.locality import SCENE_SEED, noised
 from tessera.analysis.locality import truth as truth_at_locations
@@ -191,29 +185,16 @@ def weight_seeds(plan: FeatureConfig) -> list[int]:
 
 
 def feature_study(
-    model: Model,
-    plan: FeatureConfig,
-    device=None,
-    advance: Callable = lambda: None,
-    resamples: int = RESAMPLES,
+    model: Model, plan: FeatureConfig, device=None, advance: Callable = lambda: None, resamples: int = RESAMPLES
 ) -> FeatureResult:
     """The learned network, then the untrained ones on the very same noisy images."""
     check_plan(plan, model.conditioner)
     inputs = noisy_inputs(model, plan, device)
 
     def measured(network: nn.Module, resamples: int) -> list[Level]:
-        describe = partial(
-            describe_products, concepts=len(plan.concepts), resamples=resamples, seed=plan.seed
-        )
+        describe = partial(describe_products, concepts=len(plan.concepts), resamples=resamples, seed=plan.seed)
         return measure_network(
-            network,
-            inputs,
-            plan.at,
-            plan.pairs,
-            describe,
-            rows=plan.rows,
-            memory=plan.memory,
-            advance=advance,
+            network, inputs, plan.at, plan.pairs, describe, rows=plan.rows, memory=plan.memory, advance=advance
         )
 
     learned = measured(model.denoiser, resamples)

@@ -53,9 +53,7 @@ def network_of(denoiser: Any) -> nn.Module:
     """The torch module of a denoiser or of a loaded model."""
     network = denoiser if isinstance(denoiser, nn.Module) else getattr(denoiser, "denoiser", None)
     if not isinstance(network, nn.Module):
-        raise UserError(
-            f"Only features of a torch network can be recorded, not of a {type(denoiser).__name__}."
-        )
+        raise UserError(f"Only features of a torch network can be recorded, not of a {type(denoiser).__name__}.")
     return network
 
 

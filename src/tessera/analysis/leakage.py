@@ -67,9 +67,7 @@ def leakage(
     own, others, elsewhere, coefficients = parts(mean_products(products), concepts, floor)
     intervals = {}
     if products.shape[1] > 1:
-        again = parts(
-            mean_products(products, seed_weights(products.shape[1], resamples, seed)), concepts, floor
-        )
+        again = parts(mean_products(products, seed_weights(products.shape[1], resamples, seed)), concepts, floor)
         measured = {"leakage": float((1 - own).mean()), "locality": float(_own_shares(coefficients))}
         spread = {"leakage": (1 - again[0]).mean(-1), "locality": _own_shares(again[3])}
         intervals = {name: spread_around(measured[name], spread[name], (0.0, 1.0)) for name in measured}

@@ -11,10 +11,7 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from tessera.analysis.condition_influence import (
-    condition_influence,
-    conditional_locality,
-)
+from tessera.analysis.condition_influence import condition_influence, conditional_locality
 from tessera.analysis.pixel_influence import (
     PLAIN,
     GradientConfig,
@@ -100,9 +97,7 @@ def prompts_for_k(conditioner: Conditioner, k: int, scenes: int = 1, seed: int =
     known: tuple[Any, ...] = COLOR_NAMES if by_color else LOCATIONS
     check_number(conditioner, k, len(known))
     if k < 1:
-        raise UserError(
-            "K = 0 prompts no object, so there is no condition whose influence could be measured."
-        )
+        raise UserError("K = 0 prompts no object, so there is no condition whose influence could be measured.")
     if scenes < 1:
         raise UserError(f"At least one scene is needed, not {scenes}.")
     others = _random_colors if by_color else random_locations
@@ -188,9 +183,7 @@ class SceneLocality:
                     "col": probe.at.col,
                     "side90": self.sides[:, p].tolist(),
                     "energy": self.energy[:, p].tolist(),
-                    "conditions": condition_influence[
-                        :, p
-                    ].T.tolist(),  # a list over levels for each condition
+                    "conditions": condition_influence[:, p].T.tolist(),  # a list over levels for each condition
                 }
                 for p, probe in enumerate(self.probes)
             ],
@@ -365,9 +358,7 @@ def condition_influence_maps(
     """Eq. 10 at every pixel of every image and level, (S B, K, H, W)."""
     if conditioner is None or cond is None or not prompt:
         return trajectory.flat.new_zeros(len(trajectory.flat), 0, *trajectory.x.shape[-2:])
-    return condition_influence(
-        denoise, trajectory.flat, trajectory.flat_sigmas, cond, conditioner, prompt, rows=rows
-    )
+    return condition_influence(denoise, trajectory.flat, trajectory.flat_sigmas, cond, conditioner, prompt, rows=rows)
 
 
 def _read_at(maps: Tensor, at: Sequence[tuple[int, int]]) -> Tensor:
@@ -411,9 +402,7 @@ def measure_locality(
         probes = default_probes(prompt, size, size)
         if plan.probes is not None:
             probes = probes_at(plan.probes, size, size)
-        scenes.append(
-            measure(denoise, trajectory, cond, conditioner, prompt, probes, how=plan.how, rows=plan.rows)
-        )
+        scenes.append(measure(denoise, trajectory, cond, conditioner, prompt, probes, how=plan.how, rows=plan.rows))
         on_scene()
     return LocalityResult(scenes, plan.seed)
 
@@ -453,13 +442,7 @@ def prompts_of(conditioner: Conditioner, plan: LocalityConfig) -> list[tuple[Any
 
 
 def trajectory_of_scene(
-    denoise: Denoiser,
-    cond: Tensor,
-    prompt: Sequence[Any],
-    size: int,
-    plan: LocalityConfig,
-    scene: int,
-    device,
+    denoise: Denoiser, cond: Tensor, prompt: Sequence[Any], size: int, plan: LocalityConfig, scene: int, device
 ) -> Trajectory:
     """The noisy images of one scene: the model's own samples, or rendered truth under noise."""
     seeds = [image_seed(plan.seed, scene, n) for n in range(plan.images)]

@@ -72,9 +72,7 @@ def _heat_map(ax: Axes, result: SceneLocality, row: int, level: int, probe: Prob
 
 def crosses(ax: Axes, result: SceneLocality, row: int, level: int) -> None:
     """A cross at every prompted location, the stronger the more its condition influences the probe."""
-    condition_influence = result.condition_influence.mean(
-        0
-    ).numpy()  # (S, P, K); one scale for the whole figure
+    condition_influence = result.condition_influence.mean(0).numpy()  # (S, P, K); one scale for the whole figure
     strongest = max(condition_influence.max(), 1e-30) if condition_influence.size else 1.0
     strength = np.sqrt(condition_influence[level, row] / strongest)
     height, width = result.influence.shape[-2:]
@@ -123,9 +121,7 @@ def figure_conditions(result: SceneLocality, columns: int = COLUMNS) -> Figure:
             show_heat_map(ax, condition_influence, float(maps.max()))
             _mark_own(ax, result, row)
     _row_names(axes, [condition_name(part) for part in result.prompt])
-    figure.supxlabel(
-        "change when one condition is removed (root, one scale per column)", fontsize=7, color=QUIET
-    )
+    figure.supxlabel("change when one condition is removed (root, one scale per column)", fontsize=7, color=QUIET)
     return figure
 
 
@@ -180,9 +176,7 @@ def figure_curves(result: SceneLocality, title: str = "", band: tuple[float, flo
 def _highest_curve(result: SceneLocality) -> float:
     condition_influence = result.condition_influence.numpy()  # (B, S, P, K)
     return max(
-        float(np.quantile(condition_influence, 0.9, axis=0).max()),
-        float(condition_influence.mean(0).max()),
-        1e-30,
+        float(np.quantile(condition_influence, 0.9, axis=0).max()), float(condition_influence.mean(0).max()), 1e-30
     )
 
 
@@ -201,9 +195,7 @@ def _condition_curves(ax: Axes, result: SceneLocality, number: int, probe: Probe
     own = _probe_condition(result, probe)
     for k in range(condition_influence.shape[-1]):
         values, color = condition_influence[..., k], condition_color(k)
-        ax.plot(
-            result.sigmas, values.mean(0), color=color, lw=2.4 if k == own else 1.2, zorder=3 + (k == own)
-        )
+        ax.plot(result.sigmas, values.mean(0), color=color, lw=2.4 if k == own else 1.2, zorder=3 + (k == own))
         if len(values) > 1:
             low, high = np.quantile(values, [0.1, 0.9], axis=0)
             ax.fill_between(result.sigmas, low, high, color=color, alpha=0.12, lw=0)
@@ -250,9 +242,7 @@ def figure_residual(rows: Sequence[dict[str, Any]], title: str = "") -> Figure:
     figure = Figure(figsize=(4.2, 3.1))
     ax = figure.subplots()
     sigmas = [row["sigma"] for row in rows]
-    ax.plot(
-        sigmas, [row["ceiling"] for row in rows], color=QUIET, ls=(0, (4, 2)), label="everything exchanged"
-    )
+    ax.plot(sigmas, [row["ceiling"] for row in rows], color=QUIET, ls=(0, (4, 2)), label="everything exchanged")
     for number, name in enumerate(("pixels", "conditions", "both")):
         if name not in rows[0]:
             continue
@@ -299,9 +289,7 @@ def figure_scatter(points: Sequence[Point], record: dict[str, Any]) -> Figure:
         ax.plot([], [], color=QUIET, marker=marker, ls="", ms=5, mfc="none", label=stage)
     ax.axvline(0, color=QUIET, lw=0.8, zorder=1)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set(
-        xlabel="length generalization  ($K_{max}$ less the most in training)", ylabel="conditional locality"
-    )
+    ax.set(xlabel="length generalization  ($K_{max}$ less the most in training)", ylabel="conditional locality")
     ax.set_ylim(0, 1.03)
     ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=7)
     ax.set_title(_correlation_words(record))

@@ -7,12 +7,7 @@ from typing import Any
 from tessera.analysis.feature_study import FeatureResult
 from tessera.analysis.features import FeatureConfig, check_plan, concepts_for, feature_study
 from tessera.analysis.hooks import MODULATION, OUTPUT, chosen_hooks
-from tessera.analysis.locality import (
-    LocalityConfig,
-    LocalityResult,
-    Source,
-    measure_locality,
-)
+from tessera.analysis.locality import LocalityConfig, LocalityResult, Source, measure_locality
 from tessera.models.loading import load
 from tessera.models.model import Model
 from tessera.sampling.sample import home

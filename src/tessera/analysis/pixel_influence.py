@@ -23,9 +23,7 @@ from tessera.models.precondition import per_image
 
 Method = Literal["auto", "vmap", "rows", "loop"]
 Pairs = Literal["same", "all"]
-_ALIVE = (
-    0.75  # of what a forward pass keeps, what one backward pass holds at a time; an EDM2 takes about 0.66
-)
+_ALIVE = 0.75  # of what a forward pass keeps, what one backward pass holds at a time; an EDM2 takes about 0.66
 _UNREACHED = "Gradients do not reach the input: the denoiser detaches it, or computes where gradients are switched off."
 
 
@@ -219,9 +217,7 @@ class ProbeProducts:
             return self(picks)
 
     def pull(self, pick: Tensor, **batched: bool) -> Tensor:
-        pulled = torch.autograd.grad(self.out, self.x, pick, retain_graph=True, allow_unused=True, **batched)[
-            0
-        ]
+        pulled = torch.autograd.grad(self.out, self.x, pick, retain_graph=True, allow_unused=True, **batched)[0]
         if pulled is None:
             raise UserError(_UNREACHED)
         return pulled

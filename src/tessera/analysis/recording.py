@@ -51,9 +51,7 @@ class _FeatureRecording(Mapping[str, Any]):
         """Features at one of the chosen noise levels."""
         for chosen in self.sigmas or ():
             if abs(sigma / chosen - 1) <= _SIGMA_RTOL:
-                return {
-                    name: self._joined(name, [chosen]) for name, kept in self.kept.items() if chosen in kept
-                }
+                return {name: self._joined(name, [chosen]) for name, kept in self.kept.items() if chosen in kept}
         known = ", ".join(f"{chosen:g}" for chosen in self.sigmas or ()) or "none"
         raise UserError(f"Noise level {sigma:g} was not chosen for recording; chosen were {known}.")
 
@@ -105,11 +103,7 @@ class _FeatureRecording(Mapping[str, Any]):
 
 @contextmanager
 def record(
-    denoiser: Any,
-    at: str | Sequence[str] = "encoder.*",
-    *,
-    sigmas: Sequence[float] | None = None,
-    keep: Keep = "mean",
+    denoiser: Any, at: str | Sequence[str] = "encoder.*", *, sigmas: Sequence[float] | None = None, keep: Keep = "mean"
 ) -> Iterator[_FeatureRecording]:
     """Record features of all passes inside the `with`; afterwards the network is as before, whatever happens.
 

@@ -50,10 +50,7 @@ class Residuals:
         rng = generator(seed)
         records = []
         for level, sigma in enumerate(self.sigmas):
-            record: dict[str, Any] = {
-                "sigma": sigma,
-                "ceiling": float(np.sqrt(self.ceiling[:, level].mean())),
-            }
+            record: dict[str, Any] = {"sigma": sigma, "ceiling": float(np.sqrt(self.ceiling[:, level].mean()))}
             for name, values in self.squares.items():
                 record[name] = self.at_level(values[:, level], level, rng)
             records.append(record)
@@ -88,9 +85,7 @@ def definition_residual(
     levels, images = trajectory.x.shape[:2]
     _check_window(radius, cells, trajectory.x.shape[-1])
     given = None if cond is None else cond.repeat(levels, 1)
-    work = _Exchange(
-        bare(denoise), trajectory.flat, trajectory.flat_sigmas, given, conditioner, cells, radius, rows
-    )
+    work = _Exchange(bare(denoise), trajectory.flat, trajectory.flat_sigmas, given, conditioner, cells, radius, rows)
     filling = replacement(trajectory, fill, seed).flatten(0, 1)
     true = work.answers(work.x, work.sigma, work.cond)
     nothing = None if given is None else torch.zeros_like(given)

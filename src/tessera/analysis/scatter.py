@@ -131,19 +131,14 @@ def coefficient(
     of: Callable[[Array, Array], float], a: Array, b: Array, each: Sequence[Array], whole: Sequence[Array]
 ) -> dict[str, Any]:
     """A coefficient with the intervals of both bootstraps."""
-    ranges = {
-        name: correlate(of, a, b, drawn) for name, drawn in (("interval", each), ("interval_by_model", whole))
-    }
+    ranges = {name: correlate(of, a, b, drawn) for name, drawn in (("interval", each), ("interval_by_model", whole))}
     ends = {name: None if one.low is None else [one.low, one.high] for name, one in ranges.items()}
     return {"value": ranges["interval"].value, **ends}
 
 
 def scatter_record(points: Sequence[Point], resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Any]:
     """Correlations and the points they are of, JSON-ready."""
-    return {
-        **correlation(points, resamples, seed),
-        "rows": [asdict(p) | {"gained": p.gained} for p in points],
-    }
+    return {**correlation(points, resamples, seed), "rows": [asdict(p) | {"gained": p.gained} for p in points]}
 
 
 def coefficient_lines(record: dict[str, Any]) -> list[str]:

@@ -250,9 +250,7 @@ def _image_rows(images: Tensor, masks: Tensor) -> Tensor:
 
 
 def summary_table(summary: dict[str, Any]) -> Table:
-    table = Table(
-        "images", "K prompted", "n", "as prompted", "95%", "found", "extra", title="what the detector saw"
-    )
+    table = Table("images", "K prompted", "n", "as prompted", "95%", "found", "extra", title="what the detector saw")
     for name, station in (("rendered", "placed"), ("sampled", "sampled")):
         for row in summary[station] or []:
             share = row["as_prompted"]
@@ -275,7 +273,5 @@ def conclusions(summary: dict[str, Any]) -> list[str]:
     if trained:
         seen, total = format_count(trained["images_seen"]), format_count(trained["total"])
         more = "" if trained["finished"] else "; run the demo again to carry on"
-        lines = [
-            f"The {trained['preset']} network of {trained['experiment']} has seen {seen} of {total} images{more}."
-        ]
+        lines = [f"The {trained['preset']} network of {trained['experiment']} has seen {seen} of {total} images{more}."]
     return [*lines, f"That took {took:.0f} s. Results:"]

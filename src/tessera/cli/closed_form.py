@@ -106,9 +106,7 @@ class ClosedForm:
             fresh = Stream(Scenes(objects=self.objects), size, conditioner, self.seed + _NEW_SEED)
             test, floor = fresh.batch(0, self.compared, device), known.images.mean(0)
             with progress("comparing", None):
-                record["likeness"] = likeness(
-                    ideal, model, test.images, test.cond, seed=self.seed, floor=floor
-                )
+                record["likeness"] = likeness(ideal, model, test.images, test.cond, seed=self.seed, floor=floor)
         record["provenance"] = provenance(device)
         publish(new_record(ClosedFormRecord, record), self.json, None, *tables(record))
 
@@ -139,9 +137,7 @@ class ClosedForm:
             for start in range(0, self.scenes, AT_ONCE):
                 parts.append(stream.batch(start, min(AT_ONCE, self.scenes - start), device))
                 advance(len(parts[-1]))
-        return Batch(
-            *(torch.cat([getattr(part, name) for part in parts]) for name in ("images", "cond", "index"))
-        )
+        return Batch(*(torch.cat([getattr(part, name) for part in parts]) for name in ("images", "cond", "index")))
 
     def formula(self, known: Batch, conditioner: LocationGrid) -> Empirical | Local:
         reach = None if self.reach < 0 else self.reach
@@ -160,9 +156,7 @@ class ClosedForm:
         images = torch.cat(list(self.images(ideal, prompts, conditioner, size, device)))
         if self.out is not None:
             columns = min(8, self.each)
-            save_png(
-                make_folder(self.out) / "ideal.png", sample_grid(images, [a.wanted for a in prompts], columns)
-            )
+            save_png(make_folder(self.out) / "ideal.png", sample_grid(images, [a.wanted for a in prompts], columns))
             say(f"A sheet of {len(prompts)} images is in {self.out}.")
         counts = counted(load_detector(device=device), images, prompts)
         return {
@@ -173,33 +167,19 @@ class ClosedForm:
             },
         }
 
-    def images(
-        self, ideal, prompts: list[Prompt], conditioner: LocationGrid, size: int, device
-    ) -> Iterator[Tensor]:
+    def images(self, ideal, prompts: list[Prompt], conditioner: LocationGrid, size: int, device) -> Iterator[Tensor]:
         sigmas = noise_levels(self.steps, self.sigma_min)
         with progress("sampling", len(prompts)) as advance:
             for start in range(0, len(prompts), self.batch):
                 part = prompts[start : start + self.batch]
                 cond = torch.cat([conditioner.at(prompt.wanted) for prompt in part]).to(device)
                 seeds = [prompt.seed for prompt in part]
-                yield sample(
-                    ideal, cond, size, seeds, batch=len(part), sigmas=sigmas, solver=heun, device=device
-                ).cpu()
+                yield sample(ideal, cond, size, seeds, batch=len(part), sigmas=sigmas, solver=heun, device=device).cpu()
                 advance(len(part))
 
     def settings(self) -> dict[str, Any]:
         """What the numbers depend on."""
-        names = (
-            "scenes",
-            "objects",
-            "radius",
-            "reach",
-            "least",
-            "most",
-            "each",
-            "steps",
-            "sigma_min",
-        )
+        names = ("scenes", "objects", "radius", "reach", "least", "most", "each", "steps", "sigma_min")
         settings = {name: getattr(self, name) for name in names}
         return {"model": self.model, "closed_form": self.kind, **settings, "seed": self.seed}
 
@@ -225,11 +205,7 @@ def tables(record: dict[str, Any]) -> Iterator[Table | str]:
             share = row["all_found"]
             interval = f"{share['low']:.2f} to {share['high']:.2f}"
             rows.add_row(
-                str(row["k"]),
-                str(row["n"]),
-                f"{share['value']:.2f}",
-                interval,
-                f"{row['extra']['value']:.2f}",
+                str(row["k"]), str(row["n"]), f"{share['value']:.2f}", interval, f"{row['extra']['value']:.2f}"
             )
         yield rows
         limits = {rule: found["value"] for rule, found in record["evaluated"]["k_max"].items()}
@@ -237,10 +213,6 @@ def tables(record: dict[str, Any]) -> Iterator[Table | str]:
     if "likeness" in record:
         rows = Table("sigma", "Pearson r", "R^2", "Pearson r, beyond the mean", "R^2, beyond the mean")
         for row in record["likeness"]:
-            both = [
-                part[name]["value"]
-                for part in (row, row["beyond_mean"])
-                for name in ("pearson_r", "r_squared")
-            ]
+            both = [part[name]["value"] for part in (row, row["beyond_mean"]) for name in ("pearson_r", "r_squared")]
             rows.add_row(f"{row['sigma']:g}", *(f"{value:.3f}" for value in both))
         yield rows

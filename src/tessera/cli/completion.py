@@ -37,6 +37,4 @@ def completion_script(words: Sequence[str]) -> str:
         families.setdefault(first, []).extend([second] if second else flags[first].split())
     pairs = [f'    "{name}") known="{known}" ;;' for name, known in flags.items() if " " in name]
     singles = [f'      {name}) known="{" ".join(known)}" ;;' for name, known in families.items()]
-    return _SHELLS[words[0]].format(
-        pairs="\n".join(pairs), singles="\n".join(singles), verbs=" ".join(families)
-    )
+    return _SHELLS[words[0]].format(pairs="\n".join(pairs), singles="\n".join(singles), verbs=" ".join(families))

@@ -308,16 +308,7 @@ class DynamicsSweep(Printed, WithDetails):
         runs = self.cells**2 * self.seeds
         with console.progress("runs", runs) as advance:
             phase = sweeps.phase_diagram(
-                self.x,
-                self.y,
-                self.cells,
-                self.seeds,
-                self.start,
-                self.width,
-                fixed,
-                ranges,
-                self.threshold,
-                advance,
+                self.x, self.y, self.cells, self.seeds, self.start, self.width, fixed, ranges, self.threshold, advance
             )
         if self.out:
             from tessera.studies.swingby.figures import figure_sweep
@@ -341,9 +332,7 @@ class DynamicsSweep(Printed, WithDetails):
         }
 
     def by_depth(self) -> dict[str, Any]:
-        settings = [
-            (depth, dim) for dim in whole(self.dims, "dims") for depth in whole(self.depths, "depths")
-        ]
+        settings = [(depth, dim) for dim in whole(self.dims, "dims") for depth in whole(self.depths, "depths")]
         rows = []
         with console.progress("settings", len(settings)) as advance:
             for depth, dim in settings:
@@ -405,9 +394,7 @@ class DynamicsFigure:
         if not names:
             raise UserError(f"Name at least one figure: {', '.join(known)} or all.")
         if "6" in names:
-            raise UserError(
-                "Figure 6 shows trained diffusion networks and cannot be made from the model alone."
-            )
+            raise UserError("Figure 6 shows trained diffusion networks and cannot be made from the model alone.")
         for name in names:
             if name not in known:
                 raise UserError(f"There is no figure `{name}`; known are {', '.join(known)} and all.")
@@ -426,9 +413,7 @@ class DynamicsFigure:
                 frames.append(Image.fromarray(frame).quantize(64))
                 advance()
         with atomic(path) as temporary:
-            frames[0].save(
-                temporary, format="GIF", save_all=True, append_images=frames[1:], duration=60, loop=0
-            )
+            frames[0].save(temporary, format="GIF", save_all=True, append_images=frames[1:], duration=60, loop=0)
 
 
 def _save_kinds(figure, stem: Path, kinds: tuple[str, ...]) -> None:

@@ -58,14 +58,7 @@ from tessera.records import CalibrationRecord, EvaluationRecord, new_record
 from tessera.registry import names_object
 from tessera.render.image_io import parse_size, save_png, to_float, width_height
 from tessera.sampling.compose import ComposeMethod, compose
-from tessera.sampling.prompts import (
-    Prompt,
-    own_prompts,
-    parse_colors,
-    parse_ks,
-    parse_locations,
-    study_prompts,
-)
+from tessera.sampling.prompts import Prompt, own_prompts, parse_colors, parse_ks, parse_locations, study_prompts
 from tessera.stats import RESAMPLES
 
 _NARROWEST: dict[str, Any] = {**console.NARROW, "padding": 0}
@@ -145,9 +138,7 @@ class Evaluate(OpensModels, Printed, WithDetails):
 
     def score_model(self, detector: ObjectDetector, device: Any) -> tuple[ImageSet, ScoredFolder]:
         if self.prompts is not None:
-            raise UserError(
-                "--prompts says what is in the images of a folder; for a model give --locations or --k."
-            )
+            raise UserError("--prompts says what is in the images of a folder; for a model give --locations or --k.")
         if self.each < 1:
             raise UserError(f"At least one image is needed for each K, not {self.each}.")
         evaluator = Evaluator(detector, None, device)
@@ -176,13 +167,7 @@ class Evaluate(OpensModels, Printed, WithDetails):
         known = images.max_train_objects if self.max_train_objects is None else self.max_train_objects
         training = TrainingFacts(known, self.labels or images.label or "all")
         summary = summarize(
-            scored.prompts,
-            scored.scores,
-            training,
-            scored.width,
-            calibration,
-            seed=self.seed,
-            resamples=self.resamples,
+            scored.prompts, scored.scores, training, scored.width, calibration, seed=self.seed, resamples=self.resamples
         )
         content = {
             "folder": str(self.path),
@@ -204,12 +189,7 @@ class Evaluate(OpensModels, Printed, WithDetails):
             write_json(self.path / "results" / "detector.json", record)
         if self.scores:
             lines = [
-                {
-                    "file": str(prompt.file),
-                    "locations": prompt.locations,
-                    "colors": prompt.colors,
-                    **score.to_dict(),
-                }
+                {"file": str(prompt.file), "locations": prompt.locations, "colors": prompt.colors, **score.to_dict()}
                 for prompt, score in zip(scored.prompts, scored.scores)
             ]
             make_folder(self.scores.parent)
@@ -270,10 +250,7 @@ class _Explain:
         image = read_image(self.image)
         prompt = self.prompt()
         (score,) = score_images(
-            load_detector(self.weights, device),
-            to_float(image)[None],
-            [prompt or Prompt()],
-            self.require_well_formed,
+            load_detector(self.weights, device), to_float(image)[None], [prompt or Prompt()], self.require_well_formed
         )
         out = self.out or self.image.with_name(f"{self.image.stem}{EXPLAINED}")
         if out.resolve() == self.image.resolve():
@@ -358,26 +335,16 @@ class Calibrate(OnDevice, Printed, WithDetails):
         with console.progress("calibrating", len(sizes) * sets * self.per_k) as advance:
             return {
                 name: calibrate_rendered(
-                    detector,
-                    HeldOut(self.per_k, size, self.seed, self.batch, device),
-                    ks,
-                    self.spacing,
-                    advance,
+                    detector, HeldOut(self.per_k, size, self.seed, self.batch, device), ks, self.spacing, advance
                 )
                 for name, size in zip(self.size, sizes)
             }
 
     def real(self, detector: ObjectDetector, truth: ClevrTruth, device) -> dict[str, Any]:
         size = width_height(parse_size(self.clevr_size)) if self.clevr_size else None
-        with console.progress(
-            "calibrating on real renders", min(len(truth), self.most or len(truth))
-        ) as advance:
+        with console.progress("calibrating on real renders", min(len(truth), self.most or len(truth))) as advance:
             found = calibrate_clevr(detector, truth, size, self.most, advance, device)
-        return {
-            "folder": self.clevr.name if self.clevr else None,
-            "size": self.clevr_size or "as rendered",
-            **found,
-        }
+        return {"folder": self.clevr.name if self.clevr else None, "size": self.clevr_size or "as rendered", **found}
 
 
 def _calibration_tables(record: dict[str, Any]) -> list[Table]:
@@ -395,9 +362,7 @@ def _error_table(title: str, found: dict[str, Any]) -> Table:
     looks = ("color", "shape", "size", "material")
     exact = Column("exact count", no_wrap=True)
     heads = ("K", "n", exact, "bias", "recall", "prec.", "center", "color", "shape", "size", "mat.")
-    table = Table(
-        *heads, title=f"{title}: shares in %, 99% of center errors within so many cells", **_NARROWEST
-    )
+    table = Table(*heads, title=f"{title}: shares in %, 99% of center errors within so many cells", **_NARROWEST)
     for name, row in [*found["rows"].items(), *found["pooled"].items()]:
         shares = [row[key]["value"] for key in ("location_recall", "location_precision")]
         counted, q99 = row["exact_count"], row["center_error_cells"]["q99"]

@@ -8,16 +8,7 @@ from typing import Annotated, Any
 import tyro
 from rich.table import Table
 
-from tessera.cli.options import (
-    Colors,
-    Folder,
-    ImageCount,
-    Locations,
-    Number,
-    OpensModels,
-    Printed,
-    WithDetails,
-)
+from tessera.cli.options import Colors, Folder, ImageCount, Locations, Number, OpensModels, Printed, WithDetails
 from tessera.console import publish, say
 from tessera.devices import pick_device
 from tessera.errors import UserError
@@ -103,9 +94,7 @@ class Explore(OpensModels, Printed, WithDetails):
         if len(self.models) != 1:
             raise UserError("One model is probed: name it, and no other.")
         shared = {name: getattr(self, name) for name in _PROBE_OPTIONS}
-        record, images = probe_once(
-            ProbeOptions(model=self.models[0], at=at, **shared), pick_device(self.device)
-        )
+        record, images = probe_once(ProbeOptions(model=self.models[0], at=at, **shared), pick_device(self.device))
         out = None if self.out is None else make_folder(self.out)
         if out:
             images.save(out)
@@ -121,9 +110,7 @@ _PROBE_OPTIONS = (
 def _probe_table(record: dict[str, Any]) -> Table:
     table = Table("condition", "influence on the pixel", title=_probe_title(record))
     for wanted, influence in zip(record["wanted"], record["conditions"]):
-        table.add_row(
-            wanted if isinstance(wanted, str) else "({:g}, {:g})".format(*wanted), f"{influence:.4g}"
-        )
+        table.add_row(wanted if isinstance(wanted, str) else "({:g}, {:g})".format(*wanted), f"{influence:.4g}")
     return table
 
 

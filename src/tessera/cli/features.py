@@ -6,34 +6,12 @@ from typing import Annotated, Any
 
 import tyro
 
-from tessera.analysis.feature_figures import (
-    figure_early,
-    figure_layers,
-    figure_leakage,
-    figure_matrices,
-    names_of,
-)
+from tessera.analysis.feature_figures import figure_early, figure_layers, figure_leakage, figure_matrices, names_of
 from tessera.analysis.feature_study import FeatureResult
-from tessera.analysis.features import (
-    FeatureConfig,
-    Source,
-    check_plan,
-    chosen_steps,
-    concepts_for,
-    feature_study,
-)
+from tessera.analysis.features import FeatureConfig, Source, check_plan, chosen_steps, concepts_for, feature_study
 from tessera.analysis.hooks import MODULATION, OUTPUT, chosen_hooks
 from tessera.analysis.pixel_influence import memory_bytes
-from tessera.cli.options import (
-    Colors,
-    Folder,
-    ImageCount,
-    ModelName,
-    Number,
-    OpensModels,
-    Printed,
-    WithDetails,
-)
+from tessera.cli.options import Colors, Folder, ImageCount, ModelName, Number, OpensModels, Printed, WithDetails
 from tessera.console import progress, publish, say
 from tessera.devices import PrecisionName, pick_device
 from tessera.errors import UserError
@@ -101,9 +79,7 @@ class Features(OpensModels, Printed, WithDetails):
     def plan(self, model: Model) -> FeatureConfig:
         """Reject bad prompts before any work is done."""
         plan = FeatureConfig(
-            concepts=concepts_for(
-                model.conditioner, None if self.colors is None else parse_colors(self.colors)
-            ),
+            concepts=concepts_for(model.conditioner, None if self.colors is None else parse_colors(self.colors)),
             k=self.k,
             seeds=self.seeds,
             sigmas=_parse_sigmas(self.sigmas),

@@ -15,22 +15,10 @@ from tessera.analysis.locality import (
     prompts_of,
     trajectory_of_scene,
 )
-from tessera.analysis.locality_figures import (
-    figure_conditions,
-    figure_residual,
-)
+from tessera.analysis.locality_figures import figure_conditions, figure_residual
 from tessera.analysis.pixel_influence import GradientConfig, memory_bytes
 from tessera.analysis.residual import Fill, definition_residual
-from tessera.cli.options import (
-    Folder,
-    ImageCount,
-    Locations,
-    ModelName,
-    Number,
-    OpensModels,
-    Printed,
-    WithDetails,
-)
+from tessera.cli.options import Folder, ImageCount, Locations, ModelName, Number, OpensModels, Printed, WithDetails
 from tessera.conditioning import ColorCounts
 from tessera.console import progress, publish, say
 from tessera.devices import PrecisionName, pick_device
@@ -117,9 +105,7 @@ class Locality(OpensModels, Printed, WithDetails):
     def plans(self, model: Model, how: GradientConfig) -> list[LocalityConfig]:
         """A plan per K and source."""
         if self.k and 0 in parse_ks(self.k) and model.conditioner.dim and self.locations is None:
-            raise UserError(
-                "K = 0 prompts no object, so there is no condition whose influence could be measured."
-            )
+            raise UserError("K = 0 prompts no object, so there is no condition whose influence could be measured.")
         locations = self.own_locations(model)
         ks = [len(locations)] if locations else parse_ks(self.k) if model.conditioner.dim else [0]
         probes = None if self.probes is None else parse_locations(self.probes)
@@ -150,9 +136,7 @@ class Locality(OpensModels, Printed, WithDetails):
             raise UserError("This model has no location conditions.")
         locations = parse_locations(self.locations)
         if not locations:
-            raise UserError(
-                "K = 0 prompts no object, so there is no condition whose influence could be measured."
-            )
+            raise UserError("K = 0 prompts no object, so there is no condition whose influence could be measured.")
         return locations
 
     def study(self, model: Model, plan: LocalityConfig, out: Path | None, device, advance) -> dict[str, Any]:
@@ -186,12 +170,7 @@ class Locality(OpensModels, Printed, WithDetails):
             seed=plan.seed,
             rows=plan.rows,
         )
-        return {
-            "radius": found.radius,
-            "cells": found.cells,
-            "fill": found.fill,
-            "levels": found.record(plan.seed),
-        }
+        return {"radius": found.radius, "cells": found.cells, "fill": found.fill, "levels": found.record(plan.seed)}
 
     def draw(self, result: LocalityResult, record: dict[str, Any], out: Path, name: str) -> None:
         title = _title_of(Path(self.model).name, record)

@@ -27,20 +27,14 @@ VERBS = {
     "render": _Verb("tessera.cli.render:Render", "render scenes to images, masks, depth, shards"),
     "train": _Verb("tessera.cli.train:Train", "train an experiment, or carry it on"),
     "sample": _Verb("tessera.cli.sample:Sample", "sample images from a run or a model"),
-    "evaluate": _Verb(
-        "tessera.cli.evaluate:Evaluate", "detections, shares for every K, K_max with intervals"
-    ),
+    "evaluate": _Verb("tessera.cli.evaluate:Evaluate", "detections, shares for every K, K_max with intervals"),
     "locality": _Verb("tessera.cli.locality:Locality", "which pixels and which conditions influence a pixel"),
     "features": _Verb("tessera.cli.features:Features", "concept directions inside a network"),
     "report": _Verb("tessera.cli.report:Report", "one page: how far models length-generalize, and why"),
     "explore": _Verb("tessera.cli.explore:Explore", "a page to prompt, sample and probe models"),
     "models": _Verb("tessera.cli.models:Models", "the models that come with Tessera"),
-    "models export": _Verb(
-        "tessera.cli.models:ModelsExport", "a model folder from a run, for an EMA of any length"
-    ),
-    "reproduce": _Verb(
-        "tessera.cli.reproduce:Reproduce", "tables, figures and studies: train, sample, evaluate"
-    ),
+    "models export": _Verb("tessera.cli.models:ModelsExport", "a model folder from a run, for an EMA of any length"),
+    "reproduce": _Verb("tessera.cli.reproduce:Reproduce", "tables, figures and studies: train, sample, evaluate"),
     "reproduce status": _Verb("tessera.cli.reproduce:Status", "every cell of the study beside the paper's"),
     "t2i locality": _Verb("tessera.cli.t2i:T2iLocality", "which latents and words influence a cell, in SDXL"),
     "t2i words": _Verb("tessera.cli.t2i:T2iWords", "where words act in SDXL, and by which path"),
@@ -67,8 +61,7 @@ def main(words: list[str] | None = None) -> None:
         if not _is_out_of_memory(error):
             raise
         print(
-            "tessera: There is not enough memory for this; reduce the batch or the number of images.",
-            file=sys.stderr,
+            "tessera: There is not enough memory for this; reduce the batch or the number of images.", file=sys.stderr
         )
         sys.exit(2)
     except BrokenPipeError:  # the reader of our output left early, as `| head` does

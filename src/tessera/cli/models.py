@@ -23,9 +23,7 @@ class Models(Printed):
         models = [described(name) for name in shipped()]
         absent = [name for name in ZOO if name not in {model["name"] for model in models}]
         tables = [zoo_table(models)] if models else []
-        state = (
-            f"Not shipped with this version: {', '.join(absent)}." if absent else "All models are shipped."
-        )
+        state = f"Not shipped with this version: {', '.join(absent)}." if absent else "All models are shipped."
         publish({"models": models, "not_shipped": absent}, self.json, None, *tables, state)
 
 

@@ -164,9 +164,7 @@ class Render(OnDevice, WithDetails):
 
         take = _warned_once(location)
         take(0, 1)
-        return Source(
-            count, take, self.numbered(count), {**self.stream_settings(rules), "locations": locations}
-        )
+        return Source(count, take, self.numbered(count), {**self.stream_settings(rules), "locations": locations})
 
     def given_scenes(self, path: Path) -> Source:
         self.refuse(_CHOICES_OF_DRAWN_SCENES, "--scenes")
@@ -216,9 +214,7 @@ class Render(OnDevice, WithDetails):
             shown.extend(to_uint8(frame["rgb"][: _SHEET_MOST - len(shown)]).cpu())
             advance(len(scenes))
         writer.close()
-        return ", ".join(
-            ["images", "masks", *["depth"] * self.depth, "scenes.json", *self.lay_out(shown, source)]
-        )
+        return ", ".join(["images", "masks", *["depth"] * self.depth, "scenes.json", *self.lay_out(shown, source)])
 
     def write_shards(self, source: Source, renderer: Renderer, advance: Callable) -> str:
         width, height = width_height(renderer.size)
@@ -227,9 +223,7 @@ class Render(OnDevice, WithDetails):
 
         def draw(first: int, many: int) -> dict[str, Tensor]:
             starts = range(first, first + many, renderer.batch_size)
-            parts = [
-                renderer.packed(source.take(i, min(renderer.batch_size, first + many - i))) for i in starts
-            ]
+            parts = [renderer.packed(source.take(i, min(renderer.batch_size, first + many - i))) for i in starts]
             return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
         settings = {"tessera": __version__, **renderer.settings, **source.settings}

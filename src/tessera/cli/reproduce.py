@@ -61,9 +61,7 @@ class Reproduce(OnDevice, Printed):
     what: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="WHAT")]
     """table1, table2, fig1, fig4, fig5, fig8, lists (exp3 and exp3L), ablations, all; fig12 (CIFAR-10), scatter, learning,
     crowding, composition, swingby, theory, closed-form."""
-    model: Annotated[
-        tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[MODEL]", help_behavior_hint="")
-    ] = None
+    model: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[MODEL]", help_behavior_hint="")] = None
     """For crowding, composition and closed-form: a run folder, a model folder, or the name of a shipped model."""
     preset: Text = None
     """Size of the trainings: tiny, small or paper (default: small)."""
@@ -246,9 +244,7 @@ def _plan_table(plan: Sequence[Estimate]) -> Table:
     heads = ("state", "images to train", "images to evaluate", "minutes")
     table = Table(Column("job", no_wrap=True), *heads, **NARROW)
     for one in plan:
-        table.add_row(
-            one.job.name, one.state, format_count(one.images), str(one.samples), _minutes_words(one)
-        )
+        table.add_row(one.job.name, one.state, format_count(one.images), str(one.samples), _minutes_words(one))
     return table
 
 
@@ -275,9 +271,7 @@ def plan_words(plan: Sequence[Estimate]) -> list[str]:
             "Evaluations (sampling and detecting) are not included where no earlier cell of the network gives their speed."
         )
     if blocked := sum(one.state == ANOTHER_RUN for one in plan):
-        lines.append(
-            f"{blocked} cannot begin: runs with other settings lie in their folders (--root elsewhere)."
-        )
+        lines.append(f"{blocked} cannot begin: runs with other settings lie in their folders (--root elsewhere).")
     return lines
 
 

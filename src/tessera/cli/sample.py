@@ -25,14 +25,7 @@ from tessera.errors import UserError
 from tessera.models.loading import open_model, set_precision
 from tessera.provenance import provenance
 from tessera.sampling.compose import NEAR, ComposeMethod, compose_by_name
-from tessera.sampling.prompts import (
-    Prompt,
-    own_prompts,
-    parse_colors,
-    parse_ks,
-    parse_locations,
-    study_prompts,
-)
+from tessera.sampling.prompts import Prompt, own_prompts, parse_colors, parse_ks, parse_locations, study_prompts
 from tessera.sampling.sample_folder import sample_prompts, save_samples
 
 AT_ONCE = 64
@@ -107,14 +100,10 @@ class Sample(OpensModels, Printed, WithDetails):
 
     def prompts(self, conditioner: Conditioner) -> list[Prompt]:
         if min(self.each, self.batch) < 1:
-            raise UserError(
-                "At least one image must be made for each K, and at a time (--each, --set batch)."
-            )
+            raise UserError("At least one image must be made for each K, and at a time (--each, --set batch).")
         if self.locations is not None or self.colors is not None:
             if self.k is not None:
-                raise UserError(
-                    "--k chooses among the study's locations and colors; with your own, leave it out."
-                )
+                raise UserError("--k chooses among the study's locations and colors; with your own, leave it out.")
             return own_prompts(conditioner, self.own_prompt(conditioner), self.each, self.seed)
         all_ks = "0-8" if isinstance(conditioner, ColorCounts) else "0" if conditioner.dim == 0 else "0-12"
         return study_prompts(conditioner, parse_ks(self.k or all_ks), self.each, self.seed)

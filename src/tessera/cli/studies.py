@@ -106,9 +106,7 @@ class Fig12:
             )
         say(f"Figure and record are in {self.out}.")
         sides = record["growth"]["side_low_noise"], record["growth"]["side_high_noise"]
-        publish(
-            record, self.json, None, "90% side: {:.1f} pixels at low noise, {:.1f} at high.".format(*sides)
-        )
+        publish(record, self.json, None, "90% side: {:.1f} pixels at low noise, {:.1f} at high.".format(*sides))
 
 
 @dataclass(frozen=True)
@@ -132,19 +130,11 @@ class Learning:
                 f"{self.results} has no training at {self.preset} with evaluations of K = {self.k} "
                 f"at {learning_FEWEST} moments or more; `tessera reproduce table1 --snapshots 8` makes them."
             )
-        made = {
-            "k": self.k,
-            "preset": self.preset,
-            "cells": rows,
-            "provenance": provenance(torch.device("cpu")),
-        }
+        made = {"k": self.k, "preset": self.preset, "cells": rows, "provenance": provenance(torch.device("cpu"))}
         figure = make_folder(self.results / "figures") / f"learning-k{self.k}-{self.preset}.png"
         save_plot(learning_drawn(rows, self.k), figure)
         console.publish(
-            new_record(LearningRecord, made),
-            self.json,
-            self.results / f"learning-k{self.k}.json",
-            learning_table(rows),
+            new_record(LearningRecord, made), self.json, self.results / f"learning-k{self.k}.json", learning_table(rows)
         )
         console.say(f"{figure} is learning_drawn.")
 
@@ -177,9 +167,7 @@ class Scatter:
             return self.plot_points([Path(word) for word in self.points.replace(",", " ").split()])
         paths = StudyPaths(results=self.results)
         records = [record for record in read_records(paths) if record["preset"] == self.preset]
-        alike = [
-            record for record in records if self.max_train_objects in (None, record["max_train_objects"])
-        ]
+        alike = [record for record in records if self.max_train_objects in (None, record["max_train_objects"])]
         points = points_of(alike, READINGS[self.rule])
         if len(points) < FEWEST:
             raise UserError(
@@ -197,12 +185,7 @@ class Scatter:
         figure = make_folder(paths.figures) / f"scatter-{self.preset}.png"
         save_plot(figure_scatter(points, made), figure, dpi=120)
         say(f"{figure} is drawn.")
-        publish(
-            new_record(ScatterRecord, made),
-            self.json,
-            self.results / "scatter.json",
-            *coefficient_lines(made),
-        )
+        publish(new_record(ScatterRecord, made), self.json, self.results / "scatter.json", *coefficient_lines(made))
 
     def plot_points(self, files: list[Path]) -> None:
         points = gather_points(files, self.rule)
@@ -271,10 +254,7 @@ class Composition:
         }
         record = {**settings, "rows": rows, "provenance": provenance(device)}
         console.publish(
-            new_record(CompositionRecord, record),
-            self.json,
-            self.out,
-            console.table_of(turned(composition_rows(rows))),
+            new_record(CompositionRecord, record), self.json, self.out, console.table_of(turned(composition_rows(rows)))
         )
         if self.figure:
             make_folder(self.figure.parent)
@@ -342,12 +322,7 @@ class Crowding:
         figures = make_folder(self.results / "figures")  # before the work, lest it be lost
         evaluator = Evaluator(load_detector(device=device), None, device)
         replies = scored(
-            evaluator,
-            evaluator.prepare(model),
-            questions,
-            steps=self.steps,
-            s_churn=self.s_churn,
-            seed=self.seed,
+            evaluator, evaluator.prepare(model), questions, steps=self.steps, s_churn=self.s_churn, seed=self.seed
         )
         name = Path(self.model).name
         settings = {"each": self.each, "pairs": self.pairs, "steps": self.steps, "s_churn": self.s_churn}
@@ -363,9 +338,7 @@ class Crowding:
         figure = figures / f"crowding-{name}.png"
         save_plot(crowding_drawn(made), figure)
         tables = (console.table_of(rows) for rows in (crowding_rows([made]), crowding_pair_rows([made])))
-        console.publish(
-            new_record(CrowdingRecord, made), self.json, self.results / f"crowding-{name}.json", *tables
-        )
+        console.publish(new_record(CrowdingRecord, made), self.json, self.results / f"crowding-{name}.json", *tables)
         console.say(f"{figure} is crowding_drawn.")
 
     def questions(self, model: Model) -> "list[Question]":

@@ -69,9 +69,7 @@ class Swingby:
         figure = self.out.with_suffix(".png")
         make_folder(self.out.parent)
         save_plot(swingby_figure(rows), figure)
-        console.publish(
-            new_record(SwingbyRecord, record), self.json, self.out, console.table_of(swingby_rows(rows))
-        )
+        console.publish(new_record(SwingbyRecord, record), self.json, self.out, console.table_of(swingby_rows(rows)))
         console.say(f"{figure} is drawn.")
 
     def plan(self) -> SwingbyConfig:

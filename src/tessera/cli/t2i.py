@@ -65,12 +65,7 @@ from tessera.studies.text_to_image.words import REMOVALS, STOP_WORDS, checked_wo
 ModelName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
 _LATENT_CHANNELS = 4
 _PACKAGES = ("diffusers", "transformers", "accelerate", "safetensors")
-PROBES = (
-    (0.5, 0.5),
-    (0.5, 0.17),
-    (0.5, 0.83),
-    (0.15, 0.5),
-)  # middle, left, right, top, as shares of (rows, cols)
+PROBES = ((0.5, 0.5), (0.5, 0.17), (0.5, 0.83), (0.15, 0.5))  # middle, left, right, top, as shares of (rows, cols)
 
 
 # -- what the verbs share ----------------------------------------------------------------------------------
@@ -239,11 +234,7 @@ class _OnPrompt(OnModel):
         )
 
     def prompt_header(self, sdxl: Sdxl, probes: Sequence[tuple[int, int]]) -> dict[str, Any]:
-        requested = {
-            "prompt": self.prompt,
-            "probes": [list(probe) for probe in probes],
-            "stop_words": list(STOP_WORDS),
-        }
+        requested = {"prompt": self.prompt, "probes": [list(probe) for probe in probes], "stop_words": list(STOP_WORDS)}
         return self.header(sdxl) | requested
 
     @property
@@ -281,23 +272,10 @@ class T2iLocality(_OnPrompt):
             trajectory = self.trajectory(sdxl, shown_levels, advance)
             how = GradientConfig(method="loop", memory=memory, checkpoint=self.checkpoint)
             pixel = pixel_study(
-                sdxl,
-                self.prompt,
-                trajectory.at(at),
-                probes,
-                of=self.of,
-                pairs=self.channels,
-                how=how,
-                advance=advance,
+                sdxl, self.prompt, trajectory.at(at), probes, of=self.of, pairs=self.channels, how=how, advance=advance
             )
             found = word_study(
-                sdxl,
-                self.prompt,
-                trajectory.at(shown_levels),
-                probes,
-                words=words,
-                rows=self.batch,
-                advance=advance,
+                sdxl, self.prompt, trajectory.at(shown_levels), probes, words=words, rows=self.batch, advance=advance
             )
         header = self.prompt_header(sdxl, probes) | {"of": self.of, "channels": self.channels}
         record = header | {
@@ -323,11 +301,7 @@ class T2iLocality(_OnPrompt):
         title = f"{header['model']}: {len(latents)} seeds, guidance {self.guidance:g}"
         save_figure(figure_locality(image, pixel, words, self.unit, title), out / "locality.png")
         save_figure(figure_words(words, f"{header['model']}: where words act"), out / "word-maps.png")
-        header = header | {
-            "sigmas": list(pixel.sigmas),
-            "word_sigmas": list(words.sigmas),
-            "words": words.words,
-        }
+        header = header | {"sigmas": list(pixel.sigmas), "word_sigmas": list(words.sigmas), "words": words.words}
         _save_arrays(
             out / "locality.npz",
             header,
@@ -368,9 +342,7 @@ class T2iWords(_OnPrompt):
         with progress("removing words", self.batches + len(REMOVALS) * len(shown_levels)) as advance:
             trajectory = self.trajectory(sdxl, shown_levels, advance)
             levels = trajectory.at(shown_levels)
-            paths = word_paths(
-                sdxl, self.prompt, levels, probes, words=words, rows=self.batch, advance=advance
-            )
+            paths = word_paths(sdxl, self.prompt, levels, probes, words=words, rows=self.batch, advance=advance)
         header = self.prompt_header(sdxl, probes) | {"sigmas": levels.sigmas.tolist(), "words": words}
         record = header | {
             "ways": {how: REMOVALS[how] for how in paths},
@@ -379,28 +351,17 @@ class T2iWords(_OnPrompt):
         }
         if out:
             self.draw(out, sdxl, trajectory.last, paths, header)
-        publish(
-            record, self.json, out and out / "words.json", _word_table(paths["remove"]), _path_table(paths)
-        )
+        publish(record, self.json, out and out / "words.json", _word_table(paths["remove"]), _path_table(paths))
 
     def draw(
-        self,
-        out: Path,
-        sdxl: Sdxl,
-        latents: Tensor,
-        paths: dict[str, WordInfluence],
-        header: dict[str, Any],
+        self, out: Path, sdxl: Sdxl, latents: Tensor, paths: dict[str, WordInfluence], header: dict[str, Any]
     ) -> None:
         image, name = sdxl.decode(latents[:1])[0].cpu(), header["model"]
         save_png(out / "image.png", image)
-        save_figure(
-            figure_locality(image, None, paths["remove"], self.unit, f"{name}: words"), out / "words.png"
-        )
+        save_figure(figure_locality(image, None, paths["remove"], self.unit, f"{name}: words"), out / "words.png")
         save_figure(figure_paths(paths, f"{name}: by which path words act"), out / "paths.png")
         for how, found in paths.items():
-            save_figure(
-                figure_words(found, f"{name}: words {REMOVAL_NAMES[how]}"), out / f"word-maps-{how}.png"
-            )
+            save_figure(figure_words(found, f"{name}: words {REMOVAL_NAMES[how]}"), out / f"word-maps-{how}.png")
         arrays = {f"maps_{how}": found.maps for how, found in paths.items()}
         arrays |= {f"influence_{how}": found.each for how, found in paths.items()}
         _save_arrays(out / "words.npz", header, **arrays)
@@ -417,9 +378,7 @@ class T2iWords(_OnPrompt):
 
 
 def _pixel_table(pixel: PixelInfluence) -> Table:
-    table = Table(
-        "probe", *(f"sigma {sigma:.3g}" for sigma in pixel.sigmas), title="side of 90% of the influence"
-    )
+    table = Table("probe", *(f"sigma {sigma:.3g}" for sigma in pixel.sigmas), title="side of 90% of the influence")
     for p, probe in enumerate(pixel.probes):
         table.add_row(f"({probe.row}, {probe.col})", *(str(int(side)) for side in pixel.sides[:, p]))
     return table
@@ -430,9 +389,7 @@ def _word_table(words: WordInfluence) -> Table:
     same = words.sameness() if len(words.probes) > 1 else [None] * len(words.sigmas)
     for level, (sigma, alike) in enumerate(zip(words.sigmas, same)):
         named = ["+".join(words.dominant(level, p)) or "-" for p in range(len(words.probes))]
-        table.add_row(
-            f"{sigma:.3g}", "-" if alike is None else range_words(alike["pearson_r"]), "   ".join(named)
-        )
+        table.add_row(f"{sigma:.3g}", "-" if alike is None else range_words(alike["pearson_r"]), "   ".join(named))
     return table
 
 
@@ -500,9 +457,7 @@ class T2iFeatures(OnModel):
                 tables += [found.table(number, label) for number in range(len(plan.at))]
                 if out:
                     self.draw(out, label, sdxl, found)
-        record = (
-            self.header(sdxl) | self.requested() | {"studies": studies, "provenance": provenance(sdxl.device)}
-        )
+        record = self.header(sdxl) | self.requested() | {"studies": studies, "provenance": provenance(sdxl.device)}
         publish(rounded(record), self.json, out and out / "features.json", *tables)
 
     def sites(self) -> list[Site]:
@@ -536,10 +491,7 @@ class T2iFeatures(OnModel):
         return {
             "at": [step + 1 for step in parse_steps(self.at, self.steps)],
             "layers": self.layers,
-            "null": {
-                "networks": self.null,
-                "untrained": "UNet and text encoders" if self.null_text else "UNet",
-            },
+            "null": {"networks": self.null, "untrained": "UNet and text encoders" if self.null_text else "UNet"},
             "baseline": "the empty prompt on the same noise",
         }
 
@@ -553,19 +505,12 @@ class T2iFeatures(OnModel):
             if fitting_composites(found.concepts):
                 save_figure(figure_composites(found, number, title), out / f"composites-{name}.png")
         if found.images is not None:
-            several = {
-                (composite.prompt,): composite.name for composite in fitting_composites(found.concepts)
-            }
+            several = {(composite.prompt,): composite.name for composite in fitting_composites(found.concepts)}
             names = {("",): ""} | {concept.prompts: concept.name for concept in found.concepts} | several
             save_figure(
-                figure_images(found.images, list(names.values()), f"{model}: {label}"),
-                out / f"images-{label}.png",
+                figure_images(found.images, list(names.values()), f"{model}: {label}"), out / f"images-{label}.png"
             )
-        header = (
-            self.header(sdxl)
-            | self.requested()
-            | {"concepts": [asdict(concept) for concept in found.concepts]}
-        )
+        header = self.header(sdxl) | self.requested() | {"concepts": [asdict(concept) for concept in found.concepts]}
         _save_arrays(out / f"features-{label}.npz", header, **found.arrays())
         say(f"Figures and features-{label}.npz are in {out}.")
 
@@ -598,6 +543,4 @@ def label_of(prompts: str) -> str:
 def _check_labels(requested: Iterable[str]) -> None:
     for label, count in Counter(map(label_of, requested)).items():
         if count > 1:
-            raise UserError(
-                f"Two sets of prompts are called `{label}`, and so would their files be; rename one."
-            )
+            raise UserError(f"Two sets of prompts are called `{label}`, and so would their files be; rename one.")

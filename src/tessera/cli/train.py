@@ -10,15 +10,7 @@ import tyro
 
 from tessera.cli.options import Changes, File, Folder, Number, OnDevice
 from tessera.cli.refusals import value_of
-from tessera.config import (
-    Settings,
-    changed,
-    checked,
-    format_count,
-    parse_changes,
-    settings_for,
-    settings_from,
-)
+from tessera.config import Settings, changed, checked, format_count, parse_changes, settings_for, settings_from
 from tessera.console import say
 from tessera.files import read_json
 from tessera.models.build import conditioner_for
@@ -64,9 +56,7 @@ class Train(OnDevice):
         experiment = words[0] if words and not words[0].startswith("-") else Settings.experiment
         kinds = {name: value_of(words, [f"--{name}.kind"]) for name in ("conditioner", "denoiser")}
         changes = {name: {"kind": kind} for name, kind in kinds.items() if kind}
-        return Train(
-            settings=settings_for(experiment, value_of(words, ["--preset"]) or Settings.preset, changes)
-        )
+        return Train(settings=settings_for(experiment, value_of(words, ["--preset"]) or Settings.preset, changes))
 
     def run(self) -> int | None:
         settings = checked(changed(self.settings, parse_changes(self.set)))

@@ -11,14 +11,7 @@ from torch import Tensor
 from tessera.conditioning.cells import cell_of, every_cell, one_per_row, window
 from tessera.conditioning.contract import Cell, Location
 from tessera.conditioning.counts import condition_number, entry_of, repeat_by_count, take_one
-from tessera.conditioning.labels import (
-    Label,
-    check_label,
-    check_location,
-    labeled,
-    locations_of,
-    sample_index,
-)
+from tessera.conditioning.labels import Label, check_label, check_location, labeled, locations_of, sample_index
 from tessera.errors import UserError
 from tessera.scenes.batch import SceneBatch
 
@@ -66,9 +59,7 @@ class LocationGrid:
 
     def without(self, cond: Tensor, k: int | Location) -> Tensor:
         number = condition_number(k)
-        entry = (
-            self._cell_number(check_location(k)).to(cond.device) if number is None else entry_of(cond, number)
-        )
+        entry = self._cell_number(check_location(k)).to(cond.device) if number is None else entry_of(cond, number)
         return take_one(cond, entry.expand(len(cond)), k)
 
     def near(self, cond: Tensor, cell: Cell | Tensor, radius: int) -> Tensor:

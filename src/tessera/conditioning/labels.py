@@ -69,7 +69,5 @@ def check_location(location) -> tuple[float, float]:
     except (TypeError, ValueError):
         raise UserError(f"A location is a pair (x, y), not {location!r}.") from None
     if not (0 <= x <= 1 and 0 <= y <= 1):
-        raise UserError(
-            f"The location ({x:g}, {y:g}) lies outside the image: both numbers must be within 0 and 1."
-        )
+        raise UserError(f"The location ({x:g}, {y:g}) lies outside the image: both numbers must be within 0 and 1.")
     return x, y

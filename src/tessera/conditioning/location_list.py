@@ -64,13 +64,7 @@ class LocationList:
 
     @property
     def config(self) -> dict[str, Any]:
-        return {
-            "kind": "list",
-            "slots": self.slots,
-            "label": self.label,
-            "fill": self.fill,
-            "cells": self.cells,
-        }
+        return {"kind": "list", "slots": self.slots, "label": self.label, "fill": self.fill, "cells": self.cells}
 
     def encode(self, scenes: SceneBatch, index: Tensor | None = None, seed: int = 0) -> Tensor:
         index = sample_index(scenes, index)
@@ -80,9 +74,7 @@ class LocationList:
             raise UserError(f"A scene has more objects than the list's {self.slots} slots.")
         slot = self._ranks(is_labeled, index, seed)  # (B, N)
         entries = _as_entries(locations) * is_labeled[..., None]
-        table = torch.zeros(
-            len(scenes), self.slots + 1, 3, device=scenes.device
-        )  # last: for unlabeled objects
+        table = torch.zeros(len(scenes), self.slots + 1, 3, device=scenes.device)  # last: for unlabeled objects
         slot = torch.where(is_labeled, slot, self.slots)[..., None].expand(-1, -1, 3)
         return table.scatter(1, slot, entries)[:, : self.slots].flatten(1)
 

@@ -63,9 +63,7 @@ class _Tally(NamedTuple):
     ood: bool
 
 
-def tally(
-    detections: Sequence[Detection], truth: Sequence[Detection], ood: bool, cell: float = CELL
-) -> _Tally:
+def tally(detections: Sequence[Detection], truth: Sequence[Detection], ood: bool, cell: float = CELL) -> _Tally:
     locations = [obj.location for obj in truth]
     score = match(detections, locations, cell)
     by_color = match_colors(detections, [obj.color for obj in truth])
@@ -94,9 +92,7 @@ def empty_locations(taken: Sequence[tuple[float, float]], cell: float) -> list[t
     return [location for location in LOCATIONS if is_free(location)]
 
 
-def center_errors(
-    detections: Sequence[Detection], truth: Sequence[Detection], cell: float
-) -> tuple[float, ...]:
+def center_errors(detections: Sequence[Detection], truth: Sequence[Detection], cell: float) -> tuple[float, ...]:
     pairs = match(detections, [obj.location for obj in truth], WIDE * cell).pairs
     gaps = [np.subtract(truth[t].location, detections[f].location) / cell for t, f in pairs]
     return tuple(float(np.hypot(*gap)) for gap in gaps)
@@ -187,9 +183,7 @@ class HeldOut:
     batch: int = 128
     device: Any = None
 
-    def tallies(
-        self, detector: ObjectDetector, arrangement: Arrangement, k: int, advance: Callable
-    ) -> list[_Tally]:
+    def tallies(self, detector: ObjectDetector, arrangement: Arrangement, k: int, advance: Callable) -> list[_Tally]:
         """The detector's performance on scenes of exactly k objects."""
         found: list[_Tally] = []
         for start in range(0, self.per_k, self.batch):
@@ -240,9 +234,7 @@ def at_study_locations(k: int, count: int, seed: int, start: int, device=None) -
     return visible_at(LOCATIONS[:k], count, seed, start, device)
 
 
-def visible_at(
-    locations: Sequence[Location], count: int, seed: int, start: int = 0, device: Any = None
-) -> SceneBatch:
+def visible_at(locations: Sequence[Location], count: int, seed: int, start: int = 0, device: Any = None) -> SceneBatch:
     """Objects at these locations, all of them visible as the official rule demands.
 
     Scene i takes the first of its own attempts that hides nothing, whatever is drawn with it.
@@ -250,9 +242,7 @@ def visible_at(
 
     def attempt(turn: int) -> SceneBatch:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", LocationWarning
-            )  # the study's locations are crowded, as it should be
+            warnings.simplefilter("ignore", LocationWarning)  # the study's locations are crowded, as it should be
             first, rules = start + turn * LOOKS_APART, Scenes(objects=len(locations))
             return scenes_at(locations, rules=rules, count=count, seed=seed, start=first, device=device)
 
@@ -271,19 +261,13 @@ def _frame_aspect(size: Size) -> float:
 
 
 def calibrate_rendered(
-    detector: ObjectDetector,
-    held: HeldOut,
-    ks: Sequence[int],
-    arrangements: Sequence[Arrangement],
-    advance: Callable,
+    detector: ObjectDetector, held: HeldOut, ks: Sequence[int], arrangements: Sequence[Arrangement], advance: Callable
 ) -> dict[str, Any]:
     """Records by arrangement and number of objects, and for images without any."""
     record: dict[str, Any] = {}
     for arrangement in arrangements:
         within = [k for k in ks if arrangement != "study" or k <= len(LOCATIONS)]
-        record[arrangement] = by_number(
-            t for k in within for t in held.tallies(detector, arrangement, k, advance)
-        )
+        record[arrangement] = by_number(t for k in within for t in held.tallies(detector, arrangement, k, advance))
     record["nothing"] = {kind: held.nothing(detector, kind, advance) for kind in KINDS}
     return record
 

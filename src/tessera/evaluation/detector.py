@@ -20,16 +20,16 @@ from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
 THRESHOLD = 0.5  # a detection counts when the detector is this sure
 BATCH = {"cpu": 32, "cuda": 2048, "mps": 256}
 _KNOWN = {"mean", "whiten", "limit"}  # what images the detector knows look like
-_COUNTER = "num_batches_tracked"  # of batch norms: a whole number that half precision would round, and that is not needed
+_COUNTER = (
+    "num_batches_tracked"  # of batch norms: a whole number that half precision would round, and that is not needed
+)
 _ATTRIBUTE_WORDS = {"color": COLOR_NAMES, "shape": SHAPES, "size": tuple(SIZES), "material": MATERIALS}
 
 
 class Detector:
     """Finds objects in images of any size."""
 
-    def __init__(
-        self, network: DetectorNetwork, known: dict[str, Tensor], device, threshold: float = THRESHOLD
-    ):
+    def __init__(self, network: DetectorNetwork, known: dict[str, Tensor], device, threshold: float = THRESHOLD):
         self.network = fold_norms(network).eval().to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.known = {name: value.to(device) for name, value in known.items()}
         self.device, self.threshold = torch.device(device), threshold
@@ -60,18 +60,14 @@ class Detector:
         # In half precision neighbors often tie: a tiny bonus, different for all nine of them, lets one win.
         third = torch.arange(CELLS, device=logit.device) % 3
         ranked = logit + (third + 3 * third[:, None]) * 1e-4
-        peak = (ranked == F.max_pool2d(ranked, 3, 1, 1)) & (
-            logit > math.log(self.threshold / (1 - self.threshold))
-        )
+        peak = (ranked == F.max_pool2d(ranked, 3, 1, 1)) & (logit > math.log(self.threshold / (1 - self.threshold)))
         row, _, y, x = torch.nonzero(peak, as_tuple=True)
         sure = logit[row, 0, y, x].sigmoid()
         order = (row - sure / 2).argsort()  # image by image, surest first
         row, y, x, sure = row[order], y[order], x[order], sure[order]
         here = {name: values[row, :, y, x] for name, values in heads.items()}  # (M, channels)
         location = (torch.stack([x, y], 1) + here["offset"].clamp(0, 1)) / CELLS
-        named = [
-            [words[i] for i in here[name].argmax(1).tolist()] for name, words in _ATTRIBUTE_WORDS.items()
-        ]
+        named = [[words[i] for i in here[name].argmax(1).tolist()] for name, words in _ATTRIBUTE_WORDS.items()]
         well_formed = here["well_formed"][:, 0].sigmoid().tolist()
         found = list(map(Detection, *location.T.tolist(), *named, sure.tolist(), well_formed))
         ends = torch.bincount(row, minlength=count).cumsum(0).tolist()
@@ -82,9 +78,7 @@ def save_detector(folder: Path, network: DetectorNetwork, known: dict[str, Tenso
     """Weights in half precision, beside what known images look like."""
     from safetensors.torch import save_file
 
-    state = {
-        f"detector.{name}": value for name, value in network.state_dict().items() if value.is_floating_point()
-    }
+    state = {f"detector.{name}": value for name, value in network.state_dict().items() if value.is_floating_point()}
     state |= {f"known.{name}": value for name, value in known.items()}
     with atomic(folder / "detector.safetensors") as temporary:
         save_file({name: value.cpu().half().contiguous() for name, value in state.items()}, temporary)
@@ -133,6 +127,4 @@ def load_detector(path: Path | str | None = None, device="cpu") -> Detector:
 
 
 def _part_of(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(prefix): value.float() for name, value in state.items() if name.startswith(prefix)
-    }
+    return {name.removeprefix(prefix): value.float() for name, value in state.items() if name.startswith(prefix)}

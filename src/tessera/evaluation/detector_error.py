@@ -22,9 +22,7 @@ class DetectorError:
     """Images of T objects by what the detector made of them. T -> (missed, false) counts; T -> (seen, empty)."""
 
     outcomes: Mapping[int, np.ndarray]  # T -> (m, x): images in which m objects were missed, x seen falsely
-    false_fills: Mapping[
-        int, tuple[int, int]
-    ]  # T -> empty locations that looked filled, and all empty locations
+    false_fills: Mapping[int, tuple[int, int]]  # T -> empty locations that looked filled, and all empty locations
 
     def missed_and_false(self, objects: int) -> np.ndarray:
         """P(m missed, x false) for an image of so many objects, from the nearest number that was measured."""
@@ -76,9 +74,7 @@ def confusion(error: DetectorError, k: int, extras: int) -> np.ndarray:
 
     The last extra cell stands for that many or more.
     """
-    table = np.zeros(
-        (k + 1, extras + 1, k + 1, extras + 1)
-    )  # (counted filled, counted extra, true t, true e)
+    table = np.zeros((k + 1, extras + 1, k + 1, extras + 1))  # (counted filled, counted extra, true t, true e)
     for t in range(k + 1):
         for e in range(extras + 1):
             table[:, :, t, e] = _counted_given(error, k, extras, t, e)

@@ -58,9 +58,7 @@ def words(score: ImageScore, prompted: bool) -> list[tuple[str, tuple[int, int, 
         for reason in score.reason.split("; "):
             lines += [(part, ink) for part in _wrapped(reason)]
     if score.ood_score > 1:
-        lines.append(
-            (f"unlike the images the detector was trained on (score {score.ood_score:.1f} > 1)", ODD)
-        )
+        lines.append((f"unlike the images the detector was trained on (score {score.ood_score:.1f} > 1)", ODD))
     return lines
 
 
@@ -94,9 +92,7 @@ def _outline_of(number: int, score: ImageScore, prompted: bool) -> tuple[int, in
     return GOOD if number in {found for _, found in score.pairs} else BAD
 
 
-def box(
-    pen: ImageDraw.ImageDraw, size: tuple[int, int], detection: Detection, number: int, ink, aspect: float
-) -> None:
+def box(pen: ImageDraw.ImageDraw, size: tuple[int, int], detection: Detection, number: int, ink, aspect: float) -> None:
     (x, y), (half_x, half_y) = detection.location, half_sides(detection, aspect)
     width, height = size
     corners = ((x - half_x) * width, (y - half_y) * height, (x + half_x) * width, (y + half_y) * height)

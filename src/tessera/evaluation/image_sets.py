@@ -23,14 +23,7 @@ from tessera.scenes.vocabulary import LOCATIONS
 
 SAMPLES = "samples.json"
 _RECORDS = (".json", ".jsonl", ".md", ".html", ".safetensors", ".lock")  # files that do not pose as images
-_GRAY = (
-    "1",
-    "L",
-    "LA",
-    "La",
-    "I",
-    "F",
-)  # Pillow's names for images without color; 16-bit ones begin with I
+_GRAY = ("1", "L", "LA", "La", "I", "F")  # Pillow's names for images without color; 16-bit ones begin with I
 EXPLAINED = "-explained.png"  # how the names of images end that `detector explain` drew beside others
 _SMALLEST = 16  # pixels; below, objects are no larger than a pixel or two
 AT_ONCE = 256
@@ -190,9 +183,7 @@ def _from_names(folder: Path) -> ImageSet:
         if number and int(number[1]) <= len(LOCATIONS):
             prompts.append(Prompt(LOCATIONS[: int(number[1])], file=file))
         else:
-            left_out[str(file)] = (
-                f"{file} is in no folder k00 to k{len(LOCATIONS)}, so its prompt is not known."
-            )
+            left_out[str(file)] = f"{file} is in no folder k00 to k{len(LOCATIONS)}, so its prompt is not known."
     if not prompts:
         raise UserError(
             f"{folder} does not name the prompts of its images: it has no samples.json, no scenes.json "
@@ -275,9 +266,7 @@ def read_image(file: Path, size: tuple[int, int] | None = None) -> Tensor:
     if image.mode in _GRAY or image.mode.startswith("I;"):
         raise UserError(f"{file} is gray-scale, and colors cannot be scored without color.")
     if min(image.size) < _SMALLEST:
-        raise UserError(
-            f"{file} is {shown(image.size)}; the detector needs at least {_SMALLEST} pixels a side."
-        )
+        raise UserError(f"{file} is {shown(image.size)}; the detector needs at least {_SMALLEST} pixels a side.")
     if size is not None and image.size != size:
         raise UserError(f"{file} is {shown(image.size)} where the others are {shown(size)}.")
     return load_png(file)

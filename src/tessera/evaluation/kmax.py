@@ -57,9 +57,7 @@ class Counts:
         if not len(self.filled) == len(self.extra) == len(self.objects) == len(self.malformed) > 0:
             raise UserError(f"K = {self.k} needs at least one image, and every count of each.")
         if self.filled.min() < 0 or self.filled.max() > self.k or self.extra.min() < 0:
-            raise UserError(
-                f"Of {self.k} locations, 0 to {self.k} can be filled, and extras are not negative."
-            )
+            raise UserError(f"Of {self.k} locations, 0 to {self.k} can be filled, and extras are not negative.")
 
     @staticmethod
     def of(k: int, scores: Iterable[ImageScore]) -> "Counts":
@@ -92,9 +90,7 @@ class TrainingRange:
         if self.label not in get_args(Label):
             raise UserError(f"Objects can be labeled {', '.join(get_args(Label))}, not `{self.label}`.")
         if self.max_train_objects is not None and self.max_train_objects < 1:
-            raise UserError(
-                f"Training images hold at least one object at most, not {self.max_train_objects}."
-            )
+            raise UserError(f"Training images hold at least one object at most, not {self.max_train_objects}.")
 
     @property
     def extras_allowed(self) -> int:
@@ -184,12 +180,8 @@ def generalization_record(
         "extras_allowed": training.extras_allowed,
         "seed": seed,
         "resamples": resamples,
-        "k_max": {
-            name: _k_max_record(rule, counts, drawn, corrected, training) for name, rule in rules.items()
-        },
-        "k50": k50(
-            [c.k for c in counts], [c.num_all_found for c in counts], [c.n for c in counts], seed
-        ).to_dict(),
+        "k_max": {name: _k_max_record(rule, counts, drawn, corrected, training) for name, rule in rules.items()},
+        "k50": k50([c.k for c in counts], [c.num_all_found for c in counts], [c.n for c in counts], seed).to_dict(),
         "mean_recall": mean_recall(counts, max_train_objects or 0, seed).to_dict(),
         "rows": [_row_record(c, training, rules, corrected, seed) for c in counts],
     }
@@ -239,9 +231,7 @@ def crossing(ks: Sequence[int], shares: Any, level: float = 0.5) -> float:
     return float(at[after - 1] + (at[after] - at[after - 1]) * (before - level) / (before - below))
 
 
-def mean_recall(
-    counts: Sequence[Counts], beyond: int = 0, seed: int = 0, resamples: int = RESAMPLES
-) -> Interval:
+def mean_recall(counts: Sequence[Counts], beyond: int = 0, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
     """Share of prompted locations that are filled, mean over every K > `beyond`; the interval bootstraps samples."""
     chosen = [c for c in counts if c.k > beyond]
     if not chosen:
@@ -252,11 +242,7 @@ def mean_recall(
 
 
 def evaluations_of(
-    images: int,
-    tables: Mapping[int, np.ndarray],
-    training: TrainingRange,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    images: int, tables: Mapping[int, np.ndarray], training: TrainingRange, resamples: int = RESAMPLES, seed: int = 0
 ) -> np.ndarray:
     """K_max by the paper rule of many evaluations with so few images of each K, drawn from those counted: (R,)."""
     passed = {}
@@ -341,26 +327,18 @@ def _k_max_record(
 
 
 def _row_record(
-    counts: Counts,
-    training: TrainingRange,
-    rules: Mapping[str, _Rule],
-    corrected: _Corrected | None,
-    seed: int,
+    counts: Counts, training: TrainingRange, rules: Mapping[str, _Rule], corrected: _Corrected | None, seed: int
 ) -> dict[str, Any]:
     """One K: shares, means, quality, and whether it succeeds."""
     shares = shares_of(counts.table(), training)
     rng = generator(seed, counts.k, 3)
     succeeds = {
-        name: bool(rule(counts.k, shares, counts.n, training)) if counts.k else None
-        for name, rule in rules.items()
+        name: bool(rule(counts.k, shares, counts.n, training)) if counts.k else None for name, rule in rules.items()
     }
     return {
         "k": counts.k,
         "n": counts.n,
-        **{
-            name: _share_with_correction(name, share, counts, training, corrected)
-            for name, share in named(shares)
-        },
+        **{name: _share_with_correction(name, share, counts, training, corrected) for name, share in named(shares)},
         "found": mean_interval(counts.filled, rng).to_dict(),
         "extra": {**mean_interval(counts.extra, rng).to_dict(), **spread(counts.extra)},
         "objects": {**mean_interval(counts.objects, rng).to_dict(), **spread(counts.objects)},
@@ -379,15 +357,10 @@ def _share_with_correction(
     record = share_interval(round(share * counts.n), counts.n).to_dict()
     if corrected:
         best, both = (
-            getattr(shares_of(tables[counts.k], training), name)
-            for tables in (corrected.best, corrected.both)
+            getattr(shares_of(tables[counts.k], training), name) for tables in (corrected.best, corrected.both)
         )
         low, high = quantile_range(both)
-        record["corrected"] = {
-            "value": float(best),
-            "low": min(low, float(best)),
-            "high": max(high, float(best)),
-        }
+        record["corrected"] = {"value": float(best), "low": min(low, float(best)), "high": max(high, float(best))}
     return record
 
 

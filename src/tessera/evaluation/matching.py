@@ -14,10 +14,7 @@ from tessera.scenes.vocabulary import COLOR_NAMES
 
 CELL = 1 / 16  # side of a cell of the conditioning grid
 _WELL_FORMED = 0.5  # below, an object is half-drawn or a blob
-FAR, SECOND_RATE = (
-    1e6,
-    1e3,
-)  # costs: never pair beyond a cell; prefer any well-formed object to a malformed one
+FAR, SECOND_RATE = (1e6, 1e3)  # costs: never pair beyond a cell; prefer any well-formed object to a malformed one
 _EDGE = 1e-6  # an object on the very edge of the cell is inside, whatever the rounding
 
 Location = tuple[float, float]
@@ -61,9 +58,7 @@ class ImageScore:
         return self.missing == 0 and self.extra <= extras_allowed
 
     def to_dict(self) -> dict[str, Any]:
-        counts = {
-            name: getattr(self, name) for name in ("wanted", "missing", "extra", "malformed", "objects")
-        }
+        counts = {name: getattr(self, name) for name in ("wanted", "missing", "extra", "malformed", "objects")}
         return {
             "ok": self.ok,
             "found": self.found,
@@ -190,9 +185,7 @@ def _best_pairs(
 
 def _color_pairs(detections: Sequence[Detection], colors: Sequence[str]) -> Pairs:
     """Each prompted color takes a detection of its color, well-formed ones and then sure ones first."""
-    left = sorted(
-        range(len(detections)), key=lambda n: (not is_well_formed(detections[n]), -detections[n].confidence)
-    )
+    left = sorted(range(len(detections)), key=lambda n: (not is_well_formed(detections[n]), -detections[n].confidence))
     pairs = []
     for number, color in enumerate(colors):
         choice = next((n for n in left if detections[n].color == color), None)
@@ -203,12 +196,7 @@ def _color_pairs(detections: Sequence[Detection], colors: Sequence[str]) -> Pair
 
 
 def _score(
-    detections: Sequence[Detection],
-    wanted: int,
-    pairs: Pairs,
-    reason: str,
-    require_well_formed: bool,
-    ood_score: float,
+    detections: Sequence[Detection], wanted: int, pairs: Pairs, reason: str, require_well_formed: bool, ood_score: float
 ) -> ImageScore:
     kept = tuple(pair for pair in pairs if is_well_formed(detections[pair[1]]) or not require_well_formed)
     filled = {number for number, _ in kept}

@@ -109,10 +109,7 @@ def _opened(detector: ObjectDetector | str | Path | None) -> ObjectDetector:
 
 
 def score_images(
-    detector: ObjectDetector,
-    images: Tensor,
-    prompts: Sequence[Prompt],
-    require_well_formed: bool = False,
+    detector: ObjectDetector, images: Tensor, prompts: Sequence[Prompt], require_well_formed: bool = False
 ) -> list[ImageScore]:
     """A score for each of the images (B, 3, H, W) in [-1, 1]."""
     found, ood = detector.detect(images)
@@ -255,9 +252,7 @@ class ScoredSamples(NamedTuple):
 class Evaluator:
     """Runs evaluations of one model after another, with one detector."""
 
-    def __init__(
-        self, detector: ObjectDetector, calibration: dict[str, Any] | None, device: torch.device | str
-    ):
+    def __init__(self, detector: ObjectDetector, calibration: dict[str, Any] | None, device: torch.device | str):
         self.detector, self.calibration, self.device = detector, calibration, torch.device(device)
 
     def prepare(self, model: Model) -> Model:
@@ -339,9 +334,7 @@ def sample_evenly(
     pixels = _PIXELS_AT_ONCE.get(device.type, _PIXELS_AT_ONCE["cpu"])
     batch = _even_batch(len(prompts), max(1, pixels // model.size**2))
     padded = [*prompts, *[prompts[-1]] * (-len(prompts) % batch)]
-    return torch.cat(list(sample_prompts(model, padded, steps, batch, device, s_churn=s_churn)))[
-        : len(prompts)
-    ]
+    return torch.cat(list(sample_prompts(model, padded, steps, batch, device, s_churn=s_churn)))[: len(prompts)]
 
 
 def _even_batch(count: int, most: int) -> int:

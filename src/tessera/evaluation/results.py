@@ -30,9 +30,7 @@ class Evaluation:
     @property
     def exact(self) -> Interval:
         """The share of images that show everything in the prompt and nothing else."""
-        return share_interval(
-            sum(score.missing == 0 and not score.extra for score in self.images), len(self.images)
-        )
+        return share_interval(sum(score.missing == 0 and not score.extra for score in self.images), len(self.images))
 
     def to_dict(self) -> dict[str, Any]:
         shares = {"all_found": self.all_found.to_dict(), "exact": self.exact.to_dict()}

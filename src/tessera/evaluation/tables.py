@@ -24,33 +24,20 @@ def notes(record: dict[str, Any], width: int) -> list[str]:
         "The detector has no calibration here, so its own error is not corrected for.": trust is None,
     }
     if trust and int(trust["size"].split("x")[0]) != width:
-        sentences[
-            f"The detector was calibrated at {trust['size']} pixels, these images are {width} wide."
-        ] = True
+        sentences[f"The detector was calibrated at {trust['size']} pixels, these images are {width} wide."] = True
     return [sentence for sentence, applies in sentences.items() if applies]
 
 
 def generalization_table(record: dict[str, Any]) -> Table:
     """One row per K."""
     rules = list(record["k_max"])
-    heads = (
-        "K",
-        "n",
-        "all found",
-        "no extra",
-        "K-2 found",
-        "found",
-        "extra",
-        "well-formed",
-        *rules,
-        "detector",
+    heads = ("K", "n", "all found", "no extra", "K-2 found", "found", "extra", "well-formed", *rules, "detector")
+    title = (
+        f"{sum(row['n'] for row in record['rows'])} images; shares in % with 95% intervals; detector: its exact counts"
     )
-    title = f"{sum(row['n'] for row in record['rows'])} images; shares in % with 95% intervals; detector: its exact counts"
     table = Table(*heads, title=title, **{**NARROW, "padding": 0})
     for row in record["rows"]:
-        shares = [
-            shown_share(row[name]) if row["k"] else "" for name in ("all_found", "exact", "two_missing")
-        ]
+        shares = [shown_share(row[name]) if row["k"] else "" for name in ("all_found", "exact", "two_missing")]
         table.add_row(
             str(row["k"]),
             str(row["n"]),
@@ -111,10 +98,6 @@ def _most_missed(rows: Sequence[dict[str, Any]]) -> list[str]:
         fewest = min(row.get("filled_at", []), default=row["n"])
         if row["succeeds"]["strict"] is False and fewest < row["n"]:
             prompt = row["prompts"][row["filled_at"].index(fewest)]
-            what = (
-                f"{prompt} is"
-                if isinstance(prompt, str)
-                else f"an object at ({prompt[0]:.2f}, {prompt[1]:.2f}) is"
-            )
+            what = f"{prompt} is" if isinstance(prompt, str) else f"an object at ({prompt[0]:.2f}, {prompt[1]:.2f}) is"
             return [f"At K = {row['k']}, {what} missed most often: {fewest} of {row['n']} images show it."]
     return []

@@ -60,9 +60,7 @@ class ClevrTruth:
         scene = self.folder.entries[i].scene
         if "camera" in self.records[i]:
             return truths([scene], image_aspect(*size))[0]
-        spots = [
-            _recorded_location(obj, size, f"{self.folder.path}: scene {i}") for obj in self.raw_objects(i)
-        ]
+        spots = [_recorded_location(obj, size, f"{self.folder.path}: scene {i}") for obj in self.raw_objects(i)]
         return [_as_detection(obj, *spot) for obj, spot in zip(scene.objects, spots)]
 
     def raw_objects(self, i: int) -> list[dict[str, Any]]:

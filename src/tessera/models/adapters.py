@@ -55,21 +55,13 @@ class DiscreteTime(_Adapted):
     log_sigmas: Tensor
 
     def __init__(
-        self,
-        predict: _Predict,
-        alphas: Tensor,
-        *,
-        whole_times: bool = False,
-        shift: float = 0.0,
-        scale: float = 1.0,
+        self, predict: _Predict, alphas: Tensor, *, whole_times: bool = False, shift: float = 0.0, scale: float = 1.0
     ):
         super().__init__(predict, shift, scale)
         alphas = alphas.double()
         falling = alphas.ndim == 1 and len(alphas) > 1 and bool((alphas.diff() < 0).all())
         if not falling or not bool(((alphas > 0) & (alphas < 1)).all()):
-            raise UserError(
-                "The signal's shares must be a falling list of two or more numbers between 0 and 1."
-            )
+            raise UserError("The signal's shares must be a falling list of two or more numbers between 0 and 1.")
         self.whole_times = whole_times
         self.register_buffer("log_sigmas", ((1 - alphas) / alphas).log().float() / 2)
 

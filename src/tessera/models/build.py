@@ -8,13 +8,7 @@ import torch
 from torch import nn
 
 from tessera.conditioning import Conditioner, SpatialConditioner, conditioner_from
-from tessera.config import (
-    EDM2Config,
-    LocalConvConfig,
-    PatchwiseConfig,
-    Settings,
-    current_names,
-)
+from tessera.config import EDM2Config, LocalConvConfig, PatchwiseConfig, Settings, current_names
 from tessera.errors import UserError
 from tessera.models.edm2 import EDM2
 from tessera.models.local_conv import LocalConv
@@ -22,9 +16,7 @@ from tessera.models.patchwise import Patchwise, Tiled
 from tessera.registry import Registry
 
 NETWORKS = Registry(
-    "tessera.models",
-    "network",
-    {"edm2": EDM2, "tiled": Tiled, "patchwise": Patchwise, "localconv": LocalConv},
+    "tessera.models", "network", {"edm2": EDM2, "tiled": Tiled, "patchwise": Patchwise, "localconv": LocalConv}
 )
 
 
@@ -58,11 +50,7 @@ def _make_network(settings: Settings, conditioner: Conditioner) -> nn.Module:
     if isinstance(wanted, PatchwiseConfig):
         side = (2 * wanted.radius + 1) * (size // _spatial(conditioner).cells)
         return Patchwise(
-            size,
-            _spatial(conditioner),
-            wanted.radius,
-            wanted.cond_radius,
-            **options | _dividing(side, wanted),
+            size, _spatial(conditioner), wanted.radius, wanted.cond_radius, **options | _dividing(side, wanted)
         )
     if wanted.tile > 1:
         return Tiled(size, conditioner.dim, wanted.tile, **options)

@@ -15,9 +15,7 @@ from tessera.errors import UserError
 from tessera.files import atomic
 
 
-def write_checkpoint(
-    path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None
-) -> str:
+def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> str:
     """Write tensors and plain facts whole or not at all. Returns the digest."""
     held = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     text = json.dumps(dict(facts or {}), sort_keys=True, allow_nan=False)
@@ -60,6 +58,5 @@ def digest(tensors: Mapping[str, Tensor], text: str) -> str:
 def to_half(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Matrices in half precision; vectors and numbers, of which there are few, stay as they are."""
     return {
-        name: value.half() if value.ndim >= 2 and value.is_floating_point() else value
-        for name, value in state.items()
+        name: value.half() if value.ndim >= 2 and value.is_floating_point() else value for name, value in state.items()
     }

@@ -63,11 +63,7 @@ class Empirical(nn.Module):
     """
 
     def __init__(
-        self,
-        data: Tensor | _Pieces,
-        cond: Tensor | None = None,
-        batch: int = 1024,
-        dtype: torch.dtype = torch.float64,
+        self, data: Tensor | _Pieces, cond: Tensor | None = None, batch: int = 1024, dtype: torch.dtype = torch.float64
     ):
         super().__init__()
         if batch < 1:
@@ -99,9 +95,7 @@ class Empirical(nn.Module):
         for images, image_cond in self.pieces():
             values = images.flatten(1).to(flat)
             if values.shape[1] != flat.shape[1]:
-                raise UserError(
-                    f"The data set has images {tuple(images.shape[1:])}, not {tuple(x.shape[1:])}."
-                )
+                raise UserError(f"The data set has images {tuple(images.shape[1:])}, not {tuple(x.shape[1:])}.")
             logits = _closeness(flat, values, level)
             if cond is not None and image_cond is not None:
                 logits = logits.masked_fill(~_same_rows(cond, image_cond.to(cond)), -torch.inf)
@@ -150,20 +144,12 @@ class Local(nn.Module):
     ):
         super().__init__()
         if images.ndim != 4 or not len(images) or images.shape[2] != images.shape[3]:
-            raise UserError(
-                f"A data set is at least one square image, (N, C, S, S), not {tuple(images.shape)}."
-            )
+            raise UserError(f"A data set is at least one square image, (N, C, S, S), not {tuple(images.shape)}.")
         if cells < 1 or images.shape[2] % cells:
             raise UserError(f"{cells} cells do not divide an image of {images.shape[2]} pixels.")
         if radius < 0 or (reach is not None and reach < 0) or (keep is not None and keep < 1):
             raise UserError("Radius and reach are not negative, and at least one candidate is kept.")
-        self.size, self.cells, self.radius, self.reach, self.keep = (
-            images.shape[2],
-            cells,
-            radius,
-            reach,
-            keep,
-        )
+        self.size, self.cells, self.radius, self.reach, self.keep = (images.shape[2], cells, radius, reach, keep)
         self.channels, self.cell = images.shape[1], self.size // cells  # pixels along a cell
         self.patch = (2 * radius + 1) * self.cell
         self.dtype, self.numbers_at_once, self.dropped = dtype, numbers_at_once, 0.0
@@ -206,9 +192,7 @@ class Local(nn.Module):
         best = None if self.keep is None else _Best(self.keep)
         running: _RunningMean | None = None
         for location, rows in self.candidates(sources, queries):
-            patches = (
-                self.window(self.padded, location).index_select(0, rows).to(queries)
-            )  # (n, patch, patch C)
+            patches = self.window(self.padded, location).index_select(0, rows).to(queries)  # (n, patch, patch C)
             logits = _closeness(queries, patches.flatten(1), sigma)
             centers = self.center(patches)
             running = running or _RunningMean(len(queries), centers[0].numel(), queries)
@@ -333,9 +317,7 @@ class LocalConditional(Local):
         self.radii = list(range(radius, -1, -1))
         self.agreement: dict[int | None, int] = dict.fromkeys([*self.radii, None], 0)
         for n, near in enumerate(self.radii):
-            keys, order = (
-                patch_keys(conditioner, cond, near).T.contiguous().sort(dim=1, stable=True)
-            )  # (cells^2, N)
+            keys, order = patch_keys(conditioner, cond, near).T.contiguous().sort(dim=1, stable=True)  # (cells^2, N)
             self.register_buffer(f"keys{n}", keys)
             self.register_buffer(f"order{n}", order)
 
@@ -344,14 +326,10 @@ class LocalConditional(Local):
             yield from super().groups(cond, x)
             return
         if tuple(cond.shape) != (len(x), self.conditioner.dim):
-            raise UserError(
-                f"The condition must be {(len(x), self.conditioner.dim)}, not {tuple(cond.shape)}."
-            )
+            raise UserError(f"The condition must be {(len(x), self.conditioner.dim)}, not {tuple(cond.shape)}.")
         prompt_keys = [patch_keys(self.conditioner, cond, near) for near in self.radii]  # of (B, cells^2)
         for cell in range(self.cells**2):
-            kinds, kind = torch.stack([keys[:, cell] for keys in prompt_keys], 1).unique(
-                dim=0, return_inverse=True
-            )
+            kinds, kind = torch.stack([keys[:, cell] for keys in prompt_keys], 1).unique(dim=0, return_inverse=True)
             for number, keys in enumerate(kinds):
                 images = (kind == number).nonzero()[:, 0]
                 yield _PatchGroup(cell, images, self.agreeing(cell, keys))
@@ -380,9 +358,7 @@ def patch_keys(conditioner: SpatialConditioner, cond: Tensor, radius: int) -> Te
     The counts are those of `near`, relative to the patch; their sum with fixed random 64-bit weights wraps
     around, so unlike patches share a number with probability of about 2^-64.
     """
-    counts = conditioner.as_map(cond)[
-        :, :1
-    ].float()  # (B, 1, cells, cells); both kinds of conditioner count first
+    counts = conditioner.as_map(cond)[:, :1].float()  # (B, 1, cells, cells); both kinds of conditioner count first
     around = F.unfold(counts, 2 * radius + 1, padding=radius).round().long()  # (B, (2r + 1)^2, cells^2)
     generator = torch.Generator().manual_seed(radius)
     weights = torch.randint(-(2**62), 2**62, (around.shape[1],), generator=generator).to(cond.device)

@@ -135,9 +135,7 @@ def _route(config: Any, conditioner: Conditioner) -> str:
     extra, dim = config.in_channels - config.out_channels, conditioner.dim
     if extra:
         if not isinstance(conditioner, SpatialConditioner) or conditioner.map_channels != extra:
-            raise UserError(
-                f"The network takes {extra} extra channels, and this conditioner's map has others."
-            )
+            raise UserError(f"The network takes {extra} extra channels, and this conditioner's map has others.")
         return "channels"
     if getattr(config, "num_class_embeds", None):
         if dim != 1:
@@ -177,9 +175,7 @@ def load_diffusers(folder: Path | str, conditioner: Conditioner, *, size: int | 
     if scheduler_folder is None:
         raise UserError(f"{folder} holds no scheduler_config.json: save the scheduler of training there.")
     unet_class = read_json(unet_folder / "config.json")["_class_name"]
-    scheduler_class = read_json(scheduler_folder / "scheduler_config.json").get(
-        "_class_name", "DDPMScheduler"
-    )
+    scheduler_class = read_json(scheduler_folder / "scheduler_config.json").get("_class_name", "DDPMScheduler")
     try:
         unet = getattr(diffusers, unet_class).from_pretrained(unet_folder, use_safetensors=True)
         scheduler = getattr(diffusers, scheduler_class).from_pretrained(scheduler_folder)

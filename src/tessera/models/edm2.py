@@ -159,9 +159,7 @@ class EDM2(PreconditionedNetwork):
         _check_heads(size, mult, width, attention, head_width)
         self.size, self.cond_dim, self.channels, self.sigma_data = size, cond_dim, channels, sigma_data
         self.label_balance, self.concat_balance = label_balance, concat_balance
-        self.checkpointing = (
-            False  # a second forward of each block in exchange for the memory of its activations
-        )
+        self.checkpointing = False  # a second forward of each block in exchange for the memory of its activations
 
         widths = [width * m for m in mult]
         noise_width = width * noise_mult if noise_mult else widths[0]
@@ -254,12 +252,7 @@ class EDM2(PreconditionedNetwork):
 
 
 def _build_encoder(
-    inputs: int,
-    sides: list[int],
-    widths: list[int],
-    blocks: int,
-    attention: Sequence[int],
-    block: Callable[..., Block],
+    inputs: int, sides: list[int], widths: list[int], blocks: int, attention: Sequence[int], block: Callable[..., Block]
 ) -> tuple[nn.ModuleDict, list[int]]:
     """Levels from high to low resolution, and the channels of what each entry leaves for the decoder."""
     levels, skips, now = nn.ModuleDict(), [widths[0]], widths[0]
@@ -334,15 +327,11 @@ def _check_sizes(size: int, mult: Sequence[int], width: int) -> None:
         raise UserError(f"With {len(mult)} levels an image's side is a multiple of {step}, not {size}.")
 
 
-def _check_heads(
-    size: int, mult: Sequence[int], width: int, attention: Sequence[int], head_width: int
-) -> None:
+def _check_heads(size: int, mult: Sequence[int], width: int, attention: Sequence[int], head_width: int) -> None:
     """Heads share the channels of a level evenly; a level narrower than one head does not attend."""
     if head_width < 1:
         raise UserError(f"An attention head needs at least one channel, not {head_width}.")
     attending = {width * m for level, m in enumerate(mult) if size >> level in attention}
     for channels in sorted(attending | {width * mult[-1]}):
         if channels > head_width and channels % head_width:
-            raise UserError(
-                f"Heads of {head_width} channels do not divide the {channels} of a level that attends."
-            )
+            raise UserError(f"Heads of {head_width} channels do not divide the {channels} of a level that attends.")

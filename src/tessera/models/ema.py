@@ -117,9 +117,7 @@ def correlation(images_a: float, std_a: float, images_b: float, std_b: float) ->
     return (a + 1) * (b + 1) / ((a + b + 1) * max(images_a, images_b)) * earlier
 
 
-def solve_coefficients(
-    stored: Sequence[tuple[float, float]], wanted: Sequence[tuple[float, float]]
-) -> np.ndarray:
+def solve_coefficients(stored: Sequence[tuple[float, float]], wanted: Sequence[tuple[float, float]]) -> np.ndarray:
     """How much of each stored average makes the wanted ones: (stored, wanted), columns summing to 1.
 
     Both are (images_seen, std). Least-squares fit of profiles, float64 (Algorithm 3).
@@ -137,9 +135,7 @@ def _correlations(rows: Sequence[tuple[float, float]], columns: Sequence[tuple[f
     return found
 
 
-def reconstruct(
-    snapshots: Iterable[Snapshot], std: float, images_seen: float | None = None
-) -> dict[str, Tensor]:
+def reconstruct(snapshots: Iterable[Snapshot], std: float, images_seen: float | None = None) -> dict[str, Tensor]:
     """The average of length `std` at `images_seen` (the last snapshot if not given), from stored ones.
 
     Summed in float64, returned in float32. Only one snapshot is in memory at a time.
@@ -164,7 +160,5 @@ def _usable(snapshots: list[Snapshot], images_seen: float | None) -> list[Snapsh
         return stored
     nearest = min((s.images_seen for s in stored), key=lambda taken: abs(taken - images_seen))
     if nearest != images_seen:
-        raise UserError(
-            f"No snapshot was taken at {images_seen:.0f} images; the nearest is at {nearest:.0f}."
-        )
+        raise UserError(f"No snapshot was taken at {images_seen:.0f} images; the nearest is at {nearest:.0f}.")
     return [s for s in stored if s.images_seen <= images_seen]

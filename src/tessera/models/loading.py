@@ -61,9 +61,7 @@ def _open(what: Any, conditioner: Any, device: Any, std: float | None, images_se
     if isinstance(what, str | Path) and is_run(what):
         return load_run(Path(what), std, images_seen, device)
     if std is not None or images_seen is not None:
-        raise UserError(
-            "--std and --images choose among the snapshots of a run folder; a model has only one."
-        )
+        raise UserError("--std and --images choose among the snapshots of a run folder; a model has only one.")
     if not isinstance(what, str | Path):
         return _model_from(what, conditioner).to(device)
     if names_object(str(what)) and not Path(what).exists():
@@ -92,9 +90,7 @@ def use_conditioner(conditioner: str | None) -> None:
     _usual_conditioner = None if conditioner is None else open_conditioner(conditioner)
 
 
-def open_model(
-    name: str, std: float | None = None, images: str | int | None = None, device: Any = None
-) -> Model:
+def open_model(name: str, std: float | None = None, images: str | int | None = None, device: Any = None) -> Model:
     """`load` for a name from the command line, where counts of images may be written 4Mi."""
     images_seen = None if images is None else parse_count(images)
     return load(name, device=device, std=std, images_seen=images_seen)

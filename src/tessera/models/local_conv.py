@@ -70,9 +70,7 @@ class LocalConv(PreconditionedNetwork):
         allowed = radius * (size // conditioner.cells)
         wide = wide_layers(allowed, tile, depth)
         if allowed < tile - 1:
-            raise UserError(
-                f"A tile of {tile} pixels alone reaches beyond {allowed} pixels; use smaller tiles."
-            )
+            raise UserError(f"A tile of {tile} pixels alone reaches beyond {allowed} pixels; use smaller tiles.")
         self.reach = tile - 1 + tile * sum(wide)
         emb_width = emb_width or width
         inputs = (channels + (2 if coords else 0)) * tile**2 + conditioner.map_channels + 1
@@ -81,9 +79,7 @@ class LocalConv(PreconditionedNetwork):
         self.noise = MPConv(emb_width, emb_width)
         self.cond = MPConv(conditioner.map_channels + 1, emb_width)
         self.stem = MPConv(inputs, width)
-        self.blocks = nn.ModuleList(
-            LocalBlock(width, emb_width, 3 if far else 1, balance, clip) for far in wide
-        )
+        self.blocks = nn.ModuleList(LocalBlock(width, emb_width, 3 if far else 1, balance, clip) for far in wide)
         self.out = MPConv(width, channels * tile**2)
         self.out_gain = nn.Parameter(torch.zeros(()))
         self.logvar_fourier = Fourier(logvar_width)
@@ -131,6 +127,4 @@ def resized(x: Tensor, side: int) -> Tensor:
 
 def _check_tiles(size: int, cells: int, tile: int) -> None:
     if tile < 1 or size % tile or size % cells or (size // tile) % cells:
-        raise UserError(
-            f"Tiles of {tile} pixels and {cells} cells do not divide an image of {size} pixels together."
-        )
+        raise UserError(f"Tiles of {tile} pixels and {cells} cells do not divide an image of {size} pixels together.")

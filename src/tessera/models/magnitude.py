@@ -140,9 +140,7 @@ class MPConv(nn.Module):
 def unit_rows(layers: Sequence[MPConv]) -> Tensor:
     """Normalized filters of layers of one fan-in, stacked: one pass however many the layers."""
     rows = torch.cat([layer.rows() for layer in layers]) if len(layers) > 1 else layers[0].rows()
-    normalized = (
-        layers[0].weight_norm == "projected" and layers[0].training
-    )  # by the trainer, after each update
+    normalized = layers[0].weight_norm == "projected" and layers[0].training  # by the trainer, after each update
     return rows if normalized else normalize(rows)
 
 
@@ -229,9 +227,7 @@ def set_weight_norm(model: nn.Module, how: WeightNorm) -> None:
     accumulation all projections but one.
     """
     if how not in ("after-update", "in-forward", "projected"):
-        raise UserError(
-            f"There is no weight normalization `{how}`; choose after-update, in-forward or projected."
-        )
+        raise UserError(f"There is no weight normalization `{how}`; choose after-update, in-forward or projected.")
     for layer in magnitude_layers(model):
         layer.weight_norm = how
 

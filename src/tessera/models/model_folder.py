@@ -21,20 +21,10 @@ from tessera.version import __version__
 FORMAT = 1
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 _FORMER_NAMES = {"told": "cond"}  # of LocalConv's layers
-_FETCHED = [
-    CONFIG,
-    WEIGHTS,
-    CARD,
-    "model_index.json",
-    "unet/*.json",
-    "unet/*.safetensors",
-]  # ours, and of diffusers
+_FETCHED = [CONFIG, WEIGHTS, CARD, "model_index.json", "unet/*.json", "unet/*.safetensors"]  # ours, and of diffusers
 _FETCHED += ["diffusion_pytorch_model.safetensors", "scheduler/*.json", "scheduler_config.json"]
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
-ZOO_FOLDERS = (
-    Path(__file__).parents[1] / "zoo",
-    Path(__file__).parents[3] / "zoo",
-)  # installed, in a checkout
+ZOO_FOLDERS = (Path(__file__).parents[1] / "zoo", Path(__file__).parents[3] / "zoo")  # installed, in a checkout
 
 
 # -- writing -----------------------------------------------------------------------------------------------
@@ -179,9 +169,7 @@ def _from_hub(name: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        raise UserError(
-            f"To fetch {name} install the hub extra: pip install 'tessera-diffusion[hub]'."
-        ) from None
+        raise UserError(f"To fetch {name} install the hub extra: pip install 'tessera-diffusion[hub]'.") from None
     repo, _, revision = name.partition("@")
     try:
         found = snapshot_download(repo, revision=revision or None, allow_patterns=_FETCHED)

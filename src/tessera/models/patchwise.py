@@ -62,9 +62,7 @@ class Tiled(_Wrapper):
             raise UserError(f"Tiles of {tile} pixels do not divide an image of {size} pixels.")
         self.size, self.tile, self.cond_dim, self.channels = size, tile, cond_dim, channels
         attended = [side // tile for side in attention]
-        self.network = EDM2(
-            size // tile, cond_dim=cond_dim, channels=channels * tile**2, attention=attended, **network
-        )
+        self.network = EDM2(size // tile, cond_dim=cond_dim, channels=channels * tile**2, attention=attended, **network)
         self.sigma_data = self.network.sigma_data
         self.config = {"size": size, "cond_dim": cond_dim, "tile": tile, "attention": list(attention)}
         self.config |= {"channels": channels, **network}
@@ -101,9 +99,7 @@ class Patchwise(_Wrapper):
         if size % conditioner.cells:
             raise UserError(f"{conditioner.cells} cells do not divide an image of {size} pixels.")
         if not 0 <= radius < conditioner.cells:
-            raise UserError(
-                f"A patch reaches from 0 to {conditioner.cells - 1} cells to each side, not {radius}."
-            )
+            raise UserError(f"A patch reaches from 0 to {conditioner.cells - 1} cells to each side, not {radius}.")
         self.size, self.conditioner, self.radius, self.cells = size, conditioner, radius, conditioner.cells
         self.cond_radius = radius if cond_radius is None else min(cond_radius, radius)
         if self.cond_radius < 0:
@@ -195,13 +191,7 @@ class Patchwise(_Wrapper):
     # -- training ---------------------------------------------------------------------------------------
 
     def training_patches(
-        self,
-        images: Tensor,
-        cond: Tensor,
-        index: Tensor,
-        seed: int = 0,
-        patches: int = 2,
-        loss_radius: int = 16,
+        self, images: Tensor, cond: Tensor, index: Tensor, seed: int = 0, patches: int = 2, loss_radius: int = 16
     ) -> Views:
         """So many `patches` of each image, alternately with a condition within `cond_radius` and without (else any).
 
@@ -212,10 +202,7 @@ class Patchwise(_Wrapper):
         draws = uniform(seed, index, "patch", patches).to(images.device)
         cells = [pick(~active if number % 2 else active, draws[:, number]) for number in range(patches)]
         weight = self.loss_weight(min(loss_radius, self.radius), images)
-        views = [
-            self.view(images, cond, cell, patches * index + number, weight)
-            for number, cell in enumerate(cells)
-        ]
+        views = [self.view(images, cond, cell, patches * index + number, weight) for number, cell in enumerate(cells)]
         columns = zip(*(view.tensors() for view in views), strict=True)
         return Views(*map(torch.cat, columns))
 

@@ -28,10 +28,7 @@ def _scalings(sigma: Tensor, sigma_data: float) -> _Scalings:
     """The factors for noise levels (B,) and images of standard deviation `sigma_data`."""
     total = sigma.square() + sigma_data**2
     return _Scalings(
-        skip=sigma_data**2 / total,
-        out=sigma * sigma_data * total.rsqrt(),
-        inp=total.rsqrt(),
-        noise=sigma.log() / 4,
+        skip=sigma_data**2 / total, out=sigma * sigma_data * total.rsqrt(), inp=total.rsqrt(), noise=sigma.log() / 4
     )
 
 

@@ -74,10 +74,7 @@ def our_state(state: Mapping[str, Tensor], model: "EDM2") -> dict[str, Tensor]:
     """Weights, or gradients, or averages of weights, in our names and layouts."""
     heads = {name: getattr(module, "heads", 0) for name, module in model.named_modules()}
     renamed = {our_name(name): value for name, value in state.items()}
-    return {
-        name: our_layout(name, value, heads.get(name[: -len(".qkv.weight")], 0))
-        for name, value in renamed.items()
-    }
+    return {name: our_layout(name, value, heads.get(name[: -len(".qkv.weight")], 0)) for name, value in renamed.items()}
 
 
 def our_layout(name: str, value: Tensor, heads: int) -> Tensor:

@@ -15,12 +15,7 @@ from tessera.errors import UserError
 from tessera.models.adapters import DiscreteTime, from_prediction
 
 SIZES = 6  # numbers about an image's size: original (h, w), crop (top, left), target (h, w)
-_FAST = [
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.CUDNN_ATTENTION,
-    SDPBackend.MATH,
-]
+_FAST = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH]
 
 
 class TextCondition(NamedTuple):

@@ -54,9 +54,7 @@ def innermost(denoiser: nn.Module) -> nn.Module:
     return denoiser
 
 
-def training_views(
-    denoiser: nn.Module, images: Tensor, cond: Tensor, index: Tensor, settings: TrainingConfig
-) -> Views:
+def training_views(denoiser: nn.Module, images: Tensor, cond: Tensor, index: Tensor, settings: TrainingConfig) -> Views:
     """The images themselves, or patches of each for a network of patches."""
     if isinstance(denoiser, TrainsOnPatches):
         assert isinstance(settings, PatchTrainingConfig), "`settings_for` gives it to patchwise networks"

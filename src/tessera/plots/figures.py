@@ -125,9 +125,7 @@ def show_heat_map(ax: Axes, values: Tensor, highest: float | None = None) -> Non
 def outline_square(ax: Axes, at: tuple[int, int], side: int) -> None:
     """A square of so many pixels around a pixel (row, col)."""
     row, col = at
-    ax.add_patch(
-        Rectangle((col - side / 2, row - side / 2), side, side, fill=False, ec="white", lw=0.8, alpha=0.9)
-    )
+    ax.add_patch(Rectangle((col - side / 2, row - side / 2), side, side, fill=False, ec="white", lw=0.8, alpha=0.9))
 
 
 def _hide_axes(ax: Axes) -> None:

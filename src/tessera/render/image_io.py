@@ -41,9 +41,7 @@ def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
 def resize_mask(masks: Tensor, size: tuple[int, int]) -> Tensor:
     """Instance masks (..., H, W) at (width, height): the number under each new pixel's center."""
     width, height = size
-    rows, cols = (
-        ((torch.arange(new) + 0.5) * old / new).long() for new, old in zip((height, width), masks.shape[-2:])
-    )
+    rows, cols = (((torch.arange(new) + 0.5) * old / new).long() for new, old in zip((height, width), masks.shape[-2:]))
     return masks[..., rows[:, None], cols]
 
 

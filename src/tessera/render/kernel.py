@@ -171,9 +171,7 @@ def _first(table, count, own, active, ox, oy, oz, dx, dy, dz):
         qx, qy, qz = tl.load(row) - ox, tl.load(row + 1) - oy, tl.load(row + 2) - oz
         ahead = tl.maximum(_dot(qx, qy, qz, dx, dy, dz) / speed, 0.0)
         mx, my, mz = qx - ahead * dx, qy - ahead * dy, qz - ahead * dz
-        near = (
-            active & (own != n) & (_dot(mx, my, mz, mx, my, mz) < bound * tl.abs(bound))
-        )  # absent: negative
+        near = active & (own != n) & (_dot(mx, my, mz, mx, my, mz) < bound * tl.abs(bound))  # absent: negative
         if tl.max(near.to(tl.int32)) > 0:
             t, hx, hy, hz = _meet(row, ox, oy, oz, dx, dy, dz)
             closer = near & (t < best)
@@ -293,9 +291,7 @@ def _hit_stage(ox, oy, oz, dx, dy, dz):
 
 
 @triton.jit
-def _stage_light(
-    table, count, lamps, active, px, py, pz, s, blur, amb0, amb1, amb2, fade, shade, bleed, contact
-):
+def _stage_light(table, count, lamps, active, px, py, pz, s, blur, amb0, amb1, amb2, fade, shade, bleed, contact):
     """Radiance of the stage."""
     du = ((4.0 * U4 * s + 3.0 * U3) * s + 2.0 * U2) * s + U1
     dz = 4.0 * CURVE_Z * s * s * s
@@ -363,9 +359,7 @@ def _beckmann(height, to_eye, to_light, across_half):
 
 
 @triton.jit
-def _object_light(
-    table, count, lamps, active, slot, metal, px, py, pz, nx, ny, nz, ex, ey, ez, gx, gy, gz, blur
-):
+def _object_light(table, count, lamps, active, slot, metal, px, py, pz, nx, ny, nz, ex, ey, ez, gx, gy, gz, blur):
     """Irradiance (r, g, b) and the lamps' highlights (r, g, b) of points on objects."""
     cosine = _clamp(_dot(nx, ny, nz, ex, ey, ez), 1e-3, 1.0)
     gloss = 0.8 * _fresnel(cosine, 1.2)
@@ -441,11 +435,7 @@ def _trace_pixels(
     column = (tl.program_id(1) % tiles) * tile_w + thread % tile_w
     row = (tl.program_id(1) // tiles) * tile_h + thread // tile_w
     inside = (column < width) & (row < height)
-    table, lamps, cam = (
-        objects + scene * count * OBJECT_,
-        lamp_table + scene * 4 * LAMP_,
-        cameras + scene * CAMERA_,
-    )
+    table, lamps, cam = (objects + scene * count * OBJECT_, lamp_table + scene * 4 * LAMP_, cameras + scene * CAMERA_)
     cx, cy, cz = tl.load(cam), tl.load(cam + 1), tl.load(cam + 2)
     rx, ry, rz = tl.load(cam + 3), tl.load(cam + 4), tl.load(cam + 5)
     ux, uy, uz = tl.load(cam + 6), tl.load(cam + 7), tl.load(cam + 8)
@@ -506,9 +496,7 @@ def _trace_pixels(
                 if tl.max(alive.to(tl.int32)) > 0:
                     ax, ay, az = ny * gz - nz * gy, nz * gx - nx * gz, nx * gy - ny * gx
                     fx, fy, fz = _unit(
-                        nx + gx * tilt_x + ax * tilt_y,
-                        ny + gy * tilt_x + ay * tilt_y,
-                        nz + gz * tilt_x + az * tilt_y,
+                        nx + gx * tilt_x + ax * tilt_y, ny + gy * tilt_x + ay * tilt_y, nz + gz * tilt_x + az * tilt_y
                     )
                     turn = 2.0 * _dot(dx, dy, dz, fx, fy, fz)
                     dx, dy, dz = dx - turn * fx, dy - turn * fy, dz - turn * fz
@@ -583,9 +571,7 @@ def _tables(scenes: SceneBatch) -> tuple[Tensor, Tensor, Tensor]:
     rows = []
     for lamp in world.lamps:
         plain = scenes.camera.new_tensor([lamp.radius, *lamp.power, float(lamp.sun)]).expand(len(scenes), 5)
-        rows.append(
-            torch.cat([lamp.position.stacked(), plain, lamp.position.unit().stacked(), plain[:, :1]], dim=1)
-        )
+        rows.append(torch.cat([lamp.position.stacked(), plain, lamp.position.unit().stacked(), plain[:, :1]], dim=1))
     lamps = torch.stack(rows, dim=1).contiguous()
     cameras = torch.cat([scenes.camera, *camera_axes(scenes.camera)], dim=1).contiguous()
     return objects, lamps, cameras

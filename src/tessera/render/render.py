@@ -160,6 +160,4 @@ def _shadow_window(world: World, eye: Eye, lamp: Lamp, blur: float) -> tuple[Ten
 def to_display(linear: Tensor) -> Tensor:
     """Scene-linear light to sRGB in [0, 1], clipped as the official renders are."""
     linear = linear.clamp(0, 1)
-    return torch.where(
-        linear <= 0.0031308, 12.92 * linear, 1.055 * linear.clamp_min(1e-8) ** (1 / 2.4) - 0.055
-    )
+    return torch.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear.clamp_min(1e-8) ** (1 / 2.4) - 0.055)

@@ -20,9 +20,7 @@ _SAVE = {"rgb": save_png, "mask": save_mask, "depth": save_depth}
 class SceneFolderWriter:
     """Writes images as they come, and the scene file when all are there."""
 
-    def __init__(
-        self, folder: Path, size: int | tuple[int, int], layers: Sequence[str], names: Sequence[str]
-    ):
+    def __init__(self, folder: Path, size: int | tuple[int, int], layers: Sequence[str], names: Sequence[str]):
         self.earlier = _earlier_files(folder, names)
         self.folder, self.size, self.layers = make_folder(folder), size, layers
         self.records: list[dict[str, Any]] = []
@@ -61,9 +59,7 @@ def _earlier_files(folder: Path, names: Sequence[str]) -> set[Path]:
     interrupted = {name for name in names if name.startswith(f"CLEVR_{_SPLIT}_")}
     for path in there:
         if path.name not in rendered | interrupted:
-            raise UserError(
-                f"{path} is not of an earlier render, which could be replaced; choose another folder."
-            )
+            raise UserError(f"{path} is not of an earlier render, which could be replaced; choose another folder.")
     return {resolve_inside(folder, path.relative_to(folder)) for path in there if path.name in rendered}
 
 

@@ -29,9 +29,7 @@ class Hits:
     normal: Vec
     scene: Tensor  # (M,)
     eye: Vec  # unit, toward where the light goes
-    facet: (
-        Vec  # for metal: slope of the facet that mirrors along and across the grain, and the sample's weight
-    )
+    facet: Vec  # for metal: slope of the facet that mirrors along and across the grain, and the sample's weight
 
     def take(self, rows: Tensor) -> "Hits":
         obj, scene = take(self.obj, rows), take(self.scene, rows)
@@ -43,9 +41,7 @@ class Hits:
         return len(self.obj)
 
 
-def stage_light(
-    world: World, look: RenderConstants, points: Points, s: Tensor, blur: float, windows=None
-) -> Vec:
+def stage_light(world: World, look: RenderConstants, points: Points, s: Tensor, blur: float, windows=None) -> Vec:
     """Radiance of the stage at `points` with curve parameter `s`: lamps, soft shadows and indirect light.
 
     `windows`, one per lamp, names the pairs (object, point) that may shadow, where the caller knows them.
@@ -81,18 +77,14 @@ def _near_objects(world: World, look: RenderConstants, points: Points) -> tuple[
         squared = ((here.x - x).square() + (here.y - y).square()) / (look.contact * size).square()
         closeness = present / (1 + squared).square()
         taken.add_(closeness)
-        for channel, color, light in zip(
-            glow, (c[n] for c in world.color.parts()), (c[n] for c in around.parts())
-        ):
+        for channel, color, light in zip(glow, (c[n] for c in world.color.parts()), (c[n] for c in around.parts())):
             channel.addcmul_(closeness, points.spread(color * light * look.bleed))
     return (1 - look.shade * taken).clamp_min(0), tuple(glow)
 
 
 def around_objects(world: World) -> Vec:
     """Radiance of the bare floor where each object stands, (N, B): what lights it from below."""
-    foot = Points(
-        Vec(world.center.x, world.center.y, torch.zeros_like(world.size)).map(lambda c: c.transpose(0, 1))
-    )
+    foot = Points(Vec(world.center.x, world.center.y, torch.zeros_like(world.size)).map(lambda c: c.transpose(0, 1)))
     total = [torch.zeros_like(world.size) for _ in range(3)]
     for lamp in world.lamps:
         toward, strength = lamp.light(lamp.way(foot), foot)
@@ -151,14 +143,7 @@ def _grain(world: World, hits: Hits) -> Vec:
 
 
 def _mirrored(
-    world,
-    look: RenderConstants,
-    hits: Hits,
-    metal: Tensor,
-    grain: Vec,
-    around: Vec,
-    blur: float,
-    bounces: int,
+    world, look: RenderConstants, hits: Hits, metal: Tensor, grain: Vec, around: Vec, blur: float, bounces: int
 ) -> Vec:
     """What metal points show of their surroundings; where nothing is traced, a glow of the floor around."""
     image = around * look.metal_glow
@@ -231,9 +216,7 @@ def _beckmann(height: Tensor, to_eye: Tensor, to_light: Tensor, across_half: Ten
     return d * shadow / (4 * to_eye)
 
 
-def _metal_lobes(
-    normal: Vec, grain: Vec, half: Vec, to_eye: Tensor, to_light: Tensor, spread: Tensor
-) -> Tensor:
+def _metal_lobes(normal: Vec, grain: Vec, half: Vec, to_eye: Tensor, to_light: Tensor, spread: Tensor) -> Tensor:
     """Both GGX lobes of metal for a lamp that fills `spread` radians around `half`."""
     height, along = normal.dot(half), grain.dot(half)
     square_across = (1 - height.square() - along.square()).clamp_min(0)
@@ -266,11 +249,7 @@ def lobe_table(samples: int) -> list[tuple[float, float, float]]:
         share = (i + 0.5) / rough
         radius, angle = math.sqrt(share / (1 - share)), 2 * math.pi * 0.618034 * i
         along, across = STRETCH * radius * math.cos(angle), radius * math.sin(angle) / STRETCH
-        table[math.floor((i + 0.5) * samples / rough)] = (
-            ROUGH * along,
-            ROUGH * across,
-            ROUGH_SHARE * samples / rough,
-        )
+        table[math.floor((i + 0.5) * samples / rough)] = (ROUGH * along, ROUGH * across, ROUGH_SHARE * samples / rough)
     return table
 
 

@@ -65,9 +65,7 @@ class _ShardRows(NamedTuple):
 # --- what a shard holds -------------------------------------------------------------------------------------
 
 
-def pack(
-    images: Tensor, masks: Tensor, scenes: SceneBatch, depths: Tensor | None = None
-) -> dict[str, Tensor]:
+def pack(images: Tensor, masks: Tensor, scenes: SceneBatch, depths: Tensor | None = None) -> dict[str, Tensor]:
     """The tensors of a shard: 8-bit images (B, 3, H, W), masks and perhaps depths (B, H, W), the scenes."""
     described = {f"scene.{f.name}": getattr(scenes, f.name) for f in fields(SceneBatch)}
     more = {} if depths is None else {"depths": depths}

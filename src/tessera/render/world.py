@@ -101,9 +101,7 @@ class World(Solids):
         )
         for name, rows in self.by_shape(obj):
             some, at = take(obj, rows), take(flat, rows)
-            gap, fraction = CLEAR[name](
-                self.local(some, start.take(at)), self.local_direction(some, way.take(at))
-            )
+            gap, fraction = CLEAR[name](self.local(some, start.take(at)), self.local_direction(some, way.take(at)))
             size = take(self.size.flatten(), some)
             width = torch.hypot(lamp.radius * fraction, torch.full_like(fraction, blur)) / size
             open_ = ((gap / width.clamp_min(1e-4) + 1) / 2).clamp(0, 1)

@@ -75,9 +75,7 @@ class Composed(nn.Module):
         for number, wanted in enumerate(wanted_of):
             numbers += [number] * len(wanted)
             conds += [self._at(cond, one) for one in wanted]
-        outputs, which = self.denoise_pairs(
-            x, sigma, torch.tensor(numbers, device=cond.device), torch.cat(conds)
-        )
+        outputs, which = self.denoise_pairs(x, sigma, torch.tensor(numbers, device=cond.device), torch.cat(conds))
         single = which[len(cond) :].split([len(wanted) for wanted in wanted_of])
         return outputs[which[: len(cond)]], [list(outputs[rows]) for rows in single]
 
@@ -93,9 +91,7 @@ class Sum(Composed):
     where a condition changes other pixels, as those changes add up.
     """
 
-    def __init__(
-        self, denoiser: Denoiser, conditioner: Conditioner, weight: float = 1.0, batch: int | None = None
-    ):
+    def __init__(self, denoiser: Denoiser, conditioner: Conditioner, weight: float = 1.0, batch: int | None = None):
         super().__init__(denoiser, conditioner, batch)
         self.weight = weight
 
@@ -123,9 +119,7 @@ class Project(Composed):
         batch: int | None = None,
     ):
         super().__init__(denoiser, conditioner, batch)
-        self.in_one_pass = (
-            regions is None and isinstance(denoiser, Patchwise) and denoiser.cond_radius == radius
-        )
+        self.in_one_pass = regions is None and isinstance(denoiser, Patchwise) and denoiser.cond_radius == radius
         self.regions = regions or nearest_regions(_spatial(conditioner).cells, radius)
 
     def composed(self, x: Tensor, sigma: Tensor, cond: Tensor) -> Tensor:
@@ -162,9 +156,7 @@ class Localize(Composed):
     Cells with the same near conditions share a pass. The pixels that the denoiser depends on (N) stay as they are.
     """
 
-    def __init__(
-        self, denoiser: Denoiser, conditioner: Conditioner, radius: int = 2, batch: int | None = None
-    ):
+    def __init__(self, denoiser: Denoiser, conditioner: Conditioner, radius: int = 2, batch: int | None = None):
         super().__init__(denoiser, conditioner, batch)
         self.near, self.radius = _spatial(conditioner), _checked_radius(radius)
 
@@ -173,9 +165,7 @@ class Localize(Composed):
         near = self.near.near_every_cell(cond, self.radius)  # (B, cells^2, dim)
         image = torch.arange(batch, device=x.device).repeat_interleave(cells**2)
         outputs, which = self.denoise_pairs(x, sigma, image, near.flatten(0, 1))
-        chosen = _enlarge(
-            which.reshape(batch, cells, cells), x.shape[-1]
-        )  # (B, H, W): the output of each pixel
+        chosen = _enlarge(which.reshape(batch, cells, cells), x.shape[-1])  # (B, H, W): the output of each pixel
         # gather takes each pixel from its own output: (C, U, H W) at (C, B, H W)
         pixels = outputs.flatten(2).transpose(0, 1)
         clean = pixels.gather(1, chosen.flatten(1).expand(len(pixels), -1, -1))

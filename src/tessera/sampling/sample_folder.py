@@ -120,7 +120,5 @@ def _save_image_grids(out: Path, prompts: list[Prompt], images: Tensor) -> None:
     save_png(resolve_inside(out, "sheet.png"), _image_grid(prompts, images, first, columns))
 
 
-def _image_grid(
-    prompts: list[Prompt], images: Tensor, numbers: list[int], columns: int = _GRID_COLUMNS
-) -> Tensor:
+def _image_grid(prompts: list[Prompt], images: Tensor, numbers: list[int], columns: int = _GRID_COLUMNS) -> Tensor:
     return sample_grid(images[numbers], [prompts[n].wanted for n in numbers], min(columns, len(numbers)))

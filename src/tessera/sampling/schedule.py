@@ -10,9 +10,7 @@ from tessera.sampling.solvers import DrawNoise
 from tessera.scenes.random import normal, seeded_generator
 
 
-def noise_levels(
-    steps: int = 32, sigma_min: float = 0.002, sigma_max: float = 80.0, rho: float = 7.0
-) -> Tensor:
+def noise_levels(steps: int = 32, sigma_min: float = 0.002, sigma_max: float = 80.0, rho: float = 7.0) -> Tensor:
     """steps + 1 levels, falling from sigma_max to sigma_min and then 0 (Karras et al. 2022, Eq. 5)."""
     if steps < 1:
         raise UserError(f"Sampling needs at least one step, not {steps}.")

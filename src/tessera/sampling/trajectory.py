@@ -57,15 +57,11 @@ def sample_trajectory(
 ) -> Trajectory:
     """The states of `sample` at the steps `keep`, counted from 0; nothing after the last of them is computed."""
     sigmas = noise_levels(steps)[: max(keep) + 1]
-    batches = sample_batches(
-        denoise, cond, size, seeds, batch=batch, channels=channels, sigmas=sigmas, device=device
-    )
+    batches = sample_batches(denoise, cond, size, seeds, batch=batch, channels=channels, sigmas=sigmas, device=device)
     return collect(batches, keep)
 
 
-def collect(
-    batches: Iterable[Iterable[SamplingStep]], keep: Sequence[int], keep_denoised: bool = False
-) -> Trajectory:
+def collect(batches: Iterable[Iterable[SamplingStep]], keep: Sequence[int], keep_denoised: bool = False) -> Trajectory:
     """The steps `keep` of solvers that run on one batch each. A solver of N steps yields its samples as step N.
 
     No solver goes further than the last step kept.

@@ -154,9 +154,7 @@ def scene_record(
         "split": split,
         "image_index": index,
         "image_filename": image_name,
-        "objects": [
-            _object_record(obj, location) for obj, location in zip(scene.objects, locations, strict=True)
-        ],
+        "objects": [_object_record(obj, location) for obj, location in zip(scene.objects, locations, strict=True)],
         "directions": {name: list(vector) for name, vector in _DIRECTIONS.items()},
         "relationships": relationships(scene),
         "camera": {"location": list(scene.camera)},

@@ -19,9 +19,7 @@ from tessera.scenes.sampling import Effort, Scenes
 from tessera.scenes.scene import BACK, FILL, KEY
 from tessera.scenes.vocabulary import SHAPES, SIZES
 
-COUNT_KEY, JITTER_KEY, LOOK_KEY, LOCATION_KEY = (
-    tl.constexpr(address) for address in range(4)
-)  # rows of `keys`
+COUNT_KEY, JITTER_KEY, LOOK_KEY, LOCATION_KEY = (tl.constexpr(address) for address in range(4))  # rows of `keys`
 _STAGE = tl.constexpr(16)  # columns for the twelve numbers of camera and lamps
 _CANDIDATES = tl.constexpr(triton.next_power_of_2(sampling.TRIES))
 RAYS = tl.constexpr(64)  # traced together
@@ -68,11 +66,7 @@ def _pick(values, column, wanted):
 
 @triton.jit
 def _pick3(vector, column, wanted):
-    return (
-        _pick(vector[0], column, wanted),
-        _pick(vector[1], column, wanted),
-        _pick(vector[2], column, wanted),
-    )
+    return (_pick(vector[0], column, wanted), _pick(vector[1], column, wanted), _pick(vector[2], column, wanted))
 
 
 @triton.jit
@@ -90,9 +84,7 @@ def _uniform4(key, scene, turn, block):
     zero = block * 0
     low, high = (scene & 0xFFFFFFFF).to(tl.uint32), ((scene >> 32) & 0xFFFFFFFF).to(tl.uint32)
     repeat = (zero + turn).to(tl.uint32)
-    a, b, c, d = tl.philox(
-        key, zero.to(tl.uint32) + low, zero.to(tl.uint32) + high, repeat, block.to(tl.uint32)
-    )
+    a, b, c, d = tl.philox(key, zero.to(tl.uint32) + low, zero.to(tl.uint32) + high, repeat, block.to(tl.uint32))
     return _fraction(a), _fraction(b), _fraction(c), _fraction(d)
 
 

@@ -49,9 +49,7 @@ def scenes_at(
     slots = wanted.shape[1]
     scenes = blank(slots, stage(rules, seed, index))
     attributes = {"shape": shape, "color": color, "material": material, "size": size, "rotation": rotation}
-    words = {
-        name: _per_location(name, value, slots) for name, value in attributes.items() if value is not None
-    }
+    words = {name: _per_location(name, value, slots) for name, value in attributes.items() if value is not None}
     given = {name: _as_numbers(name, values, wanted) for name, values in words.items()}
     allowed = _rules_of_locations(rules, words, slots)
     turns = 1 if "size" in given else TURNS  # sizes fix where objects stand: another attempt would not help
@@ -163,9 +161,7 @@ def _warn_of_odd_scenes(wanted: Tensor, xy: Tensor, crossed: Tensor) -> None:
     """Refuse locations that are not on the floor; warn of scenes the official rules would not make."""
     above = wanted[xy.isnan().any(-1)]
     if len(above):
-        raise UserError(
-            f"The location {pair(above[0])} lies above the horizon: nothing on the floor is there."
-        )
+        raise UserError(f"The location {pair(above[0])} lies above the horizon: nothing on the floor is there.")
     beyond = sorted({pair(location) for location in wanted[~_on_stage(xy)]})
     if beyond:
         warnings.warn(f"Off the square where CLEVR objects stand: {', '.join(beyond)}.", LocationWarning, 3)

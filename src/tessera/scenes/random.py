@@ -31,9 +31,7 @@ def philox(counter: Words, key: tuple[int, int]) -> Words:
     return c0, c1, c2, c3
 
 
-def words(
-    seed: int, index: Tensor, stream: str, count: int, turn: int | Tensor = 0, first: int = 0
-) -> Tensor:
+def words(seed: int, index: Tensor, stream: str, count: int, turn: int | Tensor = 0, first: int = 0) -> Tensor:
     """Words first .. first + count - 1 of (seed, index, stream, turn): (B, count) int64 in [0, 2^32)."""
     low_block, high_block = first // 4, -(-(first + count) // 4)
     block = torch.arange(low_block, high_block, device=index.device)  # (K,)
@@ -51,9 +49,7 @@ def stream_key(seed: int, stream: str) -> tuple[int, int]:
     return seed & _MASK, (seed >> 32 & _MASK) ^ zlib.crc32(stream.encode())
 
 
-def uniform(
-    seed: int, index: Tensor, stream: str, count: int, turn: int | Tensor = 0, first: int = 0
-) -> Tensor:
+def uniform(seed: int, index: Tensor, stream: str, count: int, turn: int | Tensor = 0, first: int = 0) -> Tensor:
     """Uniform numbers in [0, 1) for scenes `index` (B,): (B, count) float32, multiples of 2^-24."""
     return (words(seed, index, stream, count, turn, first) >> 8).to(torch.float32) * 2.0**-24
 

@@ -103,9 +103,7 @@ class Scenes:
         """Scenes start .. start + count - 1 of stream `seed`, padded to the largest count of objects."""
         return self.draw_with_effort(count, seed, start, device)[0]
 
-    def draw_with_effort(
-        self, count: int, seed: int = 0, start: int = 0, device=None
-    ) -> tuple[SceneBatch, Effort]:
+    def draw_with_effort(self, count: int, seed: int = 0, start: int = 0, device=None) -> tuple[SceneBatch, Effort]:
         """`draw`, and what it took."""
         if count < 0 or start < 0:
             raise UserError(f"Cannot draw {count} scenes from number {start}: neither may be negative.")
@@ -154,17 +152,13 @@ def combinations(held_out: Mapping | Iterable[str]) -> list[tuple[str, ...]]:
                 raise UserError(f"`{attribute}` is no attribute; use {', '.join(_VOCABULARY)}.")
         choices = [checked_words(words, name, _VOCABULARY[name]) for name, words in held_out.items()]
     elif isinstance(held_out, str):
-        raise UserError(
-            f'A held-out combination is a group of words such as ("cube", "red"), not `{held_out}`.'
-        )
+        raise UserError(f'A held-out combination is a group of words such as ("cube", "red"), not `{held_out}`.')
     else:
         known = tuple(itertools.chain.from_iterable(_VOCABULARY.values()))
         words = checked_words(held_out, "attribute of an object", known)
         for attribute, names in _VOCABULARY.items():
             if len(both := [word for word in words if word in names]) > 1:
-                raise UserError(
-                    f"No object is both {both[0]} and {both[1]}: a combination has one {attribute}."
-                )
+                raise UserError(f"No object is both {both[0]} and {both[1]}: a combination has one {attribute}.")
         choices = [(word,) for word in words]
     return list(itertools.product(*choices))
 
@@ -275,9 +269,7 @@ def position(
     return xy, tries, crowded
 
 
-def is_free(
-    distances: _Distances, candidates: Tensor, size: Tensor, placed: Tensor, placed_size: Tensor
-) -> Tensor:
+def is_free(distances: _Distances, candidates: Tensor, size: Tensor, placed: Tensor, placed_size: Tensor) -> Tensor:
     """Which candidates (L, T, 2) for objects of `size` (L,) keep away from all `placed` (L, k, 2): (L, T)."""
     dx = candidates[:, :, None, 0] - placed[:, None, :, 0]  # (L, T, k)
     dy = candidates[:, :, None, 1] - placed[:, None, :, 1]

@@ -83,18 +83,13 @@ def yaw(scenes: SceneBatch, right: Vec) -> tuple[Tensor, Tensor]:
     wide = torch.float32 if scenes.device.type == "mps" else torch.float64
     angle = scenes.rotation.to(wide)  # rounding from float64 hides that cosines differ between devices
     cube = scenes.shape == SHAPES.index("cube")
-    return (
-        torch.where(cube, angle.cos().float(), right.x),
-        torch.where(cube, angle.sin().float(), right.y),
-    )
+    return (torch.where(cube, angle.cos().float(), right.x), torch.where(cube, angle.sin().float(), right.y))
 
 
 def turned(vector: Vec, turn: tuple[Tensor, Tensor]) -> Vec:
     """A world vector in the frame of an object with that yaw."""
     cos, sin = turn
-    return Vec(
-        vector.x * cos + vector.y * sin, vector.y * cos - vector.x * sin, vector.z + torch.zeros_like(cos)
-    )
+    return Vec(vector.x * cos + vector.y * sin, vector.y * cos - vector.x * sin, vector.z + torch.zeros_like(cos))
 
 
 def rectangle(axes: tuple[Vec, Vec, Vec], eye: Vec) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -12,13 +12,7 @@ def training_sigmas(normal: Tensor, p_mean: float = -0.8, p_std: float = 1.6) ->
 
 
 def edm_loss(
-    denoiser: Denoiser,
-    images: Tensor,
-    cond: Tensor | None,
-    sigma: Tensor,
-    noise: Tensor,
-    *,
-    sigma_data: float = 0.5,
+    denoiser: Denoiser, images: Tensor, cond: Tensor | None, sigma: Tensor, noise: Tensor, *, sigma_data: float = 0.5
 ) -> Tensor:
     """Loss of every element, (B, C, H, W), at noise levels (B,) and for unit noise shaped like the images.
 

@@ -37,8 +37,7 @@ from tessera.version import __version__
 _STATES_KEPT = 2  # the newest, and one to fall back on
 _LOG_STEPS = 20  # steps between two lines of the log, and between two checks for NaN
 _FREE_SETTINGS = {  # a run continues under other values of these: they do not change what is computed
-    f"training.{name}"
-    for name in ("total", "snapshot", "checkpoint", "strategy", "render_batch", "micro_batch")
+    f"training.{name}" for name in ("total", "snapshot", "checkpoint", "strategy", "render_batch", "micro_batch")
 }
 _TOTAL = "training.total"  # free only without a cooldown, during which the learning rate depends on it
 
@@ -280,9 +279,7 @@ class RunLog:
     def _give_up(self, problem: str) -> None:
         states = self.run.states()
         last = f"the last good state is {states[0]}" if states else "no state had been written yet"
-        raise UserError(
-            f"{problem} by image {self.trainer.images_seen}; {last}. Try a smaller --training.lr."
-        )
+        raise UserError(f"{problem} by image {self.trainer.images_seen}; {last}. Try a smaller --training.lr.")
 
     def _save_state(self) -> None:
         if self.trainer.group.leads and self.saved_at != self.trainer.images_seen:

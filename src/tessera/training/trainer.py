@@ -24,12 +24,7 @@ from tessera.scenes.random import normal
 from tessera.training.distributed import ALONE, ProcessGroup
 from tessera.training.loss import edm_loss, training_sigmas
 from tessera.training.schedule import learning_rate
-from tessera.training.strategies import (
-    CompiledNormal,
-    Replay,
-    chosen_strategy,
-    make_update_kernel,
-)
+from tessera.training.strategies import CompiledNormal, Replay, chosen_strategy, make_update_kernel
 from tessera.training.stream import Batch, Stream
 
 _ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
@@ -46,9 +41,7 @@ class TrainingStep(NamedTuple):
 class Trainer:
     """A network in training: weights, optimizer, running averages, and the number of images it was trained on."""
 
-    def __init__(
-        self, denoiser: nn.Module, settings: TrainingConfig, device=None, group: ProcessGroup = ALONE
-    ) -> None:
+    def __init__(self, denoiser: nn.Module, settings: TrainingConfig, device=None, group: ProcessGroup = ALONE) -> None:
         self.settings, self.group = settings, group
         self.device = torch.device(device or "cpu")
         self.denoiser = denoiser.to(self.device).train()
@@ -108,9 +101,7 @@ class Trainer:
             part = views[first : first + micro_batch]
             sigma, noise = self.noise(part)
             with self._keyed_dropout(first):
-                loss = self.loss_fn(
-                    part.images, part.cond, sigma, noise, part.inside, part.loss_weight, count
-                )
+                loss = self.loss_fn(part.images, part.cond, sigma, noise, part.inside, part.loss_weight, count)
                 loss.backward()
             total = total + loss.detach()
         self.group.sum_([*(p.grad for p in self.denoiser.parameters() if p.grad is not None), total])
@@ -201,9 +192,7 @@ class Trainer:
             self.averages.load(std, mean)
         self.images_seen = images_seen
 
-    def _adam_state(
-        self, tensors: Mapping[str, Tensor], name: str, parameter: nn.Parameter
-    ) -> dict[str, Tensor]:
+    def _adam_state(self, tensors: Mapping[str, Tensor], name: str, parameter: nn.Parameter) -> dict[str, Tensor]:
         names = {part: f"adam.{part}.{name}" for part in _ADAM_STATE}
         if not tensors.keys() & names.values():  # frozen or unused: Adam never moved it
             return {}

@@ -20,9 +20,7 @@ _BLOCK = 512  # numbers worked on together: a longer row takes several passes, s
 _WARPS = 4
 _PIECE = 4096  # a parameter that is not made of filters is cut into rows of this length
 
-_WEIGHT, _EXP_AVG, _EXP_AVG_SQ, _STEP, _MEANS = (
-    tl.constexpr(column) for column in range(5)
-)  # columns of `addresses`
+_WEIGHT, _EXP_AVG, _EXP_AVG_SQ, _STEP, _MEANS = (tl.constexpr(column) for column in range(5))  # columns of `addresses`
 _ROW_COLUMNS = tl.constexpr(4)  # parameter, where in it the row begins, length, 1 if it is a filter
 _EPS, _ONE_MINUS_EPS = tl.constexpr(magnitude.EPS), tl.constexpr(1 - magnitude.EPS)
 
@@ -58,18 +56,7 @@ def _radial(weight, grad, length, has_grad, block: tl.constexpr):
 
 @triton.jit
 def _adam(
-    weight,
-    grad,
-    exp_avg,
-    exp_avg_sq,
-    length,
-    has_grad,
-    radial,
-    size,
-    one_minus_betas,
-    root,
-    eps,
-    block: tl.constexpr,
+    weight, grad, exp_avg, exp_avg_sq, length, has_grad, radial, size, one_minus_betas, root, eps, block: tl.constexpr
 ):
     """One step of Adam along a row. Returns the row's new sum of squares."""
     total = tl.zeros([block], tl.float32)
@@ -163,11 +150,7 @@ class UpdateKernel:
     """
 
     def __init__(
-        self,
-        optimizer: torch.optim.Adam,
-        averages: Averages,
-        filters: Iterable[Tensor],
-        weight_norm: WeightNorm,
+        self, optimizer: torch.optim.Adam, averages: Averages, filters: Iterable[Tensor], weight_norm: WeightNorm
     ) -> None:
         self.optimizer, self.averages, self.weight_norm = optimizer, averages, weight_norm
         self.parameters = averages.live
@@ -210,9 +193,7 @@ class UpdateKernel:
     def _is_supported(self, tensor: Tensor) -> bool:
         return tensor.dtype == torch.float32 and tensor.device == self.device and tensor.is_contiguous()
 
-    def _launch(
-        self, addresses: list[int], grads: list[int], lr: float, lerp_weights: Sequence[float]
-    ) -> None:
+    def _launch(self, addresses: list[int], grads: list[int], lr: float, lerp_weights: Sequence[float]) -> None:
         group = self.optimizer.param_groups[0]
         one_minus_betas = tuple(1.0 - beta for beta in group["betas"])
         log_betas = tuple(math.log(beta) if beta > 0 else -math.inf for beta in group["betas"])

@@ -28,9 +28,7 @@ def woken(network):
 
 def keep_model(folder, experiment):
     settings = settings_for(experiment, "tiny", fitting(settings_for(experiment, "tiny"), SMALL))
-    save_model(
-        folder, woken(build_denoiser(settings)), conditioner_for(settings), {"settings": settings.plain()}
-    )
+    save_model(folder, woken(build_denoiser(settings)), conditioner_for(settings), {"settings": settings.plain()})
     return folder
 
 

@@ -174,9 +174,7 @@ def test_several_images_are_chosen_one_at_a_time(visit):
     expect(thumbs).to_have_count(3)
     before = page.pixels(".model[data-model=exp1C] .image canvas")
     thumbs.nth(2).click()
-    expect(page.find(".model[data-model=exp1C] .thumbs button").nth(2)).to_have_attribute(
-        "aria-pressed", "true"
-    )
+    expect(page.find(".model[data-model=exp1C] .thumbs button").nth(2)).to_have_attribute("aria-pressed", "true")
     assert not np.array_equal(before, page.pixels(".model[data-model=exp1C] .image canvas"))
     page.finished()
 
@@ -284,9 +282,7 @@ def test_images_and_the_overview_are_saved_as_png(visit):
     page.probe()
     exact = Image.open(page.saved(".model[data-model=exp1] .save"))
     assert exact.size == (32, 32)
-    np.testing.assert_array_equal(
-        np.array(exact.convert("RGBA")), page.pixels(".model[data-model=exp1] .image canvas")
-    )
+    np.testing.assert_array_equal(np.array(exact.convert("RGBA")), page.pixels(".model[data-model=exp1] .image canvas"))
     page.find("#open-export").click()
     sheet = Image.open(page.saved("#save-png"))
     assert sheet.format == "PNG" and sheet.width > 800 and len(sheet.getcolors(1 << 24)) > 50

@@ -92,9 +92,7 @@ def test_every_pages_first_job_comes_before_any_second_one(queue):
 def test_a_waiting_page_gets_its_position_and_moves_up(queue):
     async def main():
         blocked = [Blocked(), Blocked()]
-        tasks = [
-            asyncio.create_task(all_of(queue, QueuedJob(f"page {n}", iter(b)))) for n, b in enumerate(blocked)
-        ]
+        tasks = [asyncio.create_task(all_of(queue, QueuedJob(f"page {n}", iter(b)))) for n, b in enumerate(blocked)]
         await waiting(queue, 1)
         last = asyncio.create_task(all_of(queue, QueuedJob("last", iter([{"event": "step"}]))))
         await waiting(queue, 2)

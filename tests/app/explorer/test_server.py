@@ -188,17 +188,7 @@ def test_addresses_are_such_as_a_browser_takes():
 
 
 def test_the_verb_serves_until_it_is_interrupted(folders):
-    words = [
-        sys.executable,
-        "-m",
-        "tessera",
-        "explore",
-        str(folders["exp1C"]),
-        "--port",
-        "0",
-        "--device",
-        "cpu",
-    ]
+    words = [sys.executable, "-m", "tessera", "explore", str(folders["exp1C"]), "--port", "0", "--device", "cpu"]
 
     def take_interruptions():  # a shell that runs this in the background tells its children to ignore them
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -76,9 +76,7 @@ def test_the_exported_command_makes_the_same_pixels(session, name, prompt, tmp_p
 
 
 def test_the_exported_probe_command_measures_the_same(session, tmp_path, monkeypatch):
-    request = PixelProbeRequest(
-        models=("exp1",), **REQUEST, compose="localize", image=1, step=2, at=(0.5, 0.3)
-    )
+    request = PixelProbeRequest(models=("exp1",), **REQUEST, compose="localize", image=1, step=2, at=(0.5, 0.3))
     shown = last(session.probe(request), "probe")
     record = json.loads((run(shown["command"], tmp_path, monkeypatch) / "probe.json").read_text())
     influence = np.frombuffer(base64.b64decode(shown["influence"]), np.float32).reshape(32, 32)
@@ -189,25 +187,19 @@ def test_a_composed_model_is_probed_as_composed(session):
     """With near conditions only, a far condition has no influence, though it has in the network itself."""
     prompt = {**REQUEST, "locations": ((0.1, 0.1), (0.9, 0.9)), "image": 0, "step": 2, "at": (0.1, 0.1)}
     plain = last(session.probe(PixelProbeRequest(models=("exp1",), **prompt)), "probe")
-    local = last(
-        session.probe(PixelProbeRequest(models=("exp1",), compose="localize", radius=1, **prompt)), "probe"
-    )
+    local = last(session.probe(PixelProbeRequest(models=("exp1",), compose="localize", radius=1, **prompt)), "probe")
     assert plain["conditions"][1] > 0
     assert local["conditions"][0] > 0 and local["conditions"][1] == 0
 
 
 def test_a_local_network_has_influence_only_near_the_probe(session):
-    shown = last(
-        session.probe(PixelProbeRequest(models=("exp1C",), **REQUEST, step=1, at=(0.1, 0.1))), "probe"
-    )
+    shown = last(session.probe(PixelProbeRequest(models=("exp1C",), **REQUEST, step=1, at=(0.1, 0.1))), "probe")
     influence = np.frombuffer(base64.b64decode(shown["influence"]), np.float32).reshape(32, 32)
     assert influence[:6, :6].max() > 0 and influence[16:].max() == influence[:, 16:].max() == 0
 
 
 def test_a_probe_beyond_the_images_made_is_refused(session):
-    got = list(
-        session.probe(PixelProbeRequest(models=("exp1C",), **{**REQUEST, "steps": 2}, step=3, at=(0, 0)))
-    )
+    got = list(session.probe(PixelProbeRequest(models=("exp1C",), **{**REQUEST, "steps": 2}, step=3, at=(0, 0))))
     assert "There is no image 0 at step 3" in last(got, "refused")["sentence"]
     got = list(session.trajectory(TrajectoryRequest(models=("exp1C",), **REQUEST, image=6)))
     assert "only 2 were made" in last(got, "refused")["sentence"]
@@ -254,11 +246,7 @@ def test_cards_have_what_the_page_needs(models):
         "exp3": "locations",
         "color": "colors",
     }
-    assert (
-        cards["exp1"]["max_train_objects"] == 3
-        and cards["exp1"]["cells"] == 16
-        and cards["exp3"]["capacity"] == 12
-    )
+    assert cards["exp1"]["max_train_objects"] == 3 and cards["exp1"]["cells"] == 16 and cards["exp3"]["capacity"] == 12
     assert cards["color"]["compose_methods"] == ["plain", "sum"]
 
 
@@ -325,19 +313,7 @@ def test_bad_input_of_the_verbs_is_refused_in_one_sentence(folders, capfd):
 
 
 def test_a_probe_from_the_command_line_prints_one_object(folders, capfd):
-    words = [
-        "--probe",
-        "0.5,0.5",
-        "--step",
-        "1",
-        "--steps",
-        "2",
-        "--locations",
-        "0.5,0.5",
-        "--device",
-        "cpu",
-        "--json",
-    ]
+    words = ["--probe", "0.5,0.5", "--step", "1", "--steps", "2", "--locations", "0.5,0.5", "--device", "cpu", "--json"]
     assert call("explore", folders["exp1C"], *words) == 0
     record = json.loads(capfd.readouterr().out)
     assert len(record["conditions"]) == 1 and record["provenance"]["tessera"]

@@ -15,9 +15,7 @@ def evaluated(name="one", paper=9):
     scores = {
         "max_train_objects": 3,
         "k_max": {"paper": found},
-        "rows": [
-            {"k": k, "n": 64, "all_found": share(1 / k), "succeeds": {"paper": k < 4}} for k in (1, 2, 3, 4)
-        ],
+        "rows": [{"k": k, "n": 64, "all_found": share(1 / k), "succeeds": {"paper": k < 4}} for k in (1, 2, 3, 4)],
     }
     return ReportColumn(name, scores=scores, paper=Paper(paper))
 

@@ -63,19 +63,7 @@ def test_what_was_measured_more_thinly_is_measured_again(runs, call, tmp_path):
 
 def test_other_weights_are_measured_again(runs, call, tmp_path):
     run = unmeasured(runs / "exp1C", tmp_path / "exp1C")
-    few = [
-        "--n",
-        "1",
-        "--k",
-        "1",
-        "--steps",
-        "2",
-        "--quick",
-        "--device",
-        "cpu",
-        "--out",
-        tmp_path / "page.html",
-    ]
+    few = ["--n", "1", "--k", "1", "--steps", "2", "--quick", "--device", "cpu", "--out", tmp_path / "page.html"]
     assert call("report", run, *few) == 0
     record = json.loads((run / "results" / LOCALITY).read_text())
     record["model"]["images_seen"] = 7  # as if the run had been carried on since
@@ -108,12 +96,7 @@ def test_counts_on_the_card_go_before_fewer_counts_made_here(runs, call, tmp_pat
     ]
     found = {"value": 5, "low": 5, "high": 5, "tested_to": 5, "at_least": True}
     config["results"] = {"k_max": {"paper": found, "strict": found}, "rows": rows, "at_zero": [0, 1]}
-    config["results"]["provenance"] = {
-        "device": "a large machine",
-        "date": "2026-01-01",
-        "commit": "abc",
-        "torch": "2",
-    }
+    config["results"]["provenance"] = {"device": "a large machine", "date": "2026-01-01", "commit": "abc", "torch": "2"}
     (tmp_path / "mine" / "config.json").write_text(json.dumps(config))
     capfd.readouterr()
     assert call("report", tmp_path / "mine", "--out", tmp_path / "page.html", *LITTLE, "--json") == 0
@@ -132,19 +115,7 @@ def without_cells(words):
 
 def test_a_model_told_colors_gets_swatches_and_no_conditional_locality(call, tmp_path, minute, capfd):
     assert call("train", "color", *without_cells(minute), "--out", tmp_path / "color") == 0
-    few = [
-        "--n",
-        "1",
-        "--k",
-        "1,3",
-        "--steps",
-        "2",
-        "--quick",
-        "--device",
-        "cpu",
-        "--out",
-        tmp_path / "page.html",
-    ]
+    few = ["--n", "1", "--k", "1,3", "--steps", "2", "--quick", "--device", "cpu", "--out", tmp_path / "page.html"]
     capfd.readouterr()
     assert call("report", tmp_path / "color", *few, "--json") == 0
     said = json.loads(capfd.readouterr().out)["subjects"][0]
@@ -156,9 +127,7 @@ def test_a_model_told_colors_gets_swatches_and_no_conditional_locality(call, tmp
 def test_a_model_told_nothing_is_looked_at_but_not_evaluated(call, tmp_path, minute, capfd):
     words = ["--conditioner.kind", "nothing", "--out", tmp_path / "free"]
     assert call("train", "exp1", *without_cells(minute), *words) == 0
-    assert (
-        call("report", tmp_path / "free", "--quick", "--device", "cpu", "--out", tmp_path / "page.html") == 0
-    )
+    assert call("report", tmp_path / "free", "--quick", "--device", "cpu", "--out", tmp_path / "page.html") == 0
     text = (tmp_path / "page.html").read_text()
     assert "How far it composes was not measured." in text and 'id="images"' not in text
     assert 'class="viewer"' in text
@@ -190,10 +159,7 @@ def test_records_of_detector_and_locate_about_one_model_make_one_subject(runs, c
     little = ["--steps", "2", "--device", "cpu"]
     look = ["--k", "2", "--images", "1", "--levels", "2", "--source", "generated"]
     assert call("locality", runs / "exp1C", *look, *little, "--out", tmp_path / "result") == 0
-    assert (
-        call("sample", runs / "exp1C", "--k", "1-2", "--each", "1", *little, "--out", tmp_path / "samples")
-        == 0
-    )
+    assert call("sample", runs / "exp1C", "--k", "1-2", "--each", "1", *little, "--out", tmp_path / "samples") == 0
     assert call("evaluate", tmp_path / "samples", "--device", "cpu", "--out", tmp_path / "detector.json") == 0
     capfd.readouterr()
     records = [tmp_path / "result" / "locality.json", tmp_path / "detector.json"]

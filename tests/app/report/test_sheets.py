@@ -42,9 +42,7 @@ def test_numbers_come_with_their_intervals_and_nothing_stands_for_what_is_unknow
 
 
 def test_columns_that_say_nothing_are_left_out():
-    full = HtmlTable(
-        "x", ("name", "a", "b", "c"), [("one", "", "1", "w"), ("two", "", "", "v")], words=frozenset({3})
-    )
+    full = HtmlTable("x", ("name", "a", "b", "c"), [("one", "", "1", "w"), ("two", "", "", "v")], words=frozenset({3}))
     less = without_empty_columns(full)
     assert list(less.head) == ["name", "b", "c"] and less.words == {2}
     assert [list(row) for row in less.rows] == [["one", "1", "w"], ["two", "", "v"]]

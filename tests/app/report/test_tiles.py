@@ -44,9 +44,7 @@ def test_boxes_are_green_where_asked_red_where_not_and_orange_where_half_drawn()
     assert [box.kind for box in tile.boxes] == ["good", "bad", "odd"]
     assert [kind for _, _, kind in tile.rings] == ["good", "bad"]
     center = tile.boxes[0]
-    assert (
-        abs(center.left + center.width / 2 - 0.5) < 1e-9 and abs(center.top + center.height / 2 - 0.5) < 1e-9
-    )
+    assert abs(center.left + center.width / 2 - 0.5) < 1e-9 and abs(center.top + center.height / 2 - 0.5) < 1e-9
     assert "nothing at (0.30, 0.30)" in tile.words
 
 

@@ -39,11 +39,7 @@ LOCAL, GLOBAL = result(0.95, 0.93, 0.97), result(0.3, 0.28, 0.33)
     [
         (scores(9, 9, 9), LOCAL, "Composes up to 9, with local influence of its conditions."),
         (scores(9, 8, 10), LOCAL, "Composes up to about 9, with local influence of its conditions."),
-        (
-            scores(12, 12, 12),
-            LOCAL,
-            "Composes up to 12, perhaps further, with local influence of its conditions.",
-        ),
+        (scores(12, 12, 12), LOCAL, "Composes up to 12, perhaps further, with local influence of its conditions."),
         (scores(9, 9, 9), GLOBAL, "Composes up to 9, though the influence of its conditions is not local."),
         (scores(9, 9, 9), None, "Composes up to 9."),
         (
@@ -70,7 +66,9 @@ def test_the_sentence_follows_from_the_numbers(found, where, sentence):
 def test_locations_filled_with_too_many_others_are_not_called_a_failure_to_fill_them():
     found = scores_apart((1, 0, 2), (6, 5, 7))
     told = verdict(found | {"label": "one"}, LOCAL)
-    sentence = "Follows its prompts up to about 6, but adds more than training does; the influence of its conditions is local."
+    sentence = (
+        "Follows its prompts up to about 6, but adds more than training does; the influence of its conditions is local."
+    )
     assert told.headline == sentence and told.tone == "unsure"
     assert verdict(found | {"label": "all"}, LOCAL).headline.startswith("Does not compose")
 
@@ -86,8 +84,7 @@ def test_locations_filled_with_perhaps_too_many_others_are_not_called_one_either
 def test_a_card_without_a_label_is_read_with_that_of_the_training():
     found = scores_apart((1, 0, 2), (6, 5, 7))
     subject = ReportColumn(
-        "exp2L",
-        settings={"conditioner": {"label": "one"}, "data": {"objects": [1, found["max_train_objects"]]}},
+        "exp2L", settings={"conditioner": {"label": "one"}, "data": {"objects": [1, found["max_train_objects"]]}}
     )
     take_scores(subject, {name: value for name, value in found.items() if name != "max_train_objects"}, {})
     assert verdict(subject.scores, LOCAL).headline.startswith("Follows its prompts up to about 6")

@@ -30,9 +30,7 @@ class Kept:
 
 @pytest.fixture
 def model(tmp_path):
-    settings = settings_for(
-        "exp2", "tiny", {"data": {"size": 8}, "conditioner": {"cells": 8}, "denoiser": SMALL}
-    )
+    settings = settings_for("exp2", "tiny", {"data": {"size": 8}, "conditioner": {"cells": 8}, "denoiser": SMALL})
     torch.manual_seed(0)
     denoiser = build_denoiser(settings)
     trained_network(denoiser).out_gain.data.fill_(1)  # as it starts, the network is not listened to
@@ -63,8 +61,7 @@ def test_every_way_has_its_k_max_and_its_cost(repaired, model):
     assert 1 < cost["localize"] <= 8
     rows = composition_rows(lines)
     assert (
-        rows[0][:4] == ("model", "composition", "K_max, paper rule", "strict")
-        and len({len(row) for row in rows}) == 1
+        rows[0][:4] == ("model", "composition", "K_max, paper rule", "strict") and len({len(row) for row in rows}) == 1
     )
 
 

@@ -113,20 +113,7 @@ def test_distances_are_those_of_the_told_cells(crowded):
 
 def test_locations_told_as_a_list_are_aimed_at_as_they_are(crowded, call, tmp_path):
     model = saved(tmp_path / "listed", "exp3", LocationList(12, "all"))
-    words = [
-        "--k",
-        "2",
-        "--each",
-        "1",
-        "--pairs",
-        "1",
-        "--steps",
-        "1",
-        "--results",
-        tmp_path,
-        "--device",
-        "cpu",
-    ]
+    words = ["--k", "2", "--each", "1", "--pairs", "1", "--steps", "1", "--results", tmp_path, "--device", "cpu"]
     assert call("reproduce", "crowding", model, *words) == 0
     (row,) = json.loads((tmp_path / "crowding-listed.json").read_text())["study"]["rows"]
     assert row["nearest_cells"] == pytest.approx(0.4 * 16) and row["filled_at"] == [1, 1]

@@ -2,16 +2,7 @@ import pytest
 
 from tessera.errors import UserError
 from tessera.evaluation.kmax import TrainingRange
-from tessera.studies.clevr.entries import (
-    ABLATIONS,
-    CELLS,
-    FAR,
-    TABLES,
-    TARGETS,
-    StudyEntry,
-    cells_for,
-    with_ks,
-)
+from tessera.studies.clevr.entries import ABLATIONS, CELLS, FAR, TABLES, TARGETS, StudyEntry, cells_for, with_ks
 
 
 def column(experiment):
@@ -29,9 +20,7 @@ def test_the_paper_s_numbers_are_those_of_its_tables():
     assert len(TABLES) == 28 and len(CELLS) == 28 + len(ABLATIONS)
 
 
-@pytest.mark.parametrize(
-    "cell", [c for c in TABLES if c.paper.extras and c.name != "exp2L-M5"], ids=lambda c: c.name
-)
+@pytest.mark.parametrize("cell", [c for c in TABLES if c.paper.extras and c.name != "exp2L-M5"], ids=lambda c: c.name)
 def test_extras_the_paper_counts_as_no_failure_are_those_our_rule_allows(cell):
     label = cell.settings("small").conditioner.labels
     assert cell.paper.extras == f"0-{TrainingRange(cell.max_train_objects, label).extras_allowed}"
@@ -61,10 +50,7 @@ def test_a_cell_may_change_the_size_of_its_images():
 
 def test_exp2l_has_what_it_needs_and_its_ablations_are_the_papers_way():
     ours, theirs = (CELLS[name].settings("small").training for name in ("exp2L-M3", "exp2L-M3-k2"))
-    assert (
-        ours.loss_radius == 0
-        and ours.total > theirs.total == CELLS["exp1-M3"].settings("small").training.total
-    )
+    assert ours.loss_radius == 0 and ours.total > theirs.total == CELLS["exp1-M3"].settings("small").training.total
     assert theirs.loss_radius >= CELLS["exp2L-M3-k8"].settings("small").denoiser.radius
     assert CELLS["exp2L-M3"].s_churn > 0 and [cell for cell in ABLATIONS if cell.s_churn] == [FAR]
     assert CELLS["exp2L-M3"].settings("tiny").training.loss_radius > 0  # needed at `small` only

@@ -72,8 +72,6 @@ def test_every_figure_has_a_target_with_its_cells():
     assert all(set(figure.ks) <= set(CELLS[cell].ks) for figure in FIGURES.values() for cell in figure.cells)
 
 
-@pytest.mark.parametrize(
-    ("count", "most", "batch"), [(832, 1024, 832), (832, 512, 416), (7, 4, 4), (1, 64, 1)]
-)
+@pytest.mark.parametrize(("count", "most", "batch"), [(832, 1024, 832), (832, 512, 416), (7, 4, 4), (1, 64, 1)])
 def test_batches_are_even(count, most, batch):
     assert _even_batch(count, most) == batch

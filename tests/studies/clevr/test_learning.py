@@ -8,12 +8,7 @@ from tessera.cli.main import dispatch
 from tessera.cli.studies import Learning
 from tessera.errors import UserError
 from tessera.stats import share_interval
-from tessera.studies.clevr.learning import (
-    drawn,
-    has_course,
-    learning,
-    loss_of_what_was_learned,
-)
+from tessera.studies.clevr.learning import drawn, has_course, learning, loss_of_what_was_learned
 
 
 def moment(images, share, n=64, k=4):
@@ -31,11 +26,7 @@ def test_a_share_that_falls_far_was_lost_and_one_that_wavers_was_not():
     lost = loss_of_what_was_learned([share_interval(n, 64).to_dict() for n in (10, 60, 20, 60)])
     assert lost["rise"] == pytest.approx(40 / 64) and lost["p"] < 0.001
     wavering = loss_of_what_was_learned([share_interval(n, 64).to_dict() for n in (10, 40, 38, 55)])
-    assert (
-        wavering["rise"] == pytest.approx(2 / 64)
-        and wavering["p"] > 0.2
-        and wavering["rise_by_chance"] > 0.03
-    )
+    assert wavering["rise"] == pytest.approx(2 / 64) and wavering["p"] > 0.2 and wavering["rise_by_chance"] > 0.03
 
 
 def test_a_course_has_the_moments_of_training():

@@ -54,9 +54,7 @@ def test_a_finished_cell_is_left_alone(reproduce, results, monkeypatch, detector
     before = (results / "study" / "color-M5-tiny-seed0.json").read_bytes()
     monkeypatch.setattr("tessera.studies.clevr.reproduce.train_run", no_training)
     assert reproduce("fig5") == 0
-    assert (
-        detector.evaluations == 1 and (results / "study" / "color-M5-tiny-seed0.json").read_bytes() == before
-    )
+    assert detector.evaluations == 1 and (results / "study" / "color-M5-tiny-seed0.json").read_bytes() == before
 
 
 def test_settings_are_recorded_to_the_last_digit_and_recognized(reproduce, detector):
@@ -86,15 +84,11 @@ def test_interrupted_training_carries_on_to_the_same_images(reproduce, results, 
         patch.setattr(RunLog, "after_step", interrupted)
         assert reproduce("fig5") == 130
     assert not list((results / "study").glob("*.json"))
-    assert (
-        tmp_path / "runs" / "color-M5-tiny-seed0" / "snapshots" / "state-000000000008.safetensors"
-    ).is_file()
+    assert (tmp_path / "runs" / "color-M5-tiny-seed0" / "snapshots" / "state-000000000008.safetensors").is_file()
     assert reproduce("fig5") == 0
     carried_on = (results / "study" / "image_grids" / "color-M5-tiny-seed0.webp").read_bytes()
     assert reproduce("fig5", "--root", tmp_path / "again", "--results", tmp_path / "again") == 0
-    assert (
-        tmp_path / "again" / "study" / "image_grids" / "color-M5-tiny-seed0.webp"
-    ).read_bytes() == carried_on
+    assert (tmp_path / "again" / "study" / "image_grids" / "color-M5-tiny-seed0.webp").read_bytes() == carried_on
 
 
 def test_an_interrupted_evaluation_is_set_again_without_training(reproduce, results, monkeypatch, detector):
@@ -132,9 +126,7 @@ def test_patch_networks_are_examined_with_fresh_noise_and_without(reproduce, res
     assert reproduce("fig4", "--only", "exp2L-M1") == 0 and detector.evaluations == 2
 
 
-def test_the_evaluation_without_fresh_noise_has_no_more_images_than_other_cells(
-    reproduce, detector, monkeypatch
-):
+def test_the_evaluation_without_fresh_noise_has_no_more_images_than_other_cells(reproduce, detector, monkeypatch):
     monkeypatch.setattr("tessera.studies.clevr.reproduce.IMAGES", 1)
     assert reproduce("fig4", "--only", "exp2L-M1") == 0
     assert [len(seen) for seen in detector.seen] == [4 * 2, 4]
@@ -142,9 +134,7 @@ def test_the_evaluation_without_fresh_noise_has_no_more_images_than_other_cells(
 
 def test_cells_at_the_edge_of_the_rule_are_evaluated_on_more_images(call, results, capfd):
     def images(*more):
-        assert (
-            call("reproduce", "fig4", "--seeds", 1, "--dry-run", "--json", "--results", results, *more) == 0
-        )
+        assert call("reproduce", "fig4", "--seeds", 1, "--dry-run", "--json", "--results", results, *more) == 0
         return {job["job"]: job["samples"] for job in json.loads(capfd.readouterr().out)["jobs"]}
 
     one, patches = "exp1-M1-small-seed0", "exp2L-M1-small-seed0"
@@ -166,16 +156,12 @@ def test_moments_of_training_are_examined_too(reproduce, results, detector):
     record = record_of(results)
     moments = moments_of(record)
     assert [moment["images_seen"] for moment in moments] == [4, 8, 12, 16] and detector.evaluations == 4
-    assert all(
-        moment["k_max"]["paper"]["value"] == 0 for moment in moments
-    )  # red objects, but blue was asked
+    assert all(moment["k_max"]["paper"]["value"] == 0 for moment in moments)  # red objects, but blue was asked
     assert len(moments[0]["rows"]) == 4
     assert "rows" not in record["snapshots"][-1] and moments[-1]["rows"] == record["result"]["rows"]
 
 
-def test_moments_examined_before_an_interruption_are_not_examined_again(
-    reproduce, results, detector, monkeypatch
-):
+def test_moments_examined_before_an_interruption_are_not_examined_again(reproduce, results, detector, monkeypatch):
     detect = detector.detect
 
     def tired(images):
@@ -229,9 +215,7 @@ def test_seeds_make_one_row_whose_interval_covers_them(reproduce, results, detec
     assert row["shares"]["2"]["all_found"] == pytest.approx({**row["shares"]["2"]["all_found"], "value": 0.5})
 
 
-def test_evaluations_that_leave_out_one_object_have_no_k_max_and_spoil_nothing(
-    reproduce, call, results, capfd
-):
+def test_evaluations_that_leave_out_one_object_have_no_k_max_and_spoil_nothing(reproduce, call, results, capfd):
     words = ("fig4", "--only", "exp1-M1", "--seeds", "2", "--k", "2,3")
     assert reproduce(*words, "--json") == 0
     (row,) = json.loads(capfd.readouterr().out)["cells"]

@@ -16,9 +16,7 @@ def test_every_examined_moment_becomes_a_point(reproduce, call, tmp_path, capsys
     assert reproduce("table1", "--only", "exp1-M1,exp2-M2,color-M1", *MOMENTS) == 0
     capsys.readouterr()
     words = ("--preset", "tiny", "--results", results, "--json")
-    assert (
-        call("reproduce", "scatter", *words) == 2 and "too few" in capsys.readouterr().err
-    )  # none on 1 to 3 objects
+    assert call("reproduce", "scatter", *words) == 2 and "too few" in capsys.readouterr().err  # none on 1 to 3 objects
     assert call("reproduce", "scatter", *words, "--max-train-objects", "None", "--rule", "paper") == 0
     made = json.loads(capsys.readouterr().out)
     assert made["points"] == 6 and made["models"] == 2  # colors lie nowhere

@@ -8,10 +8,7 @@ from tessera.studies.clevr.records import drawn_again, k_max_filled, spread_at
 
 
 def test_within_the_training_range_locations_half_filled_do_not_count_as_filled():
-    shares = {
-        str(k): {"all_found": {"value": full}, "two_missing": {"value": 1.0}}
-        for k, full in ((1, 1.0), (2, 0.5))
-    }
+    shares = {str(k): {"all_found": {"value": full}, "two_missing": {"value": 1.0}} for k, full in ((1, 1.0), (2, 0.5))}
     assert k_max_filled(shares, max_train_objects=3) == 1
     assert k_max_filled(shares, max_train_objects=1) == 2  # beyond it, over a quarter is enough
 

@@ -19,9 +19,7 @@ def test_two_processes_leave_the_records_of_one(call, minute, tmp_path):
         words = ["--only", "exp1-M1,exp2L-M1", *minute, *small, *locations, *more]
         assert call("reproduce", "fig4", *words) == 0
     for record in ("exp1-M1-tiny-seed0", "exp2L-M1-tiny-seed0"):
-        one, other = (
-            read_json(tmp_path / name / "study" / f"{record}.json") for name in ("alone", "together")
-        )
+        one, other = (read_json(tmp_path / name / "study" / f"{record}.json") for name in ("alone", "together"))
         assert one["result"] == other["result"] and one["training"]["loss"] == other["training"]["loss"]
     assert (tmp_path / "together" / "study.json").is_file()
 

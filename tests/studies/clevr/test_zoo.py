@@ -27,9 +27,7 @@ def test_importing_the_package_does_not_import_torch():
     import sys
 
     words = "import sys, tessera; print('torch' in sys.modules, tessera.__version__)"
-    assert subprocess.run([sys.executable, "-c", words], capture_output=True, text=True).stdout.startswith(
-        "False"
-    )
+    assert subprocess.run([sys.executable, "-c", words], capture_output=True, text=True).stdout.startswith("False")
     with pytest.raises(AttributeError, match="no attribute 'lode'"):
         tessera.lode  # noqa: B018
 

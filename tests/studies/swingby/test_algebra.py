@@ -101,9 +101,7 @@ def test_runge_kutta_is_fourth_order_on_the_canonical_run():
     exact = symmetric.flow(W0, PAIR.a, 10, 0.001).w[-1]
     expected = {0.05: 1.2e-5, 0.02: 3.3e-7, 0.01: 2.2e-8}
     for step, error in expected.items():
-        assert np.abs(symmetric.flow(W0, PAIR.a, 10, step).w[-1] - exact).max() == pytest.approx(
-            error, rel=0.05
-        )
+        assert np.abs(symmetric.flow(W0, PAIR.a, 10, step).w[-1] - exact).max() == pytest.approx(error, rel=0.05)
 
 
 def test_the_two_clocks_walk_the_same_path():

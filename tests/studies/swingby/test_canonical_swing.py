@@ -24,12 +24,8 @@ def errors(path):
 def test_turning_points(path, errors):
     found = analysis.swing(path.times, errors)
     assert errors[0] == pytest.approx(2.47855078, abs=5e-9)
-    assert found.t_min == pytest.approx(2.1325, abs=1e-4) and found.e_min == pytest.approx(
-        0.3936571, abs=2e-7
-    )
-    assert found.t_max == pytest.approx(3.9203, abs=1e-4) and found.e_max == pytest.approx(
-        0.4473084, abs=2e-7
-    )
+    assert found.t_min == pytest.approx(2.1325, abs=1e-4) and found.e_min == pytest.approx(0.3936571, abs=2e-7)
+    assert found.t_max == pytest.approx(3.9203, abs=1e-4) and found.e_max == pytest.approx(0.4473084, abs=2e-7)
     assert found.rise == pytest.approx(0.0536513, abs=2e-7)
     assert found.rise / found.e_min == pytest.approx(0.136, abs=5e-4)
     assert found.relative == pytest.approx(found.rise / errors[0])
@@ -88,11 +84,7 @@ def test_the_end_slows_down_at_twice_the_weak_moment(path):
 
 def test_stages_begin_at_the_turn_of_the_minor(path):
     found = analysis.stages(path.times, path.w, 2)
-    assert [(stage.what, stage.concept) for stage in found] == [
-        ("all grow", None),
-        ("suppression", 2),
-        ("growth", 1),
-    ]
+    assert [(stage.what, stage.concept) for stage in found] == [("all grow", None), ("suppression", 2), ("growth", 1)]
     assert found[0].end == pytest.approx(1.7983, abs=0.005)
     assert found[1].end == pytest.approx(3.635, abs=0.01)
     assert found[2].end == 20

@@ -109,9 +109,7 @@ def test_other_sizes_work_too():
     assert torch.equal(classes(measure(batch.images), task), torch.tensor(CODES)[batch.corner])
 
 
-@pytest.mark.parametrize(
-    "options", [{"gap": 0.0}, {"gap": 0.9}, {"size_gap": 1.0}, {"size": 4}, {"noise": -1.0}]
-)
+@pytest.mark.parametrize("options", [{"gap": 0.0}, {"gap": 0.9}, {"size_gap": 1.0}, {"size": 4}, {"noise": -1.0}])
 def test_tasks_without_meaning_are_refused(options):
     with pytest.raises(UserError):
         CirclesTask(**options)

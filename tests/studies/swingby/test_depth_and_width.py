@@ -133,11 +133,7 @@ def test_how_often_three_concepts_descend_again():
 def test_four_concepts_descend_four_times():
     path = symmetric.factor_flow(positive_factors([46], 0.1, (4, 4), 0, 1)[0], FOUR.a, 60, 0.005)
     errors = path.error(FOUR.target)
-    expected = [
-        (1.417, 1.3774, 1.770, 1.4152),
-        (2.643, 1.2884, 3.911, 1.3662),
-        (8.887, 0.2675, 15.178, 0.3712),
-    ]
+    expected = [(1.417, 1.3774, 1.770, 1.4152), (2.643, 1.2884, 3.911, 1.3662), (8.887, 0.2675, 15.178, 0.3712)]
     for found, known in zip(analysis.rises(path.times, errors), expected, strict=True):
         assert found == pytest.approx(known, abs=1.5e-3)
     assert len(analysis.stages(path.times, path.w, 4)) == 7
@@ -213,7 +209,5 @@ def test_the_hierarchy_of_corners_is_mostly_kept_by_relu():
     task = Sim((1, 2, 3, 4), 0.5, 64, rotation=0)
     pairs = ordered_pairs(task.codes)
     runs = train(task, Recipe(depth=2, relu=True, epochs=5), range(3), task.corners, every=157)
-    kept = [
-        analysis.hierarchy_kept(runs.errors[epoch, seed], pairs) for epoch in (1, 3, 5) for seed in range(3)
-    ]
+    kept = [analysis.hierarchy_kept(runs.errors[epoch, seed], pairs) for epoch in (1, 3, 5) for seed in range(3)]
     assert min(kept) >= 0.9 and np.mean(kept) > 0.93

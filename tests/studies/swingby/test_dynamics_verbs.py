@@ -30,12 +30,8 @@ CANONICAL = "dynamics run --mu 1,2 --sigma 0.05 --model uut --w0 0.0025,0.00225;
 
 def test_the_canonical_run_reports_its_turning_points(capsys):
     found = record(CANONICAL, capsys)
-    assert found["t_min"] == pytest.approx(2.1325, abs=1e-3) and found["e_min"] == pytest.approx(
-        0.3936571, abs=1e-6
-    )
-    assert found["t_max"] == pytest.approx(3.9203, abs=1e-3) and found["e_max"] == pytest.approx(
-        0.4473084, abs=1e-6
-    )
+    assert found["t_min"] == pytest.approx(2.1325, abs=1e-3) and found["e_min"] == pytest.approx(0.3936571, abs=1e-6)
+    assert found["t_max"] == pytest.approx(3.9203, abs=1e-3) and found["e_max"] == pytest.approx(0.4473084, abs=1e-6)
     assert found["rise"] == pytest.approx(0.0536513, abs=1e-6)
     assert found["swing_by"] is True and found["order"] == [2, 1]
     assert found["loss_rise"] < 1e-12 and found["cautions"] == [] and "torch" in found["provenance"]
@@ -56,12 +52,8 @@ def test_one_layer_is_certified_and_has_no_top(capsys):
 
 
 def test_deep_runs_and_descent(capsys):
-    assert record("dynamics run --model deep --depth 3 --time 40", capsys)["rise"] == pytest.approx(
-        0.1928, abs=1e-3
-    )
-    found = record(
-        "dynamics run --model deep --start default --seed 5 --depth 2 --solver descent --step 0.1", capsys
-    )
+    assert record("dynamics run --model deep --depth 3 --time 40", capsys)["rise"] == pytest.approx(0.1928, abs=1e-3)
+    found = record("dynamics run --model deep --start default --seed 5 --depth 2 --solver descent --step 0.1", capsys)
     assert found["e_last"] < 1e-6
     found = record("dynamics run --solver descent --step 0.001 --time 12", capsys)
     assert found["rise"] == pytest.approx(0.0537, abs=5e-4)
@@ -87,9 +79,7 @@ def test_a_run_can_be_kept(tmp_path, capsys):
     assert code == 0
     kept = json.loads((tmp_path / "run" / "run.json").read_text())
     curves = np.genfromtxt(tmp_path / "run" / "curves.csv", delimiter=",", names=True)
-    assert curves["error"][0] == pytest.approx(kept["e_first"]) and curves["time"][-1] == pytest.approx(
-        kept["time"]
-    )
+    assert curves["error"][0] == pytest.approx(kept["e_first"]) and curves["time"][-1] == pytest.approx(kept["time"])
     assert Image.open(tmp_path / "run" / "run.png").width > 600
 
 
@@ -130,9 +120,7 @@ def test_a_phase_diagram_is_recorded_and_drawn(tmp_path, capsys):
 
 
 def test_axes_can_be_chosen(capsys):
-    found = record(
-        "dynamics sweep --x omega --y rho --y-range 0.5,0.9 --start aligned --seeds 1 --cells 3", capsys
-    )
+    found = record("dynamics sweep --x omega --y rho --y-range 0.5,0.9 --start aligned --seeds 1 --cells 3", capsys)
     assert found["y"]["values"] == pytest.approx([0.5, 0.7, 0.9])
 
 
@@ -173,16 +161,7 @@ def test_figures_are_made_and_unknown_ones_refused(tmp_path, capsys):
 
 
 def test_importing_the_dynamics_brings_no_torch():
-    modules = (
-        "data",
-        "analysis",
-        "one_layer",
-        "symmetric",
-        "deep",
-        "pairs",
-        "sweep",
-        "bridge",
-    )
+    modules = ("data", "analysis", "one_layer", "symmetric", "deep", "pairs", "sweep", "bridge")
     names = ", ".join(f"tessera.studies.swingby.{name}" for name in modules) + ", tessera.cli.dynamics"
     code = f"import sys, {names}; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

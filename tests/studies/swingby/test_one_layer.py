@@ -58,9 +58,7 @@ def test_the_starts_that_swing_elsewhere_never_rise_here(w0):
     assert analysis.rise(error(w0)) == 0
 
 
-@pytest.mark.parametrize(
-    ("scale", "monotone"), [(0.01, 1.0), (0.05, 1.0), (0.1, 1.0), (0.3, 0.978), (0.7, 0.828)]
-)
+@pytest.mark.parametrize(("scale", "monotone"), [(0.01, 1.0), (0.05, 1.0), (0.1, 1.0), (0.3, 0.978), (0.7, 0.828)])
 def test_small_gaussian_starts_are_monotone_and_large_ones_often_not(scale, monotone):
     w0 = scale * np.random.default_rng(0).standard_normal((500, 2, 2))
     falls = analysis.rise(error(w0)) <= analysis.MONOTONE

@@ -47,9 +47,7 @@ def test_clusters_share_one_covariance_and_lie_on_their_axes():
 def test_the_trace_form_equals_the_sample_loss_with_the_empirical_moment():
     task = Sim((1, 2, 0.5), 0.3, dim=5, rotation=3)
     points, w = task.draw(200, seed=0), np.random.default_rng(1).standard_normal((5, 5))
-    assert sample_loss(points @ w.T, points) == pytest.approx(
-        moment_loss(w, empirical_moment(points)), rel=1e-12
-    )
+    assert sample_loss(points @ w.T, points) == pytest.approx(moment_loss(w, empirical_moment(points)), rel=1e-12)
 
 
 def test_the_population_loss_is_the_trace_form_of_a_diagonal_moment():

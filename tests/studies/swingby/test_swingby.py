@@ -50,10 +50,7 @@ def test_evaluations_begin_at_the_first_step_and_end_at_the_last():
 def test_a_run_records_every_corner_at_every_evaluation_and_is_reproducible():
     trainer = new_trainer(SMALL)
     one, again = (train_one(0.4, 1, SMALL, trainer) for _ in range(2))
-    assert (
-        np.array(one["coordinates"]).shape == (3, 4, 2, 2)
-        and one["steps"] == [1, 2, 3] == SMALL.evaluation_steps
-    )
+    assert np.array(one["coordinates"]).shape == (3, 4, 2, 2) and one["steps"] == [1, 2, 3] == SMALL.evaluation_steps
     assert one == again != train_one(0.4, 2, SMALL, trainer)
     assert one == train_one(0.4, 1, SMALL, new_trainer(SMALL))
 
@@ -137,13 +134,7 @@ def test_the_first_concept_is_the_one_that_crosses_the_middle_first():
 
 def test_the_verb_writes_a_record_and_a_figure(tmp_path, capsys):
     words = [f"--{name}={getattr(SMALL, name)}" for name in ("seeds", "steps", "batch", "moments", "images")]
-    words += [
-        "--levels=2",
-        "--width=8",
-        "--gaps=0.4",
-        f"--root={tmp_path / 'runs'}",
-        f"--out={tmp_path / 's.json'}",
-    ]
+    words += ["--levels=2", "--width=8", "--gaps=0.4", f"--root={tmp_path / 'runs'}", f"--out={tmp_path / 's.json'}"]
     dispatch(with_set("reproduce", "swingby", *words, "--json"))
     record = json.loads(capsys.readouterr().out)
     assert record == json.loads((tmp_path / "s.json").read_text())

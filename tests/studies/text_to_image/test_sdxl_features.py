@@ -99,9 +99,7 @@ def test_the_study_gives_what_differences_of_features_give(sdxl):
         with record(sdxl.plain, name, keep="rows") as activations, torch.no_grad():
             sdxl.plain(x, torch.tensor(level), sdxl.conditioner(row.for_seeds(6)))
         whole.append(activations[name].flatten(1))
-    direct = disentanglement(
-        torch.stack(whole[1:]), whole[0], [concept.category for concept in SOME], resamples=20
-    )
+    direct = disentanglement(torch.stack(whole[1:]), whole[0], [concept.category for concept in SOME], resamples=20)
     assert torch.allclose(space.raw.matrix, direct.matrix, atol=1e-5)
     assert space.raw.ratio == pytest.approx(direct.ratio, abs=1e-5) and space.raw.p == direct.p
     assert space.raw.intervals["gap"] == pytest.approx(direct.intervals["gap"], abs=1e-4)
@@ -117,9 +115,7 @@ def test_the_map_of_each_prompts_own_token_is_compared(sdxl):
     for name in hooks:
         first, second, third, fourth = maps[name]
         differences = torch.stack([first[:, 2] - third[:, 3], second[:, 2] - fourth[:, 1]]).double()
-        torch.testing.assert_close(
-            products[name].among[0, :, 0], differences @ differences.T, rtol=1e-3, atol=1e-9
-        )
+        torch.testing.assert_close(products[name].among[0, :, 0], differences @ differences.T, rtol=1e-3, atol=1e-9)
 
 
 def test_the_answer_does_not_depend_on_memory_or_batch(sdxl):

@@ -47,13 +47,7 @@ def test_blocks_are_recorded_in_the_order_in_which_they_run(sdxl, prompt):
 def test_the_deep_pipeline_has_all_70_blocks(deep):
     positions = [name.split(".attentions")[0] for name in blocks_of(deep.unet)]
     counts = {position: positions.count(position) for position in dict.fromkeys(positions)}
-    assert counts == {
-        "down_blocks.1": 4,
-        "down_blocks.2": 20,
-        "mid_block": 10,
-        "up_blocks.0": 30,
-        "up_blocks.1": 6,
-    }
+    assert counts == {"down_blocks.1": 4, "down_blocks.2": 20, "mid_block": 10, "up_blocks.0": 30, "up_blocks.1": 6}
 
 
 @pytest.mark.parametrize("site", ["block", "ff", "attn2"])

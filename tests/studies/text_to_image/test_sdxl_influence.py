@@ -44,9 +44,7 @@ def test_the_jacobian_is_that_of_finite_differences(double):
         nudge = torch.zeros_like(x)
         nudge[0, channel, row, col] = step
         with torch.no_grad():
-            change = (double.plain(x + nudge, sigma, cond) - double.plain(x - nudge, sigma, cond)) / (
-                2 * step
-            )
+            change = (double.plain(x + nudge, sigma, cond) - double.plain(x - nudge, sigma, cond)) / (2 * step)
         assert (found[:, channel, row, col] - change[0, :, at[0], at[1]]).abs().max() < 1e-8
 
 
@@ -65,9 +63,7 @@ def test_recomputing_blocks_changes_no_gradient(double):
     x, cond = double.start([0], 15), double.conditioner(PROMPT)
     options = {"at": [(3, 4)], "pairs": "all"}
     plain = pixel_influence(double.plain, x, 2.0, cond, how=LOOP, **options)
-    sparing = pixel_influence(
-        double.plain, x, 2.0, cond, how=GradientConfig(method="loop", checkpoint=True), **options
-    )
+    sparing = pixel_influence(double.plain, x, 2.0, cond, how=GradientConfig(method="loop", checkpoint=True), **options)
     assert (plain - sparing).abs().max() < 1e-12 and not double.net.checkpointing
 
 

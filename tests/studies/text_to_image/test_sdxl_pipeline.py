@@ -11,15 +11,7 @@ from tessera.errors import UserError
 from tessera.models.contract import Denoiser
 from tessera.studies.text_to_image.pipeline import Sdxl, load_sdxl
 from tessera.studies.text_to_image.prompts import IMAGE
-from tiny_pipeline import (
-    TINY,
-    make_encoders,
-    make_pipeline,
-    make_tokenizers,
-    tiny_sdxl,
-    unet_config,
-    vae_config,
-)
+from tiny_pipeline import TINY, make_encoders, make_pipeline, make_tokenizers, tiny_sdxl, unet_config, vae_config
 
 
 def test_saving_and_loading_changes_no_bit(sdxl):
@@ -49,20 +41,14 @@ def test_what_the_network_is_told_is_what_diffusers_tells_it(sdxl):
 def test_two_kinds_of_nothing_differ(sdxl):
     empty, zeros = (sdxl.conditioner("a cat", kind) for kind in ("empty", "zeros"))
     assert torch.equal(empty, sdxl.conditioner("")) and not torch.equal(empty, zeros)
-    assert sdxl.parts(zeros).sequence.abs().max() == 0 and torch.equal(
-        sdxl.parts(zeros).sizes, sdxl.parts(empty).sizes
-    )
+    assert sdxl.parts(zeros).sequence.abs().max() == 0 and torch.equal(sdxl.parts(zeros).sizes, sdxl.parts(empty).sizes)
 
 
 def test_a_walk_ends_where_the_pipeline_ends(sdxl):
     seeds, steps = [5, 6], 12
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     theirs = sdxl.pipe(
-        [IMAGE] * 2,
-        num_inference_steps=steps,
-        guidance_scale=5.0,
-        generator=generators,
-        output_type="latent",
+        [IMAGE] * 2, num_inference_steps=steps, guidance_scale=5.0, generator=generators, output_type="latent"
     ).images
     cond = sdxl.conditioner(IMAGE)
     whole = sdxl.trajectory(cond, steps=steps, seeds=seeds, guidance=5.0, keep=(0, 7, steps))
@@ -82,9 +68,7 @@ def test_so_does_one_of_70_blocks(deep):
         generator=torch.Generator().manual_seed(2),
         output_type="latent",
     ).images
-    assert (
-        deep.trajectory(deep.conditioner("a big cat"), steps=3, seeds=[2]).last - theirs
-    ).abs().max() < 1e-4
+    assert (deep.trajectory(deep.conditioner("a big cat"), steps=3, seeds=[2]).last - theirs).abs().max() < 1e-4
 
 
 def test_half_precision_stays_inside_the_network(folder, sdxl):
@@ -170,11 +154,7 @@ def stable_diffusion(kind: str):
         tokenizer=tokenizer,
         unet=UNet2DConditionModel(**config),
         scheduler=PNDMScheduler(
-            beta_start=0.00085,
-            beta_end=0.012,
-            beta_schedule="scaled_linear",
-            steps_offset=1,
-            prediction_type=kind,
+            beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", steps_offset=1, prediction_type=kind
         ),
         safety_checker=None,
         feature_extractor=None,

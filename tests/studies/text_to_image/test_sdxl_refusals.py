@@ -46,19 +46,6 @@ def test_gradients_are_taken_at_the_first_the_middle_and_the_last_step():
 
 
 def test_few_steps_and_a_negative_seed_need_no_other_option(capsys, folder):
-    quick = (
-        "--steps",
-        2,
-        "--seeds",
-        2,
-        "--levels",
-        1,
-        "--probe",
-        "8,8",
-        "--words",
-        "horse",
-        "--device",
-        "cpu",
-    )
+    quick = ("--steps", 2, "--seeds", 2, "--levels", 1, "--probe", "8,8", "--words", "horse", "--device", "cpu")
     code, printed, _ = run(capsys, "locality", folder, *quick, "--seed", -1, "--json")
     assert code == 0 and json.loads(printed)["seeds"] == [-1, 0]

@@ -57,9 +57,7 @@ def test_words_are_split_into_their_paths(capsys, folder, tmp_path):
     assert code == 0 and list(record["paths"]) == ["remove", "sequence", "pooled", "mask"]
     same = record["paths"]["remove"]["sameness"]
     assert len(same) == 2 and -1 <= same[0]["pearson_r"]["value"] <= 1
-    assert {"words.png", "paths.png", "word-maps-pooled.png", "words.npz"} <= {
-        p.name for p in tmp_path.iterdir()
-    }
+    assert {"words.png", "paths.png", "word-maps-pooled.png", "words.npz"} <= {p.name for p in tmp_path.iterdir()}
 
 
 def test_features_compare_layers_outputs_and_untrained_networks(capsys, folder, tmp_path):
@@ -78,10 +76,7 @@ def test_features_compare_layers_outputs_and_untrained_networks(capsys, folder, 
     assert block["levels"][0]["positions"][0]["position"] == "mid"
     assert [row["concept"] for row in maps["levels"][0]["layers"][0]["composites"]] == ["sushi", "cat"]
     with np.load(out / "features-mine-block.npz") as arrays:
-        assert arrays["step1_cosines"].shape == (2, 4, 4) and arrays["outputs_names"].tolist() == [
-            "latent",
-            "pixel",
-        ]
+        assert arrays["step1_cosines"].shape == (2, 4, 4) and arrays["outputs_names"].tolist() == ["latent", "pixel"]
     kinds = {path.name.split("-mine")[0] for path in out.glob("*.png")}
     assert kinds == {"features", "layers", "composites", "images"}
 
@@ -109,10 +104,7 @@ def test_a_dry_run_only_counts(capsys, folder, tmp_path):
         (("words", "--size", "big"), "is no size"),
         (("words", "--size", "1024x768x3"), "is no size"),
         (("words", "--batch", "0"), "At least one latent at a time"),
-        (
-            ("features", "--layers", "middle*"),
-            "No hook in this network is called `middle*`; near are mid_block",
-        ),
+        (("features", "--layers", "middle*"), "No hook in this network is called `middle*`; near are mid_block"),
         (("features", "--site", "ear"), "not at `ear`"),
         (("features", "--prompts", "none"), "no set of prompts `none`"),
     ],
@@ -136,9 +128,7 @@ def test_sets_of_prompts_whose_files_would_have_one_name_are_refused(capsys, fol
         file.parent.mkdir()
         rows = [{"name": name, "category": name[0], "prompt": name} for name in ("cat", "cow", "dog", "doe")]
         file.write_text(json.dumps(rows))
-    code, _, said = run(
-        capsys, "t2i", "features", folder, *QUICK, "--prompts", ",".join(map(str, files)), "--dry-run"
-    )
+    code, _, said = run(capsys, "t2i", "features", folder, *QUICK, "--prompts", ",".join(map(str, files)), "--dry-run")
     assert code == 2 and "Two sets of prompts are called `mine`" in said
 
 

@@ -4,15 +4,7 @@ import pytest
 import torch
 
 from tessera.errors import UserError
-from tessera.studies.text_to_image.prompts import (
-    _CATEGORIES,
-    _CROSSED,
-    _SETS,
-    COMPOSITES,
-    IMAGE,
-    PAPER,
-    concepts_of,
-)
+from tessera.studies.text_to_image.prompts import _CATEGORIES, _CROSSED, _SETS, COMPOSITES, IMAGE, PAPER, concepts_of
 from tessera.studies.text_to_image.words import (
     content_words,
     token_position,
@@ -60,9 +52,7 @@ def test_tokens_are_cut_as_clip_cuts_them(sdxl):
 
 def test_every_shipped_word_is_one_token_but_two(sdxl):
     tokenizer = make_tokenizers(known_words(texts()))[0]
-    lengths = {
-        word: len(tokenizer(word, add_special_tokens=False).input_ids) for word in known_words(texts())
-    }
+    lengths = {word: len(tokenizer(word, add_special_tokens=False).input_ids) for word in known_words(texts())}
     assert {word: length for word, length in lengths.items() if length > 1} == {"hokusai": 3, "chopsticks": 2}
 
 

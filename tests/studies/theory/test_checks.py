@@ -38,9 +38,7 @@ def test_names_are_unique_and_refuted_statements_have_witnesses(found):
 
 
 def test_the_published_statements_we_refute_are_these(found):
-    assert [
-        result.check.name for result in found if result.check.published and not result.check.expected
-    ] == [
+    assert [result.check.name for result in found if result.check.published and not result.check.expected] == [
         "lemma 1 from definition 2 alone",
         "lemma 2's proof: the local score is that of C*_J[p]",
         "lemma 3's proof: Claim 1 at the maximizing y",
@@ -58,12 +56,7 @@ def test_lemma_1_and_corollary_1_are_exact(found):
         for result in found
         if result.check.name.startswith(("lemma 1", "corollary 1"))
     }
-    for name in (
-        "lemma 1",
-        "lemma 1, converse",
-        "lemma 1 repaired by wider N",
-        "corollary 1, orthogonal map",
-    ):
+    for name in ("lemma 1", "lemma 1, converse", "lemma 1 repaired by wider N", "corollary 1, orthogonal map"):
         assert exact[name] <= 1e-10
 
 
@@ -165,9 +158,7 @@ def test_images_are_evaluated_with_8_bits_a_channel():
 
 def test_images_are_sampled_in_batches_of_the_given_size(monkeypatch):
     made = []
-    monkeypatch.setattr(
-        ideal_verb, "sample", lambda *given, batch=64, **_: made.append(batch) or torch.zeros(0)
-    )
+    monkeypatch.setattr(ideal_verb, "sample", lambda *given, batch=64, **_: made.append(batch) or torch.zeros(0))
     verb = ideal_verb.ClosedForm(batch=70)
     prompts = study_prompts(LocationGrid(cells=8), [1], 70, 0)
     list(verb.images(to_half, prompts, LocationGrid(cells=8), 4, torch.device("cpu")))

@@ -21,14 +21,7 @@ from tessera.studies.theory.compositions import (
 )
 from tessera.studies.theory.divergences import gaussian_kl, line_kl, mapped_kl, table_kl, total_correlation
 from tessera.studies.theory.hidden import Coin, kl_at, random_coin, supremum
-from tessera.studies.theory.mixtures import (
-    gaussian,
-    points,
-    product,
-    random_cov,
-    random_mixture,
-    random_orthogonal,
-)
+from tessera.studies.theory.mixtures import gaussian, points, product, random_cov, random_mixture, random_orthogonal
 from tessera.studies.theory.tables import errors, induced, projective, random_tables
 
 
@@ -86,9 +79,7 @@ def test_projective_mixture_has_a_local_score(kind, rng):
     family = composition((1, 2), 1, kind, rng)
     x = torch.randn(4, 4, dtype=torch.float64, generator=rng)
     for J in subsets(2):
-        assert torch.allclose(
-            local_score(family, J, 0.5, x), family.given(J).noised(0.5).score(x), atol=1e-10
-        )
+        assert torch.allclose(local_score(family, J, 0.5, x), family.given(J).noised(0.5).score(x), atol=1e-10)
 
 
 def test_a_literal_composition_is_local_only_with_the_wider_neighborhood(rng):
@@ -124,9 +115,7 @@ def test_kl_agrees_with_torch(rng):
 
 
 def test_quadrature_agrees_with_the_closed_form():
-    one, two = (
-        gaussian(torch.tensor([m]).double(), torch.tensor([[v]]).double()) for m, v in ((0, 1.0), (1, 2.0))
-    )
+    one, two = (gaussian(torch.tensor([m]).double(), torch.tensor([[v]]).double()) for m, v in ((0, 1.0), (1, 2.0)))
     exact = gaussian_kl(one.means[0], one.covs[0], two.means[0], two.covs[0])
     assert abs(line_kl(one, two) - exact) < 1e-12
 

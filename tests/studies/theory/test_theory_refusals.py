@@ -38,22 +38,7 @@ def test_bad_numbers_are_refused_in_one_sentence(capsys, words, sentence):
 
 
 def test_any_whole_number_is_a_seed(capsys):
-    quick = (
-        "--scenes",
-        12,
-        "--each",
-        1,
-        "--k",
-        1,
-        "--size",
-        16,
-        "--steps",
-        2,
-        "--least",
-        1,
-        "--device",
-        "cpu",
-    )
+    quick = ("--scenes", 12, "--each", 1, "--k", 1, "--size", 16, "--steps", 2, "--least", 1, "--device", "cpu")
     code, printed, _ = run(capsys, "closed-form", *quick, "--seed", -1, "--json")
     assert code == 0 and json.loads(printed)["seed"] == -1
     code, _, _ = run(capsys, "theory", "--instances", 2, "--conditions", 1, "--seed", -1)

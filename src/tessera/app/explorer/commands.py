@@ -18,14 +18,7 @@ def sample_command(entry: SessionModel, request: SampleRequest) -> str:
 
 def probe_command(entry: SessionModel, request: PixelProbeRequest) -> str:
     """The same influence map and numbers."""
-    pixel = [
-        "--set",
-        f"image={request.image}",
-        "--step",
-        str(request.step),
-        "--probe",
-        _location_text([request.at]),
-    ]
+    pixel = ["--set", f"image={request.image}", "--step", str(request.step), "--probe", _location_text([request.at])]
     words = ["tessera", "explore", *entry.origin("explore"), *_options(entry, request), *pixel]
     return shlex.join([*words, "--out", f"explored/{entry.name}-probe"])
 

@@ -53,9 +53,7 @@ def probe(entry: SessionModel, sampled: Sampled, request: PixelProbeRequest) -> 
         influence = pixel_influence(denoise, x, sigma, cond, at=[at]).cpu()  # (1, 1, H, W)
         conditions: list[float] = []
         if wanted:
-            maps = condition_influence(
-                denoise, x, sigma, cond, entry.model.conditioner, wanted
-            )  # (1, K, H, W)
+            maps = condition_influence(denoise, x, sigma, cond, entry.model.conditioner, wanted)  # (1, K, H, W)
             conditions = maps[0, :, at.row, at.col].tolist()
     side, energy = int(smallest_square(influence, [at])), float(total_energy(influence))
     return ProbeResult(at, sigma, wanted, influence[0, 0], side, energy, conditions)

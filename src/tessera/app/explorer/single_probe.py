@@ -72,11 +72,7 @@ def _request(options: ProbeOptions, entry: SessionModel) -> PixelProbeRequest:
     at = parse_locations(options.at)
     if len(at) != 1:
         raise UserError("One location is probed, such as --at 0.65,0.65.")
-    kind = {
-        "locations": options.colors,
-        "colors": options.locations,
-        "none": options.colors or options.locations,
-    }
+    kind = {"locations": options.colors, "colors": options.locations, "none": options.colors or options.locations}
     if kind[entry.condition_kind]:
         raise UserError(f"{entry.name} is conditioned on {entry.condition_kind}.")
     try:

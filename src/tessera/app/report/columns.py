@@ -47,9 +47,7 @@ class ReportColumn:
     name: str
     about: str = ""
     settings: Record | None = None
-    facts: dict[str, Any] = field(
-        default_factory=dict
-    )  # weights, images seen, running average, size of images
+    facts: dict[str, Any] = field(default_factory=dict)  # weights, images seen, running average, size of images
     paper: Paper = field(default_factory=Paper)
     scores: Record | None = None  # K_max and a row for every K
     scores_from: Record = field(default_factory=dict)  # provenance, and where the counts were found
@@ -150,20 +148,14 @@ def _scores_in(path: Path) -> tuple[Record, Record]:
 
 
 def measured_model(
-    name: str,
-    model: Model,
-    measurer: ColumnEvaluator,
-    folder: Path,
-    known: tuple[Record, Record] | None = None,
+    name: str, model: Model, measurer: ColumnEvaluator, folder: Path, known: tuple[Record, Record] | None = None
 ) -> ReportColumn:
     """A model with what is kept of it in `folder`; `known` counts are shown if they are of more images."""
     subject = described(name, model)
     evaluation = measurer.evaluation(model, folder, name, evaluated_elsewhere=known is not None)
     if evaluation is not None:
         subject.evaluation, subject.shown = evaluation
-        take_scores(
-            subject, subject.evaluation["result"], {"found": "measured for this report", **subject.evaluation}
-        )
+        take_scores(subject, subject.evaluation["result"], {"found": "measured for this report", **subject.evaluation})
     if known is not None and images_in(known[0]) > images_in(subject.scores):
         take_scores(subject, *known)
     subject.locality, subject.result = measurer.locality(model, folder, name)
@@ -333,10 +325,7 @@ def _pair_up(found: ReportData, record: Record, path: Path) -> None:
         take_scores(subject, record, {"found": f"in {path.name}", **record})
     else:
         study = record["studies"][0]
-        subject.locality = {
-            **record,
-            "plan": {"k": study["k"], "source": study["source"], "seed": study["seed"]},
-        }
+        subject.locality = {**record, "plan": {"k": study["k"], "source": study["source"], "seed": study["seed"]}}
         subject.facts.setdefault("size", record.get("size"))
 
 
@@ -359,11 +348,7 @@ def points_of(found: ReportData, rule: str = "paper") -> list[Point]:
             continue
         whole = {**result, "model": subject.name, "images_seen": subject.facts.get("images_seen")}
         reached = {"at_least": False, **scores["k_max"][rule]}
-        own.append(
-            point_from(
-                whole, {"max_train_objects": subject.max_train_objects, "k_max": {rule: reached}}, rule
-            )
-        )
+        own.append(point_from(whole, {"max_train_objects": subject.max_train_objects, "k_max": {rule: reached}}, rule))
     return [*found.points, *own]
 
 

@@ -84,9 +84,7 @@ def k_curves(subjects: Sequence[ReportColumn], rule: str) -> Figure:
     top.set_yticks(np.linspace(0, 1, 6))
     top.yaxis.set_major_formatter(PercentFormatter(1))
     figure.legend(
-        handles=[*top.get_legend_handles_labels()[0], *_reach_keys(subjects)],
-        loc="outside upper left",
-        ncols=8,
+        handles=[*top.get_legend_handles_labels()[0], *_reach_keys(subjects)], loc="outside upper left", ncols=8
     )
     top.tick_params(labelbottom=False)
     _finish_reach(bottom, subjects)
@@ -112,13 +110,7 @@ def _training_range(ax: Axes, subjects: Sequence[ReportColumn]) -> None:
     most = {subject.max_train_objects for subject in subjects}
     if len(most) == 1 and (seen := most.pop()):
         ax.axvspan(0.5, seen + 0.5, color=GRID, alpha=0.55, lw=0, zorder=0)
-        ax.text(
-            0.6,
-            1.06,
-            f"training showed 1 to {seen}" if seen > 1 else "training showed 1",
-            fontsize=8,
-            color=QUIET,
-        )
+        ax.text(0.6, 1.06, f"training showed 1 to {seen}" if seen > 1 else "training showed 1", fontsize=8, color=QUIET)
 
 
 def reach(ax: Axes, subject: ReportColumn, number: int, rule: str) -> None:

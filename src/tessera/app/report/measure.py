@@ -8,14 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.analysis.locality import (
-    LocalityConfig,
-    LocalityResult,
-    Probe,
-    SceneLocality,
-    Source,
-    measure_locality,
-)
+from tessera.analysis.locality import LocalityConfig, LocalityResult, Probe, SceneLocality, Source, measure_locality
 from tessera.analysis.pixel_influence import Pixel
 from tessera.conditioning import ColorCounts, Conditioner
 from tessera.console import progress, say
@@ -97,10 +90,7 @@ def max_conditions(conditioner: Conditioner) -> int:
 
 def targets_of(conditioner: Conditioner, ks: Iterable[str | int]) -> dict[int, tuple[Any, ...]]:
     """Where, for each K of the study, objects must appear (or in which colors), as its conditioner encodes it."""
-    return {
-        len(prompt.wanted): prompt.targets
-        for prompt in study_prompts(conditioner, [int(k) for k in ks], 1, 0)
-    }
+    return {len(prompt.wanted): prompt.targets for prompt in study_prompts(conditioner, [int(k) for k in ks], 1, 0)}
 
 
 def _identity(model: Model) -> Record:
@@ -124,9 +114,7 @@ class ColumnEvaluator:
         """Whether everything that the configuration needs was measured before."""
         conditioner = model.conditioner
         evaluation = (
-            self.known_evaluation(model, keep, self.config.evaluation(conditioner))
-            if conditioner.dim
-            else True
+            self.known_evaluation(model, keep, self.config.evaluation(conditioner)) if conditioner.dim else True
         )
         return bool(evaluation and self.known_locality(model, keep, self.config.plan(conditioner)))
 
@@ -165,9 +153,7 @@ class ColumnEvaluator:
             "cost": cost_of(samples),
             "provenance": provenance(self.device),
         }
-        save_image_grid(
-            make_folder(keep) / IMAGES, samples
-        )  # first: where there is a record, there are its images
+        save_image_grid(make_folder(keep) / IMAGES, samples)  # first: where there is a record, there are its images
         return write_record(keep / EVALUATION_FILE, ReportEvaluationRecord, record)
 
     def kept(self, path: Path, model: Model, kind: type[ResultRecord]) -> Record | None:
@@ -191,9 +177,7 @@ class ColumnEvaluator:
         """The record of a study that covers this one, if its maps are there too."""
         if not (keep / MAPS).is_file():
             return None
-        wanted = {
-            name: value for name, value in brief(plan).items() if name != "source" or self.config.source
-        }
+        wanted = {name: value for name, value in brief(plan).items() if name != "source" or self.config.source}
         record = self.kept(keep / LOCALITY, model, ReportLocalityRecord)
         same = record and covers(record["plan"], wanted, at_least=("images", "scenes", "levels", "steps"))
         return record if same else None
@@ -227,18 +211,14 @@ def _locality_record(found: LocalityResult) -> Record:
 
 
 def brief(plan: LocalityConfig) -> Record:
-    return {
-        name: getattr(plan, name) for name in ("k", "images", "scenes", "levels", "steps", "source", "seed")
-    }
+    return {name: getattr(plan, name) for name in ("k", "images", "scenes", "levels", "steps", "source", "seed")}
 
 
 # --- files -------------------------------------------------------------------------------
 
 
 def _save_locality(path: Path, result: SceneLocality) -> None:
-    tensors = {
-        f.name: value for f in fields(SceneLocality) if isinstance(value := getattr(result, f.name), Tensor)
-    }
+    tensors = {f.name: value for f in fields(SceneLocality) if isinstance(value := getattr(result, f.name), Tensor)}
     facts = {
         "wanted": list(result.prompt),
         "probes": [[probe.name, *probe.at] for probe in result.probes],

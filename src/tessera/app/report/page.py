@@ -106,8 +106,7 @@ def records(found: ReportData) -> dict[str, Any]:
         "dynamics": _dynamics_charts(found.dynamics),
         "dynamics_runs": _dynamics_runs(found.dynamics),
         "circles": [
-            (_circles_chart(record, n), contents.circles_sheet(record))
-            for n, record in enumerate(found.circles)
+            (_circles_chart(record, n), contents.circles_sheet(record)) for n, record in enumerate(found.circles)
         ],
     }
 

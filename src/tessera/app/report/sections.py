@@ -61,9 +61,7 @@ class _Card:
 def card(subject: ReportColumn) -> _Card:
     reach = reach_of(subject.scores)
     said = verdict(subject.scores, subject.locality)
-    return _Card(
-        subject.name, subject.about, said, _k_tiles(subject, reach), _key_figures(subject, reach), reach
-    )
+    return _Card(subject.name, subject.about, said, _k_tiles(subject, reach), _key_figures(subject, reach), reach)
 
 
 def shared_doubts(cards: Sequence[_Card]) -> list[str]:
@@ -137,9 +135,7 @@ def k_max_sheet(subjects: Sequence[ReportColumn]) -> HtmlTable:
 
 def _k_max_row(subject: ReportColumn) -> Sequence[str]:
     found = (subject.scores or {})["k_max"]
-    rules = [
-        reach_words(subject, rule) if rule in found else "training unknown" for rule in ("paper", "strict")
-    ]
+    rules = [reach_words(subject, rule) if rule in found else "training unknown" for rule in ("paper", "strict")]
     fair = None if _has_gaps(subject) else found.get("paper", found["strict"]).get("corrected")
     corrected = f"{fair['value']} [{fair['low']}, {fair['high']}]" if fair else ""
     seen = (
@@ -226,17 +222,7 @@ def _locality_row(subject: ReportColumn) -> Sequence[str]:
     ways = {"generated": "its own samples", "truth": "noised scenes"}
     on = ways.get(plan.get("source"), "")
     if found is None:
-        return (
-            subject.name,
-            "conditions lie nowhere",
-            str(plan["k"]),
-            "",
-            "",
-            "",
-            "",
-            f"{side or 0:.1f}",
-            on,
-        )
+        return (subject.name, "conditions lie nowhere", str(plan["k"]), "", "", "", "", f"{side or 0:.1f}", on)
     null, band = found["null"], found["band"]
     return (
         subject.name,
@@ -258,9 +244,7 @@ def correlation(points: Sequence[Point]) -> Record | None:
 
 def points_sheet(points: Sequence[Point]) -> HtmlTable:
     head = ("model", "images seen", "K_max − most in training", "conditional locality")
-    rows = [
-        (p.model, f"{p.images_seen:,}", f"{p.gained:+g}", f"{p.locality:.3f}" + _span_of(p)) for p in points
-    ]
+    rows = [(p.model, f"{p.images_seen:,}", f"{p.gained:+g}", f"{p.locality:.3f}" + _span_of(p)) for p in points]
     return HtmlTable("Length generalization against locality", head, rows)
 
 
@@ -303,9 +287,7 @@ def ideal_sheet(records: Sequence[Record]) -> HtmlTable:
     for record in records:
         k_max = record["evaluated"]["k_max"]
         words = [k_max_words(k_max[rule]) if rule in k_max else "" for rule in ("paper", "strict")]
-        rows.append(
-            (record["closed_form"], str(record["size"]), f"{record['scenes']:,}", *words, str(record["each"]))
-        )
+        rows.append((record["closed_form"], str(record["size"]), f"{record['scenes']:,}", *words, str(record["each"])))
     return HtmlTable("Denoisers that no one trained", head, rows)
 
 
@@ -334,16 +316,7 @@ def known(value: float | None, digits: int) -> str:
 
 def circles_sheet(record: Record) -> HtmlTable:
     """Swing-by in a diffusion model that never saw one of four corners, by the strength of a concept."""
-    head = (
-        "color gap",
-        "trainings",
-        "learned first",
-        "error at the end",
-        "rise",
-        "by chance",
-        "p",
-        "swing-by",
-    )
+    head = ("color gap", "trainings", "learned first", "error at the end", "rise", "by chance", "p", "swing-by")
     rows = [
         (
             f"{row['gap']:.3f}", str(row["seeds"]), str(row["first"]["concept"] or "neither"),
@@ -410,23 +383,17 @@ def _flattened(settings: Record, group: str = "") -> Iterator[tuple[str, str]]:
 def facts_sheet(subjects: Sequence[ReportColumn]) -> HtmlTable:
     """Where each number comes from: weights, images, seeds, machine, versions."""
     rows = [("network", *(network(subject) for subject in subjects))]
-    rows.append(
-        ("images seen in training", *(number(subject.facts.get("images_seen")) for subject in subjects))
-    )
+    rows.append(("images seen in training", *(number(subject.facts.get("images_seen")) for subject in subjects)))
     rows.append(("running average", *(words(subject.facts.get("ema")) for subject in subjects)))
     rows.append(("counts", *(words(subject.scores_from.get("found")) for subject in subjects)))
     rows.append(("evaluation", *(_evaluation_words(subject) for subject in subjects)))
     rows.append(("counted on", *(machine(subject.scores_from.get("provenance")) for subject in subjects)))
     rows.append(("locality", *(plan_words(subject) for subject in subjects)))
-    rows.append(
-        ("measured on", *(machine((subject.locality or {}).get("provenance")) for subject in subjects))
-    )
+    rows.append(("measured on", *(machine((subject.locality or {}).get("provenance")) for subject in subjects)))
     rows.append(("weights' sha256", *((subject.facts.get("sha256") or "")[:16] for subject in subjects)))
     kept = [row for row in rows if any(row[1:])]
     columns = frozenset(range(1, len(subjects) + 1))
-    return HtmlTable(
-        "Where the numbers come from", ("", *(subject.name for subject in subjects)), kept, "", columns
-    )
+    return HtmlTable("Where the numbers come from", ("", *(subject.name for subject in subjects)), kept, "", columns)
 
 
 def network(subject: ReportColumn) -> str:
@@ -450,9 +417,7 @@ def _evaluation_words(subject: ReportColumn) -> str:
         rows = (subject.scores or {"rows": []})["rows"]
         return f"K = {rows[0]['k']} to {rows[-1]['k']}, {rows[-1]['n']} images each" if rows else ""
     ks = ", ".join(map(str, evaluation["ks"]))
-    return (
-        f"K = {ks}; {evaluation['each']} images each, {evaluation['steps']} steps, seed {evaluation['seed']}"
-    )
+    return f"K = {ks}; {evaluation['each']} images each, {evaluation['steps']} steps, seed {evaluation['seed']}"
 
 
 def plan_words(subject: ReportColumn) -> str:
@@ -467,11 +432,7 @@ def plan_words(subject: ReportColumn) -> str:
 def machine(where: Record | None) -> str:
     if not where:
         return ""
-    parts = [
-        where.get("device"),
-        where.get("date"),
-        f"torch {where['torch']}" if where.get("torch") else None,
-    ]
+    parts = [where.get("device"), where.get("date"), f"torch {where['torch']}" if where.get("torch") else None]
     commit = f"commit {where['commit']}" if where.get("commit") else None
     return ", ".join(part for part in (*parts, commit) if part)
 

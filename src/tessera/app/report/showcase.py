@@ -41,12 +41,7 @@ def models_to_show() -> list[str]:
 
 
 def showcase(
-    names: Sequence[str],
-    out: Path,
-    detector: ObjectDetector,
-    device: torch.device,
-    minutes: float,
-    seed: int = 0,
+    names: Sequence[str], out: Path, detector: ObjectDetector, device: torch.device, minutes: float, seed: int = 0
 ) -> dict[str, Any]:
     """Measure the models within about `minutes` and write report.html. Returns the summary."""
     begun = time.monotonic()
@@ -98,9 +93,7 @@ def calls(config: ReportConfig, patchwise: bool) -> float:
     n, steps, levels = config.n or 1, config.steps or 1, config.levels or 1
     evaluation = n * len(_KS) * (2 * steps - 1)
     way = 0 if config.source == "truth" else 2 * steps - 1
-    pixels = (
-        0.0 if patchwise else levels * _BACKWARD * PROBES * CHANNELS
-    )  # a patch alone costs next to nothing
+    pixels = 0.0 if patchwise else levels * _BACKWARD * PROBES * CHANNELS  # a patch alone costs next to nothing
     return evaluation + way + pixels + levels * (1 + LOCALITY_K)
 
 

@@ -36,9 +36,7 @@ class HtmlTable:
     @property
     def latex(self) -> str:
         """A booktabs table with its caption."""
-        columns = "".join(
-            "l" if number == 0 or number in self.words else "r" for number in range(len(self.head))
-        )
+        columns = "".join("l" if number == 0 or number in self.words else "r" for number in range(len(self.head)))
         lines = [" & ".join(_escaped(cell) for cell in row) + r" \\" for row in (self.head, *self.rows)]
         return "\n".join(
             [

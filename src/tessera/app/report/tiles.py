@@ -187,19 +187,14 @@ def frame(result: SceneLocality, level: int, band: tuple[float, float] | None) -
     sigma = result.sigmas[level]
     image = result.clean[level]
     shown = image if image.shape[0] == 3 else image[:1].expand(3, -1, -1)
-    loudest = (
-        float(result.condition_influence_maps[level].max())
-        if result.condition_influence_maps.shape[1]
-        else 1.0
-    )
+    loudest = float(result.condition_influence_maps[level].max()) if result.condition_influence_maps.shape[1] else 1.0
     return _HeatmapFrame(
         sigma=sigma,
         in_band=band is not None and band[0] <= sigma <= band[1],
         clean=_Map(_data_uri(shown), f"denoised at noise level {sigma:.3g}", crosses=locations(result)),
         pixels=[_pixel_map(result, level, result.probes.index(probe)) for probe in chosen(result)],
         conditions=[
-            _condition_map(result, level, k, loudest)
-            for k in range(min(4, result.condition_influence_maps.shape[1]))
+            _condition_map(result, level, k, loudest) for k in range(min(4, result.condition_influence_maps.shape[1]))
         ],
     )
 

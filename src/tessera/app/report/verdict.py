@@ -90,9 +90,7 @@ def reach_words(reach: Reach | None) -> tuple[str, _Tone]:
     if reach is None or reach.value is None:
         return "how far it composes was not measured", "unsure"
     if reach.n < FEWEST:
-        return f"too few images to say how far it composes; those sampled are right up to {reach.value}", (
-            "unsure"
-        )
+        return f"too few images to say how far it composes; those sampled are right up to {reach.value}", ("unsure")
     if reach.value == 0 and not reach.high:
         return "does not show even one object reliably", "bad"
     if reach.max_train_objects is None:
@@ -199,14 +197,10 @@ def doubts(reach: Reach | None, scores: Record | None, locality: Record | None) 
             f"{ENOUGH} are needed before intervals of K_max can be trusted."
         )
     if reach is not None and reach.gaps:
-        said.append(
-            "Not every K was evaluated, so this is the largest of those evaluated that succeeded in turn."
-        )
+        said.append("Not every K was evaluated, so this is the largest of those evaluated that succeeded in turn.")
     ood = _ood_share(scores)
     if ood > _DOUBTFUL:
-        said.append(
-            f"{100 * ood:.0f}% of its images are unlike those the detector was trained on: doubt its counts."
-        )
+        said.append(f"{100 * ood:.0f}% of its images are unlike those the detector was trained on: doubt its counts.")
     found = locality["conditional_locality"] if locality else None
     if locality and locality.get("note"):
         said.append(locality["note"])

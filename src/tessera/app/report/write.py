@@ -71,9 +71,7 @@ def kept_beside(out: Path) -> Path:
     return out.with_name(f"{out.stem}-measured")
 
 
-def write_page(
-    found: ReportData, measurer: ColumnEvaluator, out: Path, title: str | None, command: str
-) -> None:
+def write_page(found: ReportData, measurer: ColumnEvaluator, out: Path, title: str | None, command: str) -> None:
     names = [subject.name for subject in found.subjects]
     heading = title or (" · ".join(names) if names else "Records")
     text = page(found, measurer.evaluator.detector, heading, command)

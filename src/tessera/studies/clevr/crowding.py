@@ -81,13 +81,7 @@ def smallest_gap(locations: Sequence[Location]) -> float:
 
 
 def scored(
-    evaluator: Evaluator,
-    model: Model,
-    questions: Sequence[Question],
-    *,
-    steps: int,
-    s_churn: float,
-    seed: int,
+    evaluator: Evaluator, model: Model, questions: Sequence[Question], *, steps: int, s_churn: float, seed: int
 ) -> list[_Reply]:
     """All questions in one go, as images of different questions fill a batch together."""
     prompts = [own_prompts(model.conditioner, locations, images, seed) for _, locations, images in questions]
@@ -117,10 +111,7 @@ def summarized(model: Model, replies: Sequence[_Reply]) -> dict[str, Any]:
     scores = generalization_record(counts, model.max_train_objects, label_of(model))
     rows = pick(scores["rows"], KEPT)
     by_k = {len(reply.targets): reply for reply in replies}
-    return {
-        "k_max": scores["k_max"],
-        "rows": [{**row, **_location_by_location(by_k[row["k"]])} for row in rows],
-    }
+    return {"k_max": scores["k_max"], "rows": [{**row, **_location_by_location(by_k[row["k"]])} for row in rows]}
 
 
 def _location_by_location(reply: _Reply) -> dict[str, Any]:
@@ -161,9 +152,7 @@ def drawn(record: dict[str, Any]) -> Figure:
         _draw_shares(right, record[name]["rows"], label, shade)
     right.set(xlabel="K, prompted locations", ylabel="images with all of them filled", ylim=(0, 1.03))
     if record["max_train_objects"]:
-        right.axvspan(
-            0.5, record["max_train_objects"] + 0.5, color="0.93", lw=0, label="shown in training", zorder=0
-        )
+        right.axvspan(0.5, record["max_train_objects"] + 0.5, color="0.93", lw=0, label="shown in training", zorder=0)
     right.legend(frameon=False, fontsize=8)
     figure.suptitle(record["model"])
     return figure

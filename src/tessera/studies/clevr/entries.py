@@ -32,12 +32,7 @@ class Paper:
         return f"{number} +({self.extras})" if self.extras else number
 
     def plain(self) -> dict[str, Any]:
-        return {
-            "k_max": self.k_max,
-            "extras": self.extras or None,
-            "at_zero": self.at_zero,
-            "text": self.text,
-        }
+        return {"k_max": self.k_max, "extras": self.extras or None, "at_zero": self.at_zero, "text": self.text}
 
 
 @dataclass(frozen=True)
@@ -65,9 +60,7 @@ class StudyEntry:
         most = len(COLOR_NAMES) if self.experiment == "color" else len(LOCATIONS)
         return tuple(range(most + 1)) if self.own_ks is None else self.own_ks
 
-    def settings(
-        self, preset: str, seed: int = 0, changes: Mapping[str, Mapping[str, Any]] | None = None
-    ) -> Settings:
+    def settings(self, preset: str, seed: int = 0, changes: Mapping[str, Mapping[str, Any]] | None = None) -> Settings:
         """Preset, experiment, what the caller changes, and then what makes this cell."""
         own = {**self.changes}
         own["data"] = {**own.get("data", {}), "objects": (1, self.max_train_objects), "seed": seed}
@@ -83,8 +76,7 @@ class StudyEntry:
 
 def _cells_of(experiment: str, by_seen_max: Mapping[int, Paper], **more: Any) -> list[StudyEntry]:
     return [
-        StudyEntry(experiment, max_train_objects, paper, **more)
-        for max_train_objects, paper in by_seen_max.items()
+        StudyEntry(experiment, max_train_objects, paper, **more) for max_train_objects, paper in by_seen_max.items()
     ]
 
 
@@ -132,9 +124,7 @@ _FEW = tuple(range(5))  # a patch as large as the image costs a whole network pa
 PAIR = {"training": {"patches": 2}}  # and per patch in training
 
 
-def _radius_cell(
-    radius: int, changes: Mapping[str, Mapping[str, Any]] | None = None, **more: Any
-) -> StudyEntry:
+def _radius_cell(radius: int, changes: Mapping[str, Mapping[str, Any]] | None = None, **more: Any) -> StudyEntry:
     """Trained and sampled as the paper's: the loss over all of a patch, no fresh noise."""
     about = f"patch radius {radius}" + (", the whole image" if radius == _FULL_IMAGE else "")
     changes = {"denoiser": {"radius": radius}, **(changes or {})}
@@ -186,14 +176,7 @@ TARGETS: dict[str, list[str]] = {
     "fig5": ["color-M5"],
     "fig8": names("exp1"),
     "lists": ["exp3-M3", "exp3L-M3"],
-    "ablations": [
-        "exp2L-M3",
-        *[cell.name for cell in ABLATIONS],
-        "exp1-M3",
-        "exp2-M3",
-        "exp1-M1",
-        "exp2L-M1",
-    ],
+    "ablations": ["exp2L-M3", *[cell.name for cell in ABLATIONS], "exp1-M3", "exp2-M3", "exp1-M1", "exp2L-M1"],
     "all": list(CELLS),
 }
 

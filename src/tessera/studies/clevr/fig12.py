@@ -13,15 +13,7 @@ import torch
 from torch import Tensor
 
 from tessera.analysis.cifar import SIDE, CifarImages, load_cifar, shuffled_steps
-from tessera.analysis.locality import (
-    LocalityResult,
-    SceneLocality,
-    Source,
-    generated,
-    measure,
-    noised,
-    probes_at,
-)
+from tessera.analysis.locality import LocalityResult, SceneLocality, Source, generated, measure, noised, probes_at
 from tessera.analysis.locality_figures import figure_12
 from tessera.analysis.pixel_influence import PLAIN, GradientConfig
 from tessera.config import Settings, settings_for
@@ -60,11 +52,7 @@ def cifar_settings(preset: str, total: int | None = None) -> Settings:
 
 
 def _train_cifar(
-    images: CifarImages,
-    settings: Settings,
-    folder: Path,
-    device,
-    on_step: Callable[[int], None] = _NOTHING_SAID,
+    images: CifarImages, settings: Settings, folder: Path, device, on_step: Callable[[int], None] = _NOTHING_SAID
 ) -> Model:
     """Train on the images in a run folder, or carry on there; the averaged network."""
     run, training = RunFolder(folder), settings.training
@@ -75,9 +63,7 @@ def _train_cifar(
         run.trim_log(trainer.images_seen)
         log = RunLog(run, trainer)
         on_device = images.images.to(device)
-        steps = shuffled_steps(
-            len(images), training.batch, trainer.images_seen // training.batch, training.seed
-        )
+        steps = shuffled_steps(len(images), training.batch, trainer.images_seen // training.batch, training.seed)
         while trainer.images_seen < training.total and not stop.requested:
             step = trainer.step(_cifar_batch(on_device, next(steps), trainer.images_seen))
             stop.patient = True
@@ -122,9 +108,7 @@ def fig12(
     if source == "truth":
         shown = load_cifar(path, "test")
         order = torch.randperm(len(shown), generator=seeded_generator(seed))[:images]
-        trajectory = noised(
-            to_float(shown.images[order]).to(device), seeds[: len(order)], steps=steps, levels=levels
-        )
+        trajectory = noised(to_float(shown.images[order]).to(device), seeds[: len(order)], steps=steps, levels=levels)
     else:
         trajectory = generated(model.denoiser, None, SIDE, seeds, steps=steps, levels=levels, device=device)
     probes = probes_at(PROBES, SIDE, SIDE)
@@ -135,9 +119,7 @@ def fig12(
     return record
 
 
-def _fig12_record(
-    result: SceneLocality, settings: Settings, source: Source, seed: int, device
-) -> dict[str, Any]:
+def _fig12_record(result: SceneLocality, settings: Settings, source: Source, seed: int, device) -> dict[str, Any]:
     study = LocalityResult([result], seed).to_dict()
     return {
         "settings": settings.plain(),

@@ -60,9 +60,7 @@ def shown_record(samples: ScoredSamples, training: TrainingRange) -> dict[str, l
     return {str(k): [brief(one) for one in row] for k, row in shown_of(samples, training).items()}
 
 
-def load_image_grid(
-    path: Path, record: Mapping[str, Any], wanted: dict[int, tuple]
-) -> dict[int, list[ShownImages]]:
+def load_image_grid(path: Path, record: Mapping[str, Any], wanted: dict[int, tuple]) -> dict[int, list[ShownImages]]:
     """The kept images of a record, by K."""
     grid = load_png(path)
     shown = record["shown"]

@@ -53,11 +53,7 @@ def loss_of_what_was_learned(shares: Sequence[Mapping[str, Any]], seed: int = 0)
     drawn = 1 - binomial_curves(seed, count / total, total, RESAMPLES)  # (R, T)
     by_chance = analysis.rise_by_chance(errors, drawn)
     rise = float(analysis.rise(errors))
-    return {
-        "rise": rise,
-        "rise_by_chance": float(np.quantile(by_chance, 0.95)),
-        "p": p_value(by_chance, rise),
-    }
+    return {"rise": rise, "rise_by_chance": float(np.quantile(by_chance, 0.95)), "p": p_value(by_chance, rise)}
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -26,9 +26,7 @@ def read_records(paths: StudyPaths) -> list[StudyRunRecord]:
 
 def rows_of(records: Sequence[Record], preset: str) -> list[dict[str, Any]]:
     """One row for every cell of the table, run or not, in the table's order."""
-    return [
-        _row_of(cell, [r for r in records if belongs(r, cell, preset)], preset) for cell in CELLS.values()
-    ]
+    return [_row_of(cell, [r for r in records if belongs(r, cell, preset)], preset) for cell in CELLS.values()]
 
 
 def belongs(record: Record, cell: StudyEntry, preset: str) -> bool:
@@ -51,9 +49,7 @@ def _row_of(cell: StudyEntry, records: Sequence[Record], preset: str) -> dict[st
     shares = _shares_by_k([record["result"] for record in records])
     return row | {
         "seeds": [record["seed"] for record in records],
-        "k_max": {
-            rule: over_seeds([record["result"]["k_max"][rule] for record in records]) for rule in RULES
-        },
+        "k_max": {rule: over_seeds([record["result"]["k_max"][rule] for record in records]) for rule in RULES},
         "k_max_filled": k_max_filled(shares, cell.max_train_objects),
         "as_paper": paper_sized(records),
         "extras": spread_at(records, "extra", succeeded=True),
@@ -99,9 +95,7 @@ def over_seeds(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def spread_at(records: Sequence[Record], what: str, succeeded: bool) -> list[int] | None:
     """The numbers that nine in ten images lie between: at K = 0, or (`succeeded`) where K succeeds."""
     rows = [row for record in records for row in record["result"]["rows"]]
-    chosen = [
-        row[what]["typical"] for row in rows if (row["succeeds"]["paper"] if succeeded else row["k"] == 0)
-    ]
+    chosen = [row[what]["typical"] for row in rows if (row["succeeds"]["paper"] if succeeded else row["k"] == 0)]
     return [min(low for low, _ in chosen), max(high for _, high in chosen)] if chosen else None
 
 
@@ -111,13 +105,7 @@ def _without_churn(cell: StudyEntry, evaluations: Sequence[Record]) -> dict[str,
         return {}
     shares = _shares_by_k(evaluations)
     found = {rule: over_seeds([evaluation["k_max"][rule] for evaluation in evaluations]) for rule in RULES}
-    return {
-        "still": {
-            "k_max": found,
-            "k_max_filled": k_max_filled(shares, cell.max_train_objects),
-            "shares": shares,
-        }
-    }
+    return {"still": {"k_max": found, "k_max_filled": k_max_filled(shares, cell.max_train_objects), "shares": shares}}
 
 
 def moments_of(record: Record) -> list[Record]:
@@ -206,9 +194,7 @@ def write_study(paths: StudyPaths) -> dict[str, Any]:
     presets = sorted({record["preset"] for record in records})
     content = {
         "presets": {preset: rows_of(records, preset) for preset in presets},
-        "records": [
-            f"study/{job_name(record['cell'], record['preset'], record['seed'])}.json" for record in records
-        ],
+        "records": [f"study/{job_name(record['cell'], record['preset'], record['seed'])}.json" for record in records],
         "commits": sorted({record["provenance"]["commit"] or "unknown" for record in records}),
     }
     return write_record(make_folder(paths.results) / "study.json", StudyRecord, rounded(content))

@@ -112,9 +112,7 @@ class Study:
         if trained_at(job, folder) is not None:
             return
         if snapshots(folder) and not RunFolder(folder).states():
-            say(
-                f"{job.name} begins anew: its full states went with its record (--set keep=everything keeps them)."
-            )
+            say(f"{job.name} begins anew: its full states went with its record (--set keep=everything keeps them).")
         with ProgressBar(job.settings, folder, ALONE, "off") as watch:
             outcome = train_run(
                 job.settings,
@@ -135,9 +133,7 @@ class Study:
             forget_compiled()
             # Jobs go seed by seed, and a seed is part of what was compiled: those of another are done with.
             self.trainers = {
-                known: trainer
-                for known, trainer in self.trainers.items()
-                if known.training.seed == make.training.seed
+                known: trainer for known, trainer in self.trainers.items() if known.training.seed == make.training.seed
             }
             self.trainers[make] = Trainer(build_denoiser(settings), settings.training, self.device)
         return self.trainers[make]
@@ -188,10 +184,7 @@ class Study:
             _take_weights(model, folder, seen)
             samples = self.evaluator.run(model, evaluation)
             scores = self.evaluator.summarize(model, samples, False, _QUICK_RESAMPLES)
-            known = {
-                "evaluation": dict(job.evaluation),
-                "moment": self.moment_of(model, seen, scores, samples),
-            }
+            known = {"evaluation": dict(job.evaluation), "moment": self.moment_of(model, seen, scores, samples)}
             write_json(path, known)
         return known["moment"]
 
@@ -204,19 +197,10 @@ class Study:
 
     def state_at(self, model: Model, images_seen: int, samples: ScoredSamples) -> dict[str, Any]:
         """A snapshot without its scores: those of the last one are the record's own."""
-        return {
-            "images_seen": images_seen,
-            "locality": _locality_of(model, self.device),
-            "cost": cost_of(samples),
-        }
+        return {"images_seen": images_seen, "locality": _locality_of(model, self.device), "cost": cost_of(samples)}
 
     def record(
-        self,
-        job: StudyRun,
-        model: Model,
-        samples: ScoredSamples,
-        result: dict[str, Any],
-        moments: list[dict[str, Any]],
+        self, job: StudyRun, model: Model, samples: ScoredSamples, result: dict[str, Any], moments: list[dict[str, Any]]
     ) -> dict[str, Any]:
         settings = job.settings
         return {
@@ -233,9 +217,7 @@ class Study:
             "ema": model.config["ema"],
             "result": {**result, "rows": _rows_kept(result)},
             "quality": quality(samples.scores),
-            "shown": shown_record(
-                samples, TrainingRange(job.cell.max_train_objects, settings.conditioner.labels)
-            ),
+            "shown": shown_record(samples, TrainingRange(job.cell.max_train_objects, settings.conditioner.labels)),
             "snapshots_requested": job.snapshots,
             "snapshots": moments,
             "cost": cost_of(samples),
@@ -246,9 +228,7 @@ class Study:
         """The images first: where there is a record, everything that belongs to it is there."""
         save_image_grid(make_folder(self.paths.image_grids) / f"{job.name}{IMAGE_GRID}", samples)
         # Settings stay exact: by them the record is recognized.
-        write_record(
-            job.record_path(self.paths), StudyRunRecord, {**rounded(record), "settings": record["settings"]}
-        )
+        write_record(job.record_path(self.paths), StudyRunRecord, {**rounded(record), "settings": record["settings"]})
         write_study(self.paths)
         if self.on_record:
             self.on_record(job, record)
@@ -306,8 +286,7 @@ def _moment_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
 def _rows_kept(result: dict[str, Any]) -> list[dict[str, Any]]:
     """All but the detector's own error and the study's prompts, which are the same in every record."""
     return [
-        {name: value for name, value in row.items() if name not in ("detector", "prompts")}
-        for row in result["rows"]
+        {name: value for name, value in row.items() if name not in ("detector", "prompts")} for row in result["rows"]
     ]
 
 
@@ -349,8 +328,6 @@ def _tidy(run: RunFolder, keep: Keep) -> None:
     if keep == "everything":
         return
     last = max(snapshots(run.folder))
-    earlier = [
-        path for path in run.snapshots.glob("ema-*.safetensors") if f"ema-{last:012d}-" not in path.name
-    ]
+    earlier = [path for path in run.snapshots.glob("ema-*.safetensors") if f"ema-{last:012d}-" not in path.name]
     for path in [*run.states(), *(earlier if keep == "last" else [])]:
         path.unlink()

@@ -13,9 +13,7 @@ from tessera.training.run_folder import RunFolder
 
 _BENCHES = "bench-train*.json"
 # Settings that leave what is computed as it is, so that a record made with others of them still counts.
-_HARMLESS = {
-    f"training.{name}" for name in ("snapshot", "checkpoint", "strategy", "render_batch", "micro_batch")
-}
+_HARMLESS = {f"training.{name}" for name in ("snapshot", "checkpoint", "strategy", "render_batch", "micro_batch")}
 
 
 @dataclass(frozen=True)
@@ -132,12 +130,7 @@ def _cost_in(record: Mapping[str, Any]) -> tuple:
 
 def cost_of(settings: Settings) -> tuple:
     """The settings that decide how fast a network is."""
-    return (
-        asdict(settings.denoiser),
-        settings.data.size,
-        settings.training.batch,
-        settings.conditioner.kind,
-    )
+    return (asdict(settings.denoiser), settings.data.size, settings.training.batch, settings.conditioner.kind)
 
 
 _DONE = "done"

@@ -3,12 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tessera.analysis.scatter import (
-    FEWEST,
-    Point,
-    correlation,
-    training_name,
-)
+from tessera.analysis.scatter import FEWEST, Point, correlation, training_name
 from tessera.studies.clevr.records import Record, moments_of
 
 _MAX_CONDITIONS = 10  # beyond, the study's locations crowd each other whatever the model
@@ -35,18 +30,10 @@ def _share_filled(record: Record, moment: Mapping[str, Any]) -> dict[str, Any] |
     """The share of prompted locations that are filled, over all K beyond the training range: no threshold in it."""
     beyond = range(record["max_train_objects"] + 1, _MAX_CONDITIONS + 1)
     filled = {row["k"]: row["found"]["value"] / row["k"] for row in moment["rows"] if row["k"] in beyond}
-    return (
-        {"k_max": sum(filled.values()) / len(beyond), "max_train_objects": 0}
-        if len(filled) == len(beyond)
-        else None
-    )
+    return {"k_max": sum(filled.values()) / len(beyond), "max_train_objects": 0} if len(filled) == len(beyond) else None
 
 
-READINGS: dict[str, _Reading] = {
-    "strict": _by_rule("strict"),
-    "paper": _by_rule("paper"),
-    "filled": _share_filled,
-}
+READINGS: dict[str, _Reading] = {"strict": _by_rule("strict"), "paper": _by_rule("paper"), "filled": _share_filled}
 
 
 def all_readings(records: Sequence[Record], max_train_objects: int | None) -> Iterator[dict[str, Any]]:

@@ -75,10 +75,7 @@ def listen(crew: Sequence[Any], reports: Any, expected: int) -> list[WorkerRepor
         while len(received) < expected and (any(worker.is_alive() for worker in crew) or not reports.empty()):
             try:
                 received.append(reports.get(timeout=0.5))
-            except (
-                Empty,
-                KeyboardInterrupt,
-            ):  # an interruption reaches the workers too, and they put their work away
+            except (Empty, KeyboardInterrupt):  # an interruption reaches the workers too, and they put their work away
                 continue
             for line in received[-1].words:
                 say(line)

@@ -38,9 +38,7 @@ class _ZooList:
         present = {model["name"] for model in models}
         absent = [name for name in ZOO if name not in present]
         tables = [zoo_table(models)] if models else []
-        state = (
-            f"Not shipped with this version: {', '.join(absent)}." if absent else "All models are shipped."
-        )
+        state = f"Not shipped with this version: {', '.join(absent)}." if absent else "All models are shipped."
         publish({"models": models, "not_shipped": absent}, self.json, None, *tables, state)
 
 

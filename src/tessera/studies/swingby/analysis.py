@@ -104,15 +104,10 @@ def turns(errors: Array, hysteresis: float = _HYSTERESIS) -> list[int]:
     return found if len(found) % 2 == 0 else [*found, best]
 
 
-def rises(
-    times: Array, errors: Array, hysteresis: float = _HYSTERESIS
-) -> list[tuple[float, float, float, float]]:
+def rises(times: Array, errors: Array, hysteresis: float = _HYSTERESIS) -> list[tuple[float, float, float, float]]:
     """Every rise as (t_valley, e_valley, t_peak, e_peak)."""
     events = turns(errors, hysteresis)
-    return [
-        (*refine(times, errors, low), *refine(times, errors, high))
-        for low, high in zip(events[::2], events[1::2])
-    ]
+    return [(*refine(times, errors, low), *refine(times, errors, high)) for low, high in zip(events[::2], events[1::2])]
 
 
 def descents(errors: Array, hysteresis: float = _HYSTERESIS) -> int:
@@ -159,9 +154,7 @@ def stages(times: Array, w: Array, s: int) -> list[_Stage]:
     next concept begins where its own entry overtakes the minors of its row.
     """
     learned = [k - 1 for k in order(half_times(times, w, s))]
-    events: list[tuple[Literal["all grow", "suppression", "growth"], int | None, float]] = [
-        ("all grow", None, 0.0)
-    ]
+    events: list[tuple[Literal["all grow", "suppression", "growth"], int | None, float]] = [("all grow", None, 0.0)]
     for rank, k in enumerate(learned[:-1]):
         after, so_far = learned[rank + 1 :], events[-1][2]
         begins = int(np.searchsorted(times, so_far))

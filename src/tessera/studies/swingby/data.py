@@ -41,15 +41,11 @@ class Sim:
         if not self.mu or not all(np.isfinite(m) and m > 0 for m in self.mu):
             raise UserError(f"Signal strengths mu must be positive numbers, not {_words(self.mu)}.")
         if len(self.spread) != self.s:
-            raise UserError(
-                f"Give one sigma for all concepts or one for each of the {self.s}, not {len(self.spread)}."
-            )
+            raise UserError(f"Give one sigma for all concepts or one for each of the {self.s}, not {len(self.spread)}.")
         if not all(np.isfinite(v) and v >= 0 for v in self.spread):
             raise UserError(f"Diversities sigma must not be negative: {_words(self.spread)}.")
         if self.truncate and self.s < 2:
-            raise UserError(
-                "With one concept the composition is its own cluster; truncate would leave nothing."
-            )
+            raise UserError("With one concept the composition is its own cluster; truncate would leave nothing.")
         if self.s > self.d:
             raise UserError(f"{self.s} concepts do not fit into {self.d} dimensions; s must not exceed d.")
 

@@ -119,15 +119,7 @@ def new_trainer(config: SwingbyConfig, device=None) -> Trainer:
 def new_network(seed: int, config: SwingbyConfig) -> EDM2:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return EDM2(
-            32,
-            cond_dim=4,
-            width=config.width,
-            mult=(1, 2, 2),
-            blocks=1,
-            attention=(),
-            head_width=config.width,
-        )
+        return EDM2(32, cond_dim=4, width=config.width, mult=(1, 2, 2), blocks=1, attention=(), head_width=config.width)
 
 
 def _one_hot_condition(cond: Tensor) -> Tensor:
@@ -171,9 +163,7 @@ def finished(folder: Path, gap: float, seed: int, config: SwingbyConfig) -> dict
     """The record of this run, if there is one."""
     path = run_path(folder, gap, seed)
     found = read_json(path) if path.is_file() else {}
-    same = (
-        found.get("format") == FORMAT and found.get("plan") == _run_plan(config) and found.get("gap") == gap
-    )
+    same = found.get("format") == FORMAT and found.get("plan") == _run_plan(config) and found.get("gap") == gap
     return found if same else None
 
 

@@ -113,9 +113,7 @@ def _draw_swing(ax: Axes, path: Path, task: Sim) -> None:
     if found.t_max is not None and found.e_max is not None:
         ax.scatter([found.t_min, found.t_max], [found.e_min, found.e_max], s=28, color=_CONCEPTS[0], zorder=5)
         note = f"rise {found.rise:.4f}\n({100 * found.rise / found.e_min:.1f}% of the minimum)"
-        ax.annotate(
-            note, (found.t_max, found.e_max), (12, 26), textcoords="offset points", color=_CONCEPTS[0]
-        )
+        ax.annotate(note, (found.t_max, found.e_max), (12, 26), textcoords="offset points", color=_CONCEPTS[0])
     ax.set_ylim(0)
     ax.set(ylabel="error", title="Loss falls, OOD error swings")
     ax.legend(loc="upper right")
@@ -623,9 +621,7 @@ def _figure_phase(tick: _Tick) -> Figure:
     return figure
 
 
-def _draw_phase(
-    ax: Axes, phase: Phase, x: str, y: str, values: Array | None = None, top: float | None = None
-) -> Any:
+def _draw_phase(ax: Axes, phase: Phase, x: str, y: str, values: Array | None = None, top: float | None = None) -> Any:
     """A phase diagram as a map; the line bounds the settings where the rise exceeds a thousandth."""
     values = phase.mean if values is None else values
     shown = ax.pcolormesh(phase.x, phase.y, values, cmap="magma_r", vmin=0, vmax=top, shading="nearest")

@@ -88,9 +88,7 @@ def start(task: Sim, recipe: Recipe, seeds: range) -> list[Tensor]:
 
 def _one_start(seed: int, dims: list[int]) -> list[Tensor]:
     rng = seeded_generator(seed)
-    return [
-        (2 * torch.rand(wide, narrow, generator=rng) - 1) / narrow**0.5 for narrow, wide in pairwise(dims)
-    ]
+    return [(2 * torch.rand(wide, narrow, generator=rng) - 1) / narrow**0.5 for narrow, wide in pairwise(dims)]
 
 
 def forward(layers: list[Tensor], x: Tensor, relu: bool) -> Tensor:

@@ -100,9 +100,7 @@ def _unet_config(name: str | Path) -> Mapping[str, Any]:
     try:
         return read_json(Path(hf_hub_download(where, "unet/config.json", revision=revision or None)))
     except Exception as error:  # the hub has a dozen kinds of failure, all of which mean: not available
-        raise UserError(
-            f"Could not fetch the configuration of {name}: {first_line(root_of(error))}"
-        ) from error
+        raise UserError(f"Could not fetch the configuration of {name}: {first_line(root_of(error))}") from error
 
 
 def _example(net: TextUNet, config: Any, size: tuple[int, int] | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -162,9 +160,7 @@ class StudyCost:
         }
 
 
-def estimate(
-    cost: PassCost, forward: Mapping[str, int], backward: Mapping[str, int] | None = None
-) -> StudyCost:
+def estimate(cost: PassCost, forward: Mapping[str, int], backward: Mapping[str, int] | None = None) -> StudyCost:
     """Of so many forward and backward passes of single latents."""
     backward = backward or {}
     flops = sum(forward.values()) * cost.forward_flops + sum(backward.values()) * cost.backward_flops

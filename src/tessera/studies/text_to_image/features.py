@@ -228,9 +228,7 @@ def text_features(
     sampled = _sample_rows(sdxl, rows, config, advance)
 
     def describe(products: FeatureProducts) -> HookFeatures:
-        found = describe_products(
-            products, len(concepts), categories, resamples=config.resamples, shuffles=RESAMPLES
-        )
+        found = describe_products(products, len(concepts), categories, resamples=config.resamples, shuffles=RESAMPLES)
         return replace(found, composites=_composite_records(products, concepts, composites, config.site))
 
     def levels_of(network: Sdxl, describe: Callable[[FeatureProducts], HookFeatures]) -> list[Level]:
@@ -261,9 +259,7 @@ def stages(concepts: Sequence[Concept], config: TextFeatureConfig) -> int:
     return sampling + len(config.at) * (1 + config.null)
 
 
-def _inputs(
-    sdxl: Sdxl, rows: Sequence[Row], sampled: "_Sampled", config: TextFeatureConfig
-) -> list[FeatureBatch]:
+def _inputs(sdxl: Sdxl, rows: Sequence[Row], sampled: "_Sampled", config: TextFeatureConfig) -> list[FeatureBatch]:
     """Latents, conditions and tokens of all rows and seeds, at every level."""
     seeds = len(config.seeds)
     cond = torch.stack([sdxl.conditioner(row.for_seeds(seeds)) for row in rows])  # (R, S, dim)
@@ -341,9 +337,7 @@ def _sample_rows(sdxl: Sdxl, rows: Sequence[Row], config: TextFeatureConfig, adv
             images.append(sdxl.decode(trajectory.last).cpu())
     outputs = {}
     if config.outputs:
-        outputs = {
-            name: torch.stack(x)[row].flatten(2) for name, x in (("latent", latents), ("pixel", images))
-        }
+        outputs = {name: torch.stack(x)[row].flatten(2) for name, x in (("latent", latents), ("pixel", images))}
     first = torch.stack([image[0] for image in images]) if images else None
     return _Sampled(torch.stack(kept, dim=1), row, outputs, first)
 

@@ -111,9 +111,7 @@ def _draw_heat(part, pixel: PixelInfluence, words: WordInfluence | None) -> None
             outline_square(ax, probe, int(pixel.sides[column, row]))
             if words and sigma in words.sigmas:
                 named = words.dominant(words.sigmas.index(sigma), row)
-                ax.set_xlabel(
-                    ", ".join(named[:3]) + " ..." * (len(named) > 3), fontsize=6.5, color=LEARNED, labelpad=2
-                )
+                ax.set_xlabel(", ".join(named[:3]) + " ..." * (len(named) > 3), fontsize=6.5, color=LEARNED, labelpad=2)
             if row == 0:
                 sigma_title(ax, sigma)
         axes[row, 0].set_ylabel(probe_name(row, probe), fontsize=8)
@@ -167,9 +165,7 @@ def figure_paths(paths: Mapping[str, WordInfluence], title: str) -> Figure:
         options = {"color": condition_color(number), "marker": "o", "ms": 3, "label": REMOVAL_NAMES[how]}
         left.plot(words.sigmas, mean, **options)
         right.plot(words.sigmas, spread, **options)
-    left.set(
-        ylabel=UNITS["clean"] + ",\nmean over words and cells", xlabel=r"noise level $\sigma$", yscale="log"
-    )
+    left.set(ylabel=UNITS["clean"] + ",\nmean over words and cells", xlabel=r"noise level $\sigma$", yscale="log")
     right.set(ylabel="variation over the image\n(standard deviation / mean)", xlabel=r"noise level $\sigma$")
     right.set_ylim(0, None)
     for ax in (left, right):

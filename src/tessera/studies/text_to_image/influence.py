@@ -33,11 +33,7 @@ from tessera.studies.text_to_image.words import PromptWords, Removal, Word
 
 Of = Literal["clean", "eps"]
 Unit = Literal["clean", "eps", "score"]
-UNITS = {
-    "clean": "change of the clean latent",
-    "eps": "change of the predicted noise",
-    "score": "change of the score",
-}
+UNITS = {"clean": "change of the clean latent", "eps": "change of the predicted noise", "score": "change of the score"}
 _DOMINANT = 2.0  # how many times the next word's influence the weakest dominant word must have
 _ONE_BY_ONE = GradientConfig(method="loop")  # attention kernels that save memory cannot batch their gradients
 
@@ -203,9 +199,7 @@ def dominant(words: Sequence[str], influence: Tensor, factor: float = _DOMINANT)
 
 def sameness(influence: Tensor) -> dict[str, Tensor]:
     """Of influence (..., P, K): mean over pairs of probes of Pearson's r and of the cosine, (...)."""
-    pairs = torch.tensor(
-        list(itertools.combinations(range(influence.shape[-2]), 2)), dtype=torch.long
-    ).reshape(-1, 2)
+    pairs = torch.tensor(list(itertools.combinations(range(influence.shape[-2]), 2)), dtype=torch.long).reshape(-1, 2)
     if not len(pairs):
         raise UserError("Sameness needs at least two probes.")
     centered = influence - influence.mean(-1, keepdim=True)
@@ -263,9 +257,7 @@ def word_study(
 def check_inside(probes: Sequence[tuple[int, int]], latent: tuple[int, int, int]) -> None:
     for row, col in probes:
         if not (0 <= row < latent[1] and 0 <= col < latent[2]):
-            raise UserError(
-                f"The probe ({row}, {col}) lies outside a latent of {latent[1]} x {latent[2]} cells."
-            )
+            raise UserError(f"The probe ({row}, {col}) lies outside a latent of {latent[1]} x {latent[2]} cells.")
 
 
 def word_paths(

@@ -258,9 +258,7 @@ def _read_pipeline(where: str, **options: Any) -> Any:
     local = Path(where).is_dir()
     with quiet():
         try:
-            pipe = need_diffusers().from_pretrained(
-                where, use_safetensors=True, local_files_only=local, **options
-            )
+            pipe = need_diffusers().from_pretrained(where, use_safetensors=True, local_files_only=local, **options)
         except Exception as error:  # a dozen kinds of failure, all of which mean: not to be had
             if local:
                 raise UserError(f"Could not load {where}: {first_line(error)}") from error
@@ -339,9 +337,7 @@ def _check_pipeline(pipe: Any, name: str) -> None:
 def checked_size(size: tuple[int, int], factor: int, least: int) -> tuple[int, int]:
     unit = factor * least
     if any(side < unit or side % unit for side in size):
-        raise UserError(
-            f"Sides of this model's images are multiples of {unit} pixels, not {size[0]} x {size[1]}."
-        )
+        raise UserError(f"Sides of this model's images are multiples of {unit} pixels, not {size[0]} x {size[1]}.")
     return size
 
 

@@ -57,9 +57,7 @@ COMPOSITES = (
         {"van gogh": "gogh", "cat": "cat", "sushi": "sushi"},
     ),
     Composite(
-        "van gogh + cat",
-        "A cat, full body, oil-painting in the style of Van Gogh.",
-        {"van gogh": "gogh", "cat": "cat"},
+        "van gogh + cat", "A cat, full body, oil-painting in the style of Van Gogh.", {"van gogh": "gogh", "cat": "cat"}
     ),
     Composite("sushi + cat", "A cat eating sushi with chopsticks.", {"sushi": "sushi", "cat": "cat"}),
 )
@@ -128,11 +126,7 @@ def _concept_from(row: Any, path: Path) -> Concept:
         raise UserError(complaint)
     prompts = row.get("prompt")
     prompts = [prompts] if isinstance(prompts, str) else prompts
-    texts = [
-        row.get("name"),
-        row.get("category"),
-        *(prompts if isinstance(prompts, list) and prompts else [None]),
-    ]
+    texts = [row.get("name"), row.get("category"), *(prompts if isinstance(prompts, list) and prompts else [None])]
     if not all(isinstance(text, str) and text for text in texts):
         raise UserError(complaint)
     name, category, *texts = texts

@@ -70,9 +70,7 @@ def find_word(prompt: str, name: str | Word) -> Word:
     for word in words:
         if word.name.lower() == name.lower():
             return word
-    raise UserError(
-        f"The word `{name}` is not in the prompt; its words are {', '.join(w.name for w in words)}."
-    )
+    raise UserError(f"The word `{name}` is not in the prompt; its words are {', '.join(w.name for w in words)}.")
 
 
 def without_word(prompt: str, word: str | Word) -> str:
@@ -132,9 +130,7 @@ def without(sdxl: Sdxl, prompt: str, word: str | Word, how: Removal = "remove") 
 class PromptWords:
     """The words of one prompt as conditions that can be removed, for the measures of `locality`."""
 
-    def __init__(
-        self, sdxl: Sdxl, prompt: str, words: Sequence[str | Word] | None = None, how: Removal = "remove"
-    ):
+    def __init__(self, sdxl: Sdxl, prompt: str, words: Sequence[str | Word] | None = None, how: Removal = "remove"):
         if how == "pooled" and not sdxl.has_pooled:
             raise UserError("This model has no pooled vector.")
         self.prompt, self.how = prompt, how

@@ -12,9 +12,7 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def run_checks(
-    trial: Trial | None = None, after_each: Callable[[], None] = lambda: None
-) -> list[CheckResult]:
+def run_checks(trial: Trial | None = None, after_each: Callable[[], None] = lambda: None) -> list[CheckResult]:
     """Every statement tried; the same seed gives the same numbers.
 
     Args:

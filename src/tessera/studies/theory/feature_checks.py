@@ -86,17 +86,13 @@ def _corollary1_nonlinear(trial: Trial) -> Outcome:
     return at_most(EXACT, found)
 
 
-@check(
-    "corollary 1 in pixels for linear maps", "largest difference of scores", expected=False, published=False
-)
+@check("corollary 1 in pixels for linear maps", "largest difference of scores", expected=False, published=False)
 def _corollary1_pixels(trial: Trial) -> Outcome:
     """For invertible linear A, too, the pixel score of p^t is A^T times the local score at A x."""
     small = Trial(trial.instances, min(trial.conditions, 3), trial.seed)
     found = _pixel_errors(small, 57, "mixture", "linear")
     return at_most(
-        EXACT,
-        found,
-        witness={"A": "two rotations around a stretch by 1/2 to 2", "largest difference": largest(found)},
+        EXACT, found, witness={"A": "two rotations around a stretch by 1/2 to 2", "largest difference": largest(found)}
     )
 
 
@@ -120,17 +116,11 @@ def _claim2(trial: Trial) -> Outcome:
     values = {f"{sigma:g}": float(mapped_kl(one, two, sigma)) for sigma in LEVELS}
     rise = max(b - a for a, b in itertools.pairwise(values.values()))
     return Outcome(
-        rise < 0,
-        rise,
-        witness={"p": "N(0, 1), A = 2", "KL by sigma": values, "limit": (1 / 4 - 1 + math.log(4)) / 2},
+        rise < 0, rise, witness={"p": "N(0, 1), A = 2", "KL by sigma": values, "limit": (1 / 4 - 1 + math.log(4)) / 2}
     )
 
 
-@check(
-    "claim 2 reversed, Gaussians",
-    "largest fall, or excess over the limit (must not be above 0)",
-    published=False,
-)
+@check("claim 2 reversed, Gaussians", "largest fall, or excess over the limit (must not be above 0)", published=False)
 def _claim2_reversed(trial: Trial) -> Outcome:
     """For Gaussian p and every linear A, KL(N_t[A#p] || A#N_t[p]) starts at 0, never falls, and tends to (tr
     G^-1 - n + log det G)/2, G = A A^T, from below."""
@@ -140,9 +130,7 @@ def _claim2_reversed(trial: Trial) -> Outcome:
         values = [float(mapped_kl(cov, matrix, sigma)) for sigma in LEVELS]
         falls.append(max(a - b for a, b in itertools.pairwise(values)))
         over.append(values[-1] - float(_noise_kl(matrix)))
-    return Outcome(
-        largest(falls) <= 1e-12 and largest(over) <= 1e-12, max(largest(falls), largest(over)), len(falls)
-    )
+    return Outcome(largest(falls) <= 1e-12 and largest(over) <= 1e-12, max(largest(falls), largest(over)), len(falls))
 
 
 def _noise_kl(matrix: Tensor) -> Tensor:
@@ -169,9 +157,7 @@ def _claim2_rate(trial: Trial) -> tuple[list[float], list[float]]:
 
 
 @check(
-    "claim 2's proof: heat equation for A#N_t[p]",
-    "least relative difference of derivative and formula",
-    expected=False,
+    "claim 2's proof: heat equation for A#N_t[p]", "least relative difference of derivative and formula", expected=False
 )
 def _claim2_published_rate(trial: Trial) -> Outcome:
     """d/dt KL(N_t[A#p] || A#N_t[p]) = -t E |grad log N_t[A#p] / A#N_t[p]|^2."""
@@ -208,11 +194,7 @@ def _bent_kl(sigma: float, bend: float = 1.0, clean: float = 1.0) -> float:
     return float(torch.trapezoid(log_a.exp() * slope * (log_a - log_b), v))
 
 
-@check(
-    "claim 2 at high noise, maps that are nearly rigid far out",
-    "KL at the highest noise level",
-    published=False,
-)
+@check("claim 2 at high noise, maps that are nearly rigid far out", "KL at the highest noise level", published=False)
 def _claim2_bounded(trial: Trial) -> Outcome:
     """For A(x) = x + tanh x, whose bend stays bounded, the KL starts at 0, rises, and falls to 0 at high noise."""
     levels = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -245,11 +227,7 @@ def _claim2_points(trial: Trial) -> Outcome:
         levels[0] < least < levels[-1] and ends < 0.01 < limit - values[least],
         ends,
         len(levels),
-        witness={
-            "p": "-1 or 1, A = 2",
-            "KL by sigma": {f"{s:g}": kl for s, kl in values.items()},
-            "bound": limit,
-        },
+        witness={"p": "-1 or 1, A = 2", "KL by sigma": {f"{s:g}": kl for s, kl in values.items()}, "bound": limit},
     )
 
 

@@ -25,9 +25,7 @@ class Coin:
     y_var: tuple[float, float]
 
     def noised(self, sigma_x: float, sigma_y: float) -> "Coin":
-        x_var, y_var = (
-            (v[0] + s * s, v[1] + s * s) for v, s in ((self.x_var, sigma_x), (self.y_var, sigma_y))
-        )
+        x_var, y_var = ((v[0] + s * s, v[1] + s * s) for v, s in ((self.x_var, sigma_x), (self.y_var, sigma_y)))
         return Coin(self.prior, self.x_mean, x_var, self.y_mean, y_var)
 
     def x_given(self, probability: float) -> Mixture:
@@ -55,11 +53,7 @@ class Coin:
         extreme = self.turning_point()
         if extreme is None:
             return (0.0, 1.0) if self.y_mean[0] != self.y_mean[1] else (self.prior, self.prior)
-        return (
-            (self.posterior(extreme), 1.0)
-            if self.y_var[1] > self.y_var[0]
-            else (0.0, self.posterior(extreme))
-        )
+        return (self.posterior(extreme), 1.0) if self.y_var[1] > self.y_var[0] else (0.0, self.posterior(extreme))
 
 
 def kl_at(coin: Coin, probability: float, conditional_first: bool) -> Tensor:

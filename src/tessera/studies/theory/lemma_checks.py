@@ -189,9 +189,7 @@ def _lemma1_coupled(trial: Trial) -> Outcome:
         rising and found[0.0] <= EXACT < found[0.01],
         found[0.0],
         len(couplings) * 2**4,
-        witness={
-            "largest difference by coupling": {str(coupling): error for coupling, error in found.items()}
-        },
+        witness={"largest difference by coupling": {str(coupling): error for coupling, error in found.items()}},
     )
 
 
@@ -217,11 +215,7 @@ def _lemma2(trial: Trial) -> Outcome:
         1e-12,
         excess,
         instances=trial.instances,
-        witness={
-            "sets J": tried,
-            "KL / bound, median": sorted(tight)[len(tight) // 2],
-            "KL / bound, most": max(tight),
-        },
+        witness={"sets J": tried, "KL / bound, median": sorted(tight)[len(tight) // 2], "KL / bound, most": max(tight)},
     )
 
 
@@ -254,10 +248,7 @@ def _correlated_kl(correlation: float, y: float) -> float:
 
 
 @check(
-    "definition 3 is finite for coupled Gaussians",
-    "KL(p(x|y) || p(x)) at y = 10000",
-    expected=False,
-    published=False,
+    "definition 3 is finite for coupled Gaussians", "KL(p(x|y) || p(x)) at y = 10000", expected=False, published=False
 )
 def _definition3_gaussian(trial: Trial) -> Outcome:
     """A slightly coupled Gaussian is an approximate CPC with small errors."""
@@ -281,12 +272,8 @@ def _lemma2_identity(trial: Trial) -> Outcome:
     blocks = [[0, 1], [2, 3], [4]]
     for _ in range(trial.instances):
         mean, cov = torch.randn(dim, dtype=torch.float64, generator=rng), random_cov(dim, rng)
-        target = [
-            (torch.randn(len(b), dtype=torch.float64, generator=rng), random_cov(len(b), rng)) for b in blocks
-        ]
-        whole = gaussian_kl(
-            mean, cov, torch.cat([m for m, _ in target]), torch.block_diag(*[c for _, c in target])
-        )
+        target = [(torch.randn(len(b), dtype=torch.float64, generator=rng), random_cov(len(b), rng)) for b in blocks]
+        whole = gaussian_kl(mean, cov, torch.cat([m for m, _ in target]), torch.block_diag(*[c for _, c in target]))
         drift = [gaussian_kl(mean[b], cov[b][:, b], m, c) for b, (m, c) in zip(blocks, target)]
         parts = total_correlation(cov, blocks) + torch.stack(drift).sum()
         tried.append((whole - parts).abs() / whole)

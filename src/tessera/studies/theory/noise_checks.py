@@ -20,9 +20,7 @@ _MOVING = Coin(prior=0.8, x_mean=(-2.0, 2.0), x_var=(1.0, 1.0), y_mean=(0.0, 3.0
 
 def _rises(coin: Coin, conditional_first: bool, noise_on_y: bool) -> list[float]:
     """By how much the supremum grows from each noise level to the next (below zero: it falls)."""
-    suprema = [
-        supremum(coin.noised(sigma, sigma if noise_on_y else 0.0), conditional_first) for sigma in LEVELS
-    ]
+    suprema = [supremum(coin.noised(sigma, sigma if noise_on_y else 0.0), conditional_first) for sigma in LEVELS]
     return [float(later - sooner) for sooner, later in itertools.pairwise(suprema)]
 
 
@@ -94,13 +92,7 @@ def _lemma3_line(trial: Trial) -> Outcome:
     return Outcome(
         abs(sooner - later) <= _SLACK,
         abs(sooner - later),
-        witness={
-            "p": str(coin),
-            "sigma": [low, high],
-            "left": sooner,
-            "right": later,
-            "meant": "t2 on the left",
-        },
+        witness={"p": str(coin), "sigma": [low, high], "left": sooner, "right": later, "meant": "t2 on the left"},
     )
 
 
