@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from grafts import Grafts, add_grafts
 from tessera.evaluation.network import CELLS, SIDE, to_canvas
 from tessera.render.render import render
 from tessera.scenes.batch import SceneBatch
@@ -72,8 +73,9 @@ def _choose_sizes(seed: int, number: int) -> list[int]:
 def _image(scenes: SceneBatch, side: int, random) -> SyntheticData:
     frame = render(scenes, side, layers=("rgb", "mask"), quality="fast")
     images, corruption = _corrupt_objects(frame["rgb"], scenes, random)
-    images = to_canvas(_develop(_add_blobs(images, random), random))
-    return _truth(images, frame["mask"], scenes, corruption)
+    grafts = add_grafts(images, frame["mask"], scenes, _locations(scenes), corruption.obj, random)
+    images = to_canvas(_develop(_add_blobs(grafts.images, random), random))
+    return _truth(images, grafts, corruption)
 
 
 # --- scenes ---------------------------------------------------------------------------------------------------
@@ -223,24 +225,24 @@ def _locations(scenes: SceneBatch) -> Tensor:
     return project(scenes.center, scenes.camera, ASPECT)[0]
 
 
-def _truth(images: Tensor, mask: Tensor, scenes: SceneBatch, corruption: Corruption) -> SyntheticData:
+def _truth(images: Tensor, grafts: Grafts, corruption: Corruption) -> SyntheticData:
+    mask, scenes, location = grafts.mask, grafts.scenes, grafts.location
     slots = scenes.present.shape[1]
     pixels = mask.flatten(1)
     seen = torch.stack([(pixels == k + 1).float().mean(1) for k in range(slots)], dim=1)  # share of the frame
-    location = _locations(scenes)
     inside = ((location > 0.01) & (location < 0.99)).all(-1)
     state = torch.where(seen >= 0.75 * VISIBLE, THERE, torch.where(seen > 0.1 * VISIBLE, UNCLEAR, ABSENT))
     state = torch.where(scenes.present & inside, state, torch.where(scenes.present & (seen > 0), UNCLEAR, ABSENT))
     hurt = torch.arange(slots, device=mask.device) == corruption.obj[:, None]  # (B, N)
     mixed = hurt & corruption.chimera[:, None]
     faint = hurt & ~mixed & (corruption.left < 0.6)[:, None]
-    state = torch.where(faint & (state == THERE), UNCLEAR, state)
+    state = torch.where((faint | grafts.covered) & (state == THERE), UNCLEAR, state)
     nearly_whole = ~corruption.chimera & (corruption.left > 0.9)
     return SyntheticData(
         images=images,
         location=location,
         state=state,
-        well_formed=(~(hurt & ~nearly_whole[:, None])).float(),
+        well_formed=(~(hurt & ~nearly_whole[:, None]) & ~grafts.stretched).float(),
         mixed=mixed,
         color=scenes.color,
         shape=scenes.shape,
