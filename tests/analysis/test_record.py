@@ -8,10 +8,12 @@ import torch
 from torch import nn
 from waking import awake
 
-from tessera.analysis.hooks import chosen_hooks, find_hooks, matches
+from tessera.analysis.hooks import MODULATION, OUTPUT, chosen_hooks, find_hooks, matches
 from tessera.analysis.recording import record
 from tessera.conditioning import LocationGrid
+from tessera.conditioning.unconditional import Unconditional
 from tessera.errors import UserError
+from tessera.models.diffusers_unet import from_diffusers
 from tessera.models.local_conv import LocalConv, resized
 from tessera.models.magnitude import mp_silu
 from tessera.models.model import Model
@@ -23,10 +25,7 @@ COND = torch.eye(8)[:3]
 
 def hooks_of(network: nn.Module) -> list:
     """All that a recording could leave behind."""
-    return [
-        (name, len(m._forward_hooks), len(m._forward_pre_hooks), "first_conv" in m.__dict__)
-        for name, m in network.named_modules()
-    ]
+    return [(name, len(m._forward_hooks), len(m._forward_pre_hooks)) for name, m in network.named_modules()]
 
 
 # -- which hooks ------------------------------------------------------------------------------------------
@@ -60,6 +59,28 @@ def test_modulation_layers_are_all_blocks_of_encoder_and_decoder(edm2):
     names = list(chosen_hooks(edm2, "**.scale"))
     assert len(names) == len(edm2.blocks()) == 10
     assert [name.split(".")[0] for name in names] == ["encoder"] * 3 + ["decoder"] * 7
+
+
+@pytest.mark.parametrize("kind", ["UNet2DModel", "UNet2DConditionModel"])
+def test_diffusers_unets_are_recorded_by_default_in_their_middle_and_their_way_up(kind):
+    diffusers = pytest.importorskip("diffusers")
+    down, up = {"UNet2DModel": ("DownBlock2D", "UpBlock2D")}.get(kind, ("CrossAttnDownBlock2D", "CrossAttnUpBlock2D"))
+    blocks = {"down_block_types": (down, "DownBlock2D"), "up_block_types": ("UpBlock2D", up)}
+    sizes = {"block_out_channels": (8, 8), "norm_num_groups": 4, "layers_per_block": 1, "attention_head_dim": 4}
+    text = {} if kind == "UNet2DModel" else {"cross_attention_dim": 8}
+    unet = getattr(diffusers, kind)(16, in_channels=3, out_channels=3, **blocks, **sizes, **text).eval()
+    conditioner = LocationGrid(cells=8) if text else Unconditional()
+    model = from_diffusers(unet, diffusers.DDPMScheduler(), conditioner)
+    names = ["up_blocks.0", "up_blocks.1", "mid_block", "output"]
+    assert sorted(chosen_hooks(model, [MODULATION, OUTPUT])) == sorted(names)
+    with record(model, [MODULATION, OUTPUT]) as seen:
+        model(X.new_zeros(2, 3, 16, 16), 1.0, X.new_zeros(2, conditioner.dim))
+    assert list(seen) == ["mid_block", "up_blocks.0", "up_blocks.1", "output"]
+
+
+def test_a_network_without_blocks_of_any_kind_has_no_default():
+    with pytest.raises(UserError, match="no modulation layers"):
+        chosen_hooks(nn.Linear(2, 2), MODULATION)
 
 
 def test_a_network_on_tiles_has_the_names_of_the_one_inside():
@@ -195,7 +216,7 @@ def stumble_inside(network):
 
 
 def stumble_while_hooking(network):
-    turns, real = itertools.count(), nn.Module.register_forward_pre_hook
+    turns, real = itertools.count(), nn.Module.register_forward_hook
 
     def failing(self, *given, **named):
         if next(turns) == 4:
@@ -203,7 +224,7 @@ def stumble_while_hooking(network):
         return real(self, *given, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nn.Module, "register_forward_pre_hook", failing)
+        patch.setattr(nn.Module, "register_forward_hook", failing)
         with record(network, "**.scale"):
             pytest.fail("the fifth hook could not be set")
 
@@ -213,7 +234,7 @@ def test_no_hook_survives_an_exception(edm2, way):
     before = hooks_of(edm2)
     with pytest.raises((RuntimeError, UserError)):
         way(edm2)
-    assert hooks_of(edm2) == before and not any(trace[3] for trace in before)
+    assert hooks_of(edm2) == before and not any(trace[1] for trace in before)
 
 
 def test_two_recordings_may_be_open_at_once(edm2):
@@ -222,7 +243,7 @@ def test_two_recordings_may_be_open_at_once(edm2):
             edm2(X, 1.0, COND)
         edm2(X, 1.0, COND)
     assert outer.count("encoder.8.block0.scale") == 6 and inner.count("encoder.8.block0.scale") == 3
-    assert not any(trace[3] for trace in hooks_of(edm2))
+    assert not any(trace[1] for trace in hooks_of(edm2))
 
 
 def test_memory_does_not_grow_with_the_number_of_images(edm2):

@@ -1,49 +1,28 @@
 """Names for the inside of a network, patterns that choose among them, and forward hooks that read features there.
 
-Every submodule of any torch network, EDM2 and diffusers UNets alike, is a hook under its own name. Three kinds more:
-`output`, what the whole network returns; `NAME.scale`, the modulation layer of the EDM2 or local block NAME: its
-features multiplied by factors of noise level and condition; `NAME.maps`, the probabilities of the diffusers
-attention NAME, mean over heads.
+Every submodule of any torch network, EDM2 and diffusers UNets alike, is a hook under its own name. In the blocks of
+EDM2 and of local networks, `NAME.scale` is the modulation layer: features multiplied by factors of noise level and
+condition. Two kinds more: `output`, what the whole network returns, and `NAME.maps`, the probabilities of the
+diffusers attention NAME, mean over heads.
 """
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, nn
 
 from tessera.errors import UserError
-from tessera.models.edm2 import Block, expand_to_map
-from tessera.models.local_conv import LocalBlock, resized
 from tessera.models.views import innermost
 
 OUTPUT, SCALE, MAPS = "output", "scale", "maps"
 MODULATION = "**.scale"  # all modulation layers, in encoder and decoder
+_WITHOUT_MODULATION = ("mid_block", "up_blocks")  # stand for them in diffusers UNets
 _SUGGESTED = 5  # names that an error message lists
 
 _OnFeatures = Callable[[Tensor], None]
-
-
-@dataclass(frozen=True)
-class _Hook:
-    """What to read: what a module returns, or one of the products computed inside it."""
-
-    module: nn.Module
-    kind: Literal["module", "scale", "maps"] = "module"
-
-    def watch(self, on_features: _OnFeatures, stack: ExitStack) -> None:
-        """Call `on_features` in every forward pass, until the stack is closed."""
-        if self.kind == "module":
-            _watch_module(self.module, on_features, stack)
-        elif self.kind == "maps":
-            _watch_attention(self.module, on_features, stack)
-        elif isinstance(self.module, Block):
-            _watch_scale(self.module, on_features, stack)
-        else:
-            _watch_local_scale(self.module, on_features, stack)
 
 
 # -- names -------------------------------------------------------------------------------------------------
@@ -57,27 +36,19 @@ def network_of(denoiser: Any) -> nn.Module:
     return network
 
 
-def find_hooks(denoiser: Any) -> dict[str, _Hook]:
+def find_hooks(denoiser: Any) -> dict[str, nn.Module]:
     """Everything that can be recorded, in the order in which the network lists it.
 
     Names are those of the innermost network where a denoiser wraps one: tiles, patches, adapters.
     """
     network = network_of(denoiser)
-    hooks: dict[str, _Hook] = {}
+    hooks: dict[str, nn.Module] = {}
     for name, module in innermost(network).named_modules():
         if name and not _is_container(module):
-            hooks[name] = _Hook(module)
-        if isinstance(module, Block | LocalBlock):
-            hooks[f"{name}.{SCALE}"] = _Hook(module, "scale")
+            hooks[name] = module
         if hasattr(module, "get_attention_scores"):
-            hooks[f"{name}.{MAPS}"] = _Hook(module, "maps")
-    return hooks | {OUTPUT: _Hook(network)}
-
-
-def _containers_of(denoiser: Any) -> list[str]:
-    """Names that stand for the hooks inside them, such as `encoder` and `encoder.64`."""
-    modules = innermost(network_of(denoiser)).named_modules()
-    return [name for name, module in modules if name and _is_container(module)]
+            hooks[f"{name}.{MAPS}"] = module
+    return hooks | {OUTPUT: network}
 
 
 def _is_container(module: nn.Module) -> bool:
@@ -88,25 +59,36 @@ def _is_container(module: nn.Module) -> bool:
 # -- patterns ----------------------------------------------------------------------------------------------
 
 
-def chosen_hooks(denoiser: Any, at: str | Sequence[str]) -> dict[str, _Hook]:
+def chosen_hooks(denoiser: Any, at: str | Sequence[str]) -> dict[str, nn.Module]:
     """The hooks that any of the patterns names, in the network's order.
 
     `*` stands for (part of) one part of a dotted name, `**` for any number of parts. A container stands for
     the hooks directly in it: `encoder.*` means all blocks of the encoder, as `encoder` does.
     """
-    hooks, containers = find_hooks(denoiser), _containers_of(denoiser)
+    hooks = find_hooks(denoiser)
+    modules = innermost(network_of(denoiser)).named_modules()
+    containers = [name for name, module in modules if name and _is_container(module)]
     chosen: set[str] = set()
     for pattern in [at] if isinstance(at, str) else at:
-        fitting = {name for name in hooks if matches(name, pattern)}
-        for container in containers:
-            if matches(container, pattern):
-                fitting.update(_directly_in(container, hooks))
+        fitting = _fitting(pattern, hooks, containers)
+        if not fitting and pattern == MODULATION:
+            for other in _WITHOUT_MODULATION:
+                fitting |= _fitting(other, hooks, containers)
         if not fitting:
             raise UserError(no_such_hook(pattern, [*containers, *hooks]))
         chosen |= fitting
     if not chosen:
         raise UserError("At least one hook must be recorded.")
     return {name: hook for name, hook in hooks.items() if name in chosen}
+
+
+def _fitting(pattern: str, hooks: Iterable[str], containers: Iterable[str]) -> set[str]:
+    """The hooks that match a pattern, and the outermost hooks in the containers that match it."""
+    fitting = {name for name in hooks if matches(name, pattern)}
+    for container in containers:
+        if matches(container, pattern):
+            fitting.update(_directly_in(container, hooks))
+    return fitting
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -121,13 +103,11 @@ def _parts_match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _parts_match(parts[1:], pattern[1:])
 
 
-def _directly_in(container: str, hooks: Mapping[str, _Hook]) -> list[str]:
+def _directly_in(container: str, hooks: Iterable[str]) -> list[str]:
     """The outermost modules of a container: none of those inside another hook."""
-    modules = [name for name, hook in hooks.items() if hook.kind == "module"]
-    inside = [name for name in modules if name.startswith(container + ".")]
     outermost: list[str] = []
-    for name in inside:  # a module is listed before those inside it
-        if not outermost or not name.startswith(outermost[-1] + "."):
+    for name in hooks:  # a module is listed before those inside it
+        if name.startswith(container + ".") and not (outermost and name.startswith(outermost[-1] + ".")):
             outermost.append(name)
     return outermost
 
@@ -148,58 +128,16 @@ def no_such_hook(pattern: str, names: Iterable[str]) -> str:
 # -- forward hooks -----------------------------------------------------------------------------------------
 
 
-def _watch_module(module: nn.Module, on_features: _OnFeatures, stack: ExitStack) -> None:
-    """Read what a module returns; a forward hook that returns nothing changes nothing."""
-    handle = module.register_forward_hook(lambda _, given, returned: on_features(_first_tensor(returned)))
-    stack.callback(handle.remove)
-
-
-def _watch_scale(block: Block, on_features: _OnFeatures, stack: ExitStack) -> None:
-    """Read the product of an EDM2 block's first convolution with its factors (B, C) or (B, C, H', W')."""
-    pending: list[Tensor] = []
-    convolve = block.first_conv
-
-    def note(_: nn.Module, given: tuple[Any, ...]) -> None:
-        pending[:] = [given[1]]
-
-    def recorded(small: Tensor, x: Tensor) -> Tensor:
-        y = convolve(small, x)
-        on_features(y * expand_to_map(pending.pop()).to(y.dtype))
-        return y
-
-    stack.callback(block.register_forward_pre_hook(note).remove)
-    stack.callback(_restore, block, block.__dict__.get("first_conv"))
-    # The convolution is not always called as a module, so no forward hook of it would see every pass.
-    block.__dict__["first_conv"] = recorded
-
-
-def _restore(block: Block, before: Any) -> None:
-    """The block's method as it was; an outer recording's, where there is one."""
-    if before is None:
-        block.__dict__.pop("first_conv", None)
-    else:
-        block.__dict__["first_conv"] = before
-
-
-def _watch_local_scale(block: nn.Module, on_features: _OnFeatures, stack: ExitStack) -> None:
-    """The same in a local block, whose factors are a map over cells."""
-    assert isinstance(block, LocalBlock)
-    pending: list[Tensor] = []
-
-    def note(_: nn.Module, given: Any, returned: Tensor) -> None:
-        pending[:] = [returned + 1]
-
-    def multiply(_: nn.Module, given: Any, y: Tensor) -> None:
-        on_features(y * resized(pending.pop(), y.shape[-1]).to(y.dtype))
-
-    stack.callback(block.emb.register_forward_hook(note).remove)
-    stack.callback(block.res0.register_forward_hook(multiply).remove)
-
-
-def _watch_attention(attention: Any, on_features: _OnFeatures, stack: ExitStack) -> None:
-    """Attention by the plain formula: fused kernels never form the probabilities."""
-    stack.callback(setattr, attention, "processor", attention.processor)
-    attention.processor = _PlainAttention(on_features)
+def watch(name: str, module: nn.Module, on_features: _OnFeatures, stack: ExitStack) -> None:
+    """Call `on_features` in every forward pass, until the stack is closed."""
+    if name.endswith(f".{MAPS}"):
+        # Fused kernels never form the probabilities, so attention is computed by the plain formula.
+        attention: Any = module
+        stack.callback(setattr, attention, "processor", attention.processor)
+        attention.processor = _PlainAttention(on_features)
+    else:  # a forward hook that returns nothing changes nothing
+        handle = module.register_forward_hook(lambda _, given, returned: on_features(_first_tensor(returned)))
+        stack.callback(handle.remove)
 
 
 class _PlainAttention:

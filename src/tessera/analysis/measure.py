@@ -77,7 +77,8 @@ def features(
         model: a `Model`, or anything that `tessera.load` takes.
         num_objects: conditions that are prompted together, from which each is removed in turn.
         colors: for models conditioned on colors, those to compare; by default all.
-        at: patterns of hook names inside the network, such as `encoder.*`.
+        at: patterns of hook names, such as `encoder.*`; by default the modulation layers, or in diffusers UNets the middle
+            and up blocks, and the output.
         seeds: images for every condition.
         sigmas: noise levels; the sampler's nearest are taken.
         untrained: networks with random weights, whose range is the null.

@@ -1,6 +1,7 @@
 """Record features inside a network during its forward passes, without changing what it computes."""
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tessera.analysis.hooks import chosen_hooks, network_of
+from tessera.analysis.hooks import chosen_hooks, network_of, watch
 from tessera.errors import UserError
 
 Keep = Literal["mean", "rows"] | Callable[[Tensor], Any]
@@ -26,9 +27,9 @@ class _FeatureRecording(Mapping[str, Any]):
 
     def __init__(self, names: Sequence[str], keep: Keep = "mean", sigmas: Sequence[float] | None = None):
         self.names, self.keep = tuple(names), keep
-        self.sigmas = None if sigmas is None else tuple(float(sigma) for sigma in sigmas)
-        self.kept: dict[str, dict[float | None, Any]] = {}  # by hook and level; one level None for all
-        self.counts: dict[tuple[str, float | None], int] = {}
+        self.levels = (None,) if sigmas is None else tuple(float(sigma) for sigma in sigmas)  # None for all
+        self.kept: dict[str, dict[float | None, Any]] = {}  # by hook and level
+        self.counts: Counter[tuple[str, float | None]] = Counter()
         self.pass_sigmas: Tensor | None = None  # noise level of each image in the current pass
 
     def __getitem__(self, name: str) -> Any:
@@ -49,47 +50,45 @@ class _FeatureRecording(Mapping[str, Any]):
 
     def level(self, sigma: float) -> dict[str, Any]:
         """Features at one of the chosen noise levels."""
-        for chosen in self.sigmas or ():
+        levels = [level for level in self.levels if level is not None]
+        for chosen in levels:
             if abs(sigma / chosen - 1) <= _SIGMA_RTOL:
                 return {name: self._joined(name, [chosen]) for name, kept in self.kept.items() if chosen in kept}
-        known = ", ".join(f"{chosen:g}" for chosen in self.sigmas or ()) or "none"
+        known = ", ".join(f"{chosen:g}" for chosen in levels) or "none"
         raise UserError(f"Noise level {sigma:g} was not chosen for recording; chosen were {known}.")
 
     def count(self, name: str) -> int:
         """How many images were recorded at a hook."""
         return sum(number for (hook, _), number in self.counts.items() if hook == name)
 
+    @torch.no_grad()
     def add(self, name: str, features: Tensor) -> None:
         """One pass at one hook: features (B, ...)."""
-        with torch.no_grad():
-            if self.sigmas is None:
-                self._put(name, None, features.detach())
-                return
-            for sigma in self.sigmas:
-                rows = self._rows_at(sigma, features.detach())
-                if len(rows):
-                    self._put(name, sigma, rows)
+        for level in self.levels:
+            rows = self._rows_at(level, features.detach())
+            if len(rows):
+                self._put(name, level, rows)
 
-    def _rows_at(self, sigma: float, features: Tensor) -> Tensor:
+    def _rows_at(self, level: float | None, features: Tensor) -> Tensor:
         """The images of this pass that are at the level; all or none where they share one."""
-        assert self.pass_sigmas is not None
-        here = (self.pass_sigmas / sigma - 1).abs() <= _SIGMA_RTOL
-        if bool(here.all()):
+        if level is None:
             return features
-        if not bool(here.any()):
-            return features[:0]
+        assert self.pass_sigmas is not None
+        here = (self.pass_sigmas / level - 1).abs() <= _SIGMA_RTOL
+        if bool((here == here[0]).all()):
+            return features if bool(here[0]) else features[:0]
         if len(here) != len(features):
             raise UserError("Images of several noise levels cannot be separated inside this network.")
         return features[here]
 
-    def _put(self, name: str, sigma: float | None, rows: Tensor) -> None:
+    def _put(self, name: str, level: float | None, rows: Tensor) -> None:
         kept = self.kept.setdefault(name, {})
-        self.counts[name, sigma] = self.counts.get((name, sigma), 0) + len(rows)
+        self.counts[name, level] += len(rows)
         if self.keep == "mean":
             total = rows.sum(0, dtype=torch.promote_types(rows.dtype, torch.float32))
-            kept[sigma] = total if sigma not in kept else kept[sigma].add_(total)
+            kept[level] = total if level not in kept else kept[level].add_(total)
         else:
-            kept.setdefault(sigma, []).append(rows.clone() if self.keep == "rows" else self.keep(rows))
+            kept.setdefault(level, []).append(rows.clone() if self.keep == "rows" else self.keep(rows))
 
     def _joined(self, name: str, levels: Sequence[float | None]) -> Any:
         if self.keep == "mean":
@@ -118,7 +117,7 @@ def record(
         if sigmas is not None:
             _note_sigmas(network_of(denoiser), activations, stack)
         for name, hook in hooks.items():
-            hook.watch(partial(activations.add, name), stack)
+            watch(name, hook, partial(activations.add, name), stack)
         yield activations
 
 

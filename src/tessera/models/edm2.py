@@ -60,6 +60,7 @@ class Block(nn.Module):
         self.gain = nn.Parameter(torch.zeros(()))
         self.res0 = MPConv(outputs if side == "encoder" else inputs, outputs, kernel=3)
         self.emb = MPConv(emb_width, outputs)
+        self.scale = nn.Identity()  # where features can be recorded that condition and noise level have scaled
         self.res1 = MPConv(outputs, outputs, kernel=3)
         self.skip = MPConv(inputs, outputs) if inputs != outputs else None
         self.qkv = MPConv(outputs, 3 * outputs) if heads else None  # rows: q of all heads, then k, then v
@@ -76,7 +77,7 @@ class Block(nn.Module):
         if self.side == "encoder":
             x = normalize(x if self.skip is None else self.skip(x), dim=1)
         y = self.first_conv(small, x)
-        y = mp_silu(y * expand_to_map(factors).to(y.dtype))
+        y = mp_silu(self.scale(y * expand_to_map(factors).to(y.dtype)))
         if self.dropout:
             y = F.dropout(y, self.dropout, self.training)
         y = self.res1(y)

@@ -26,6 +26,7 @@ class LocalBlock(nn.Module):
         self.balance, self.clip = balance, clip
         self.res0 = MPConv(width, width, kernel)
         self.emb = MPConv(emb_width, width)
+        self.scale = nn.Identity()  # as in an EDM2 block
         self.res1 = MPConv(width, width)
         self.gain = nn.Parameter(torch.zeros(()))
 
@@ -33,7 +34,7 @@ class LocalBlock(nn.Module):
         """x (B, width, h, w); emb (B, emb_width, cells, cells)."""
         x = normalize(x, dim=1)  # over the channels of one pixel: as local as the pixel itself
         factors = resized(self.emb(emb, self.gain) + 1, x.shape[-1]).to(x.dtype)
-        y = self.res1(mp_silu(self.res0(mp_silu(x)) * factors))
+        y = self.res1(mp_silu(self.scale(self.res0(mp_silu(x)) * factors)))
         return mp_sum(x, y, self.balance).clamp(-self.clip, self.clip)
 
 
