@@ -35,14 +35,14 @@ def normalize(x: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
 
 def mp_silu(x: Tensor) -> Tensor:
     """Eq. 81."""
-    return F.silu(x) / _SILU_SIZE
+    return F.silu(x).div_(_SILU_SIZE)  # in place: on a CPU a new tensor of this size costs more than the division
 
 
 def mp_sum(a: Tensor, b: Tensor, balance: float = 0.5) -> Tensor:
     """Weighted sum of uncorrelated a and b without change of size; b has weight `balance`. Eq. 88."""
     size = math.hypot(1 - balance, balance)
     # Not torch.add(alpha=): compiled together with a matrix product, torch 2.13 forgets alpha.
-    return a * ((1 - balance) / size) + b * (balance / size)
+    return (b * (balance / size)).add_(a * ((1 - balance) / size))
 
 
 def mp_cat(a: Tensor, b: Tensor, balance: float = 0.5) -> Tensor:

@@ -6,6 +6,7 @@ the result is kept (appendix E.3). The paper's definition has a neighborhood of 
 `cond_radius` makes the second the smaller one.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -144,12 +145,9 @@ class Patchwise(_Wrapper):
         patches = self.unfold(x)  # (B * cells^2, C, side, side)
         sigmas = per_image(sigma, x).repeat_interleave(self.cells**2)
         budget = self.pixels_at_once or _PIXELS_AT_ONCE.get(x.device.type, _PIXELS_AT_ONCE["cpu"])
-        step = max(1, budget // self.side**2)
-        centers = [
-            self.center(self.network(*piece))
-            for piece in zip(patches.split(step), sigmas.split(step), patch_cond.split(step))
-        ]
-        return self.fold(torch.cat(centers))
+        pieces = max(1, math.ceil(len(patches) * self.side**2 / budget))  # of like size, so that memory is reused
+        columns = (column.chunk(pieces) for column in (patches, sigmas, patch_cond))
+        return self.fold(torch.cat([self.center(self.network(*piece)) for piece in zip(*columns)]))
 
     # -- between image and patches --------------------------------------------------------------------
 
