@@ -1,0 +1,1 @@
+"""Many pieces of work over processes and machines."""
