@@ -30,11 +30,11 @@ def client():
 
 def test_every_piece_runs_and_a_bad_one_says_why(client, tmp_path):
     pieces = [render_piece(tmp_path / "a"), Piece("bad", ("render", "--count", "0", "--out", str(tmp_path / "b")))]
-    heard = []
-    outcomes = run_pieces(client, pieces, tmp_path / "logs", on_outcome=heard.append)
+    reported = []
+    outcomes = run_pieces(client, pieces, tmp_path / "logs", on_outcome=reported.append)
     assert outcomes["a"].code == 0 and len(list((tmp_path / "a").rglob("*.png"))) >= 2
     assert outcomes["bad"].code == 2 and outcomes["bad"].message.startswith("tessera: ")
-    assert {outcome.name for outcome in heard} == {"a", "bad"}
+    assert {outcome.name for outcome in reported} == {"a", "bad"}
 
 
 def test_a_killed_worker_costs_no_piece(client, tmp_path):

@@ -7,7 +7,7 @@ import threading
 
 
 def end_with_parent() -> None:
-    """The worker holds the other end of our stdin; when that closes, even by SIGKILL, nobody waits for us any more.
+    """The worker holds the other end of our stdin; when that closes, even by SIGKILL, no result is awaited any more.
 
     Nothing is saved on the way: a retry of this piece may begin at once and must not find our locks.
     """

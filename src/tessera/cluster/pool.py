@@ -196,7 +196,7 @@ def _outcome_of(future: Any, name: str) -> PieceOutcome:
 
 @contextmanager
 def _live_table(client: Any, logs: Path, total: int) -> Iterator[Callable[[Mapping[str, PieceOutcome]], None]]:
-    """What every worker does now, on a terminal; elsewhere only that there is nobody to work."""
+    """What every worker does now, on a terminal; elsewhere only a note if there are no workers."""
     missed: deque[bool] = deque([False], maxlen=1)
     view = Live(console=stderr, transient=True) if stderr.is_terminal else nullcontext()
     with view as live:
