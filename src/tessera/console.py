@@ -18,6 +18,9 @@ from tessera.rows import Rows
 NARROW: dict[str, Any] = {"box": SIMPLE, "padding": (0, 1, 0, 0), "show_edge": False}
 
 
+_WIDTH_OF_FILES = 120  # characters of tables that are printed into files and notebooks
+
+
 class _Piped(Console):
     """A console whose reader may leave early, as `| head` does; `cli.main` knows what to do then."""
 
@@ -46,6 +49,16 @@ def _print_line(where: Console, message: str) -> None:
     """The message as it is."""
     # A path may hold [brackets], and in a file or a pipe it stays whole.
     where.print(message, highlight=False, markup=False, soft_wrap=not where.is_terminal)
+
+
+class ResultTable(Table):
+    """A table that `print` shows as it shows text."""
+
+    def __str__(self) -> str:
+        plain = Console(width=stdout.width if stdout.is_terminal else _WIDTH_OF_FILES, color_system=None)
+        with plain.capture() as shown:
+            plain.print(self)
+        return shown.get().rstrip("\n")
 
 
 def print_json(record: dict[str, Any]) -> None:

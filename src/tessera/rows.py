@@ -7,6 +7,11 @@ Rows = list[Sequence[str]]
 NOT_RUN = "not run"
 
 
+def plural(count: int, noun: str) -> str:
+    """`1 image`, `64 images`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def or_not_run(rows: Rows) -> Rows:
     """The table, or its head and one row `not run` if it is empty."""
     head = rows[0]

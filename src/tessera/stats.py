@@ -97,6 +97,13 @@ def resample_counts(rng: np.random.Generator, n: int, resamples: int = RESAMPLES
     return rng.multinomial(n, np.full(n, 1 / n), size=resamples)
 
 
+def resample_table(table: Array, rng: np.random.Generator, n: int | None = None, resamples: int | None = None) -> Array:
+    """Counts (...) by kind of sample as n samples (default: as many) drawn with replacement give them, (R, ...)."""
+    total = table.sum()
+    drawn = rng.multinomial(total if n is None else n, table.ravel() / total, size=resamples)
+    return drawn.reshape(*drawn.shape[:-1], *table.shape)
+
+
 def group_counts(rng: np.random.Generator, n: int, groups: Sequence[int] | None, resamples: int = RESAMPLES) -> Array:
     """As `resample_counts`, but whole groups (n,) are drawn, where there are several: (R, n)."""
     names = np.arange(n) if groups is None or len(set(groups)) < 2 else np.asarray(groups)

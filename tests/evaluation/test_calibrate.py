@@ -191,7 +191,7 @@ def test_an_empty_location_that_looks_filled_is_counted():
     spot = LOCATIONS[0]
     one = tally([Detection(*spot, "red", "cube", "large", "metal", 1, 1)], [], ood=False)
     assert (one.empty, one.filled, one.false) == (12, 1, 1)
-    assert len(empty_locations([spot], CELL)) == 11  # the neighbors stand 1.6 cells apart
+    assert len(empty_locations([spot])) == 11  # the neighbors stand 1.6 cells apart
 
 
 def test_ood_images_are_counted():
@@ -265,9 +265,10 @@ def test_a_calibration_written_is_the_error_read_back(tmp_path):
     found = by_number(tallies_of(forgetful(truth, 0.3, np.random.default_rng(1)), truth))
     write_json(tmp_path / "c.json", {"sizes": {"32": {"study": found}, "64": {"official": found}}})
     record = load_calibration(tmp_path / "c.json")
-    assert calibration_rows(record, 30)[:2] == ("32", "study")
-    assert calibration_rows(record, 128)[:2] == ("64", "official")
-    error = detector_error(calibration_rows(record, 64)[2])
+    for width, size, arrangement in ((30, "32", "study"), (128, "64", "official")):
+        chosen = calibration_rows(record, width)
+        assert (chosen["size"], chosen["arrangement"]) == (size, arrangement)
+    error = detector_error(calibration_rows(record, 64)["rows"])
     chance = error.missed_and_false(3)
     recall = found["rows"]["3"]["location_recall"]["value"]
     assert (chance.sum(1) * np.arange(len(chance))).sum() == pytest.approx(3 * (1 - recall))

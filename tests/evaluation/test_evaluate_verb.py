@@ -14,6 +14,7 @@ from tessera.errors import UserError
 from tessera.evaluation.calibrate import by_number, load_calibration, tally
 from tessera.evaluation.detection import Detection
 from tessera.evaluation.image_sets import images_in, read_image
+from tessera.evaluation.pipeline import at_study_locations
 from tessera.evaluation.truth import truths
 from tessera.files import write_json
 from tessera.scenes import LOCATIONS, read_scenes
@@ -252,7 +253,7 @@ def test_bare_folders_named_after_k_are_taken_to_ask_for_the_studys_locations(tm
     for k in (0, 3):
         save(tmp_path / f"k{k:02d}" / "a.png")
     found = images_in(tmp_path)
-    assert [prompt.locations for prompt in found.prompts] == [(), LOCATIONS[:3]] and found.at_study_locations
+    assert [prompt.locations for prompt in found.prompts] == [(), LOCATIONS[:3]] and at_study_locations(found.prompts)
 
 
 def test_a_bare_folder_may_be_told_what_was_asked_and_its_odd_files_are_named(tmp_path, evaluated_by, capsys):
@@ -289,7 +290,7 @@ def test_a_run_with_no_or_several_samples_says_so(tmp_path):
 def test_renders_with_a_scene_file_are_asked_for_what_the_scenes_hold(tmp_path, capsys):
     run(capsys, "render", "--out", tmp_path, "--count", 2, "--size", "32", "--objects", 2)
     found = images_in(tmp_path)
-    assert [prompt.k for prompt in found.prompts] == [2, 2] and not found.at_study_locations
+    assert [prompt.k for prompt in found.prompts] == [2, 2] and not at_study_locations(found.prompts)
     exact = truths(read_scenes(tmp_path / "scenes.json"))  # the square image shows the 4:3 frame squeezed
     for prompt, objects in zip(found.prompts, exact):
         assert np.allclose(prompt.locations, [obj.location for obj in objects], atol=1e-5)

@@ -78,6 +78,7 @@ def test_length_generalization_of_a_model_has_intervals_a_table_and_a_plot():
     assert found.k50.value == pytest.approx(1.8) and found.k50.low <= 1.8 <= found.k50.high
     assert found.k_max_strict.value == 1 and found.max_train_objects == 3
     assert found.table().row_count == 2 and found.plot().axes
+    assert "16 images" in str(found.table()) and "100 (68-100)" in str(found.table())  # as `print` shows it
     assert "k50=1.8" in repr(found) and json.dumps(found.to_dict())
 
 

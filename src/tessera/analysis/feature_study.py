@@ -29,6 +29,7 @@ from tessera.analysis.feature_statistics import (
 from tessera.analysis.hooks import SCALE
 from tessera.analysis.leakage import Leakage, leakage
 from tessera.analysis.recording import record
+from tessera.console import ResultTable
 from tessera.devices import in_double
 from tessera.models.contract import Denoiser
 
@@ -169,7 +170,7 @@ class FeatureResult:
     def table(self, number: int = 0) -> Table:
         """A row per hook at one noise level; behind each number the range of the untrained networks."""
         title = f"sigma {self.sigmas[number]:.3g}, in brackets: untrained"
-        table = Table(box=SIMPLE, title=title, title_justify="left", pad_edge=False, collapse_padding=True)
+        table = ResultTable(box=SIMPLE, title=title, title_justify="left", pad_edge=False, collapse_padding=True)
         for column in ("hook", *_TABLED.values()):
             table.add_column(column, no_wrap=True)
         for hook, found in self.learned[number].items():

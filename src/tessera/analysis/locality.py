@@ -22,6 +22,7 @@ from tessera.analysis.pixel_influence import (
     total_energy,
 )
 from tessera.conditioning import ColorCounts, Conditioner, locations_of
+from tessera.console import ResultTable
 from tessera.errors import UserError
 from tessera.models.contract import Denoiser
 from tessera.render.render import render
@@ -268,7 +269,7 @@ class LocalityResult:
 
     def table(self) -> Table:
         """Pixel neighborhood, energy and conditional locality at every noise level."""
-        table = Table("sigma", "90% side", "energy", "conditional locality", title=str(self))
+        table = ResultTable("sigma", "90% side", "energy", "conditional locality", title=str(self))
         shares = [level["locality"] for level in self._locality["by_level"]] if self._locality else []
         for number, level in enumerate(self._levels()):
             share = shares[number] if shares else None

@@ -37,16 +37,9 @@ from tessera.evaluation.image_sets import (
     prompt_of,
     read_image,
 )
+from tessera.evaluation.kmax import TrainingRange
 from tessera.evaluation.matching import CELL
-from tessera.evaluation.pipeline import (
-    EACH,
-    Evaluator,
-    ScoredFolder,
-    TrainingFacts,
-    score_folder,
-    score_images,
-    summarize,
-)
+from tessera.evaluation.pipeline import EACH, Evaluator, ScoredFolder, score_folder, score_images, summarize
 from tessera.evaluation.tables import conclusions, generalization_table, notes, percent, shown_share
 from tessera.evaluation.truth import ClevrTruth
 from tessera.files import atomic, make_folder, rounded, write_json
@@ -165,7 +158,7 @@ class Evaluate(OpensModels, Printed, WithDetails):
         self, images: ImageSet, scored: ScoredFolder, calibration: dict[str, Any] | None, device
     ) -> dict[str, Any]:
         known = images.max_train_objects if self.max_train_objects is None else self.max_train_objects
-        training = TrainingFacts(known, self.labels or images.label or "all")
+        training = TrainingRange(known, self.labels or images.label or "all")
         summary = summarize(
             scored.prompts, scored.scores, training, scored.width, calibration, seed=self.seed, resamples=self.resamples
         )

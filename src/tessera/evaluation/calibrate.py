@@ -2,7 +2,7 @@
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -15,7 +15,7 @@ from tessera.errors import UserError
 from tessera.evaluation.detection import Detection, ObjectDetector
 from tessera.evaluation.detector_error import DetectorError
 from tessera.evaluation.empty_images import KINDS, nothing_to_find
-from tessera.evaluation.matching import CELL, ImageScore, Location, match, match_colors
+from tessera.evaluation.matching import CELL, Location, match, match_colors
 from tessera.evaluation.truth import ClevrTruth, truths
 from tessera.files import read_json
 from tessera.records import current_words
@@ -63,53 +63,50 @@ class _Tally(NamedTuple):
     ood: bool
 
 
-def tally(detections: Sequence[Detection], truth: Sequence[Detection], ood: bool, cell: float = CELL) -> _Tally:
+def tally(detections: Sequence[Detection], truth: Sequence[Detection], ood: bool) -> _Tally:
     locations = [obj.location for obj in truth]
-    score = match(detections, locations, cell)
+    score = match(detections, locations)
+    pairs = [(truth[t], detections[f]) for t, f in score.pairs]
     by_color = match_colors(detections, [obj.color for obj in truth])
-    decoys = empty_locations(locations, cell)
+    decoys = empty_locations(locations)
     return _Tally(
         objects=len(truth),
         seen=len(detections),
         missed=score.missing,
         false=score.extra,
-        errors=center_errors(detections, truth, cell),
-        right=tuple(_number_right(detections, truth, score, name) for name in _ATTRIBUTES),
+        errors=_center_errors(detections, truth),
+        right=tuple(_number_right(pairs, name) for name in _ATTRIBUTES),
         color_missed=by_color.missing,
         color_false=by_color.extra,
         empty=len(decoys),
-        filled=sum(match(detections, [*locations, *decoys], cell).found[len(truth) :]),
+        filled=sum(match(detections, [*locations, *decoys]).found[len(truth) :]),
         ood=ood,
     )
 
 
-def empty_locations(taken: Sequence[tuple[float, float]], cell: float) -> list[tuple[float, float]]:
+def empty_locations(taken: Sequence[Location]) -> list[Location]:
     """Locations of the study further than a cell from everything that is there."""
 
-    def is_free(location: tuple[float, float]) -> bool:
-        return all(max(abs(location[0] - x), abs(location[1] - y)) > cell for x, y in taken)
+    def is_free(location: Location) -> bool:
+        return all(max(abs(location[0] - x), abs(location[1] - y)) > CELL for x, y in taken)
 
     return [location for location in LOCATIONS if is_free(location)]
 
 
-def center_errors(detections: Sequence[Detection], truth: Sequence[Detection], cell: float) -> tuple[float, ...]:
-    pairs = match(detections, [obj.location for obj in truth], WIDE * cell).pairs
-    gaps = [np.subtract(truth[t].location, detections[f].location) / cell for t, f in pairs]
+def _center_errors(detections: Sequence[Detection], truth: Sequence[Detection]) -> tuple[float, ...]:
+    pairs = match(detections, [obj.location for obj in truth], WIDE * CELL).pairs
+    gaps = [np.subtract(truth[t].location, detections[f].location) / CELL for t, f in pairs]
     return tuple(float(np.hypot(*gap)) for gap in gaps)
 
 
-def _number_right(
-    detections: Sequence[Detection], truth: Sequence[Detection], score: ImageScore, attribute: str
-) -> int:
-    return sum(getattr(truth[t], attribute) == getattr(detections[f], attribute) for t, f in score.pairs)
+def _number_right(pairs: Sequence[tuple[Detection, Detection]], attribute: str) -> int:
+    return sum(getattr(true, attribute) == getattr(found, attribute) for true, found in pairs)
 
 
-def evaluate_images(
-    detector: ObjectDetector, images: Tensor, truth: Sequence[Sequence[Detection]], cell: float = CELL
-) -> list[_Tally]:
+def evaluate_images(detector: ObjectDetector, images: Tensor, truth: Sequence[Sequence[Detection]]) -> list[_Tally]:
     """A tally for each of the images (B, 3, H, W)."""
     found, ood_score = detector.detect(images)
-    return [tally(*each, cell) for each in zip(found, truth, (ood_score > 1).tolist())]
+    return [tally(*each) for each in zip(found, truth, (ood_score > 1).tolist())]
 
 
 # --- many images ------------------------------------------------------------------------------------------
@@ -175,7 +172,7 @@ def by_number(tallies: Iterable[_Tally]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """HeldOut-out rendered scenes."""
+    """Held-out rendered scenes."""
 
     per_k: int = 2000
     size: Size = 64
@@ -183,11 +180,15 @@ class HeldOut:
     batch: int = 128
     device: Any = None
 
+    def _batches(self) -> Iterator[tuple[int, int]]:
+        """Number of the first scene, and of scenes."""
+        for start in range(0, self.per_k, self.batch):
+            yield start, min(self.batch, self.per_k - start)
+
     def tallies(self, detector: ObjectDetector, arrangement: Arrangement, k: int, advance: Callable) -> list[_Tally]:
         """The detector's performance on scenes of exactly k objects."""
         found: list[_Tally] = []
-        for start in range(0, self.per_k, self.batch):
-            count = min(self.batch, self.per_k - start)
+        for start, count in self._batches():
             scenes = arranged(arrangement, k, count, self.seed, start, self.device)
             images = render(scenes, self.size)["rgb"]
             found += evaluate_images(detector, images, truths(scenes, _frame_aspect(self.size)))
@@ -198,8 +199,7 @@ class HeldOut:
         """What the detector sees in images that hold no object."""
         objects: list[int] = []
         ood: list[bool] = []
-        for start in range(0, self.per_k, self.batch):
-            count = min(self.batch, self.per_k - start)
+        for start, count in self._batches():
             images = nothing_to_find(kind, count, self.size, self.seed + start, self.device)
             found, ood_score = detector.detect(images)
             objects += [len(detections) for detections in found]
@@ -290,17 +290,15 @@ def calibrate_clevr(
         loaded = [load_png(truth.file(i)) for i in chunk]
         objects = [truth.objects(i, (p.shape[-1], p.shape[-2])) for i, p in zip(chunk, loaded)]
         shown = [to_float(p if size is None else resize(p, size)) for p in loaded]
-        for same in alike(shown):
-            images = torch.stack([shown[n] for n in same]).to(device)
-            tallies += evaluate_images(detector, images, [objects[n] for n in same])
+        for _, alike in itertools.groupby(zip(shown, objects), key=_shape_of_image):  # neighbors of one size
+            images, truths_of_images = zip(*alike)
+            tallies += evaluate_images(detector, torch.stack(images).to(device), truths_of_images)
         advance(len(chunk))
     return by_number(tallies)
 
 
-def alike(loaded: Sequence[Tensor]) -> list[list[int]]:
-    """Runs of neighboring images that have one size."""
-    runs = itertools.groupby(range(len(loaded)), key=lambda n: loaded[n].shape)
-    return [list(run) for _, run in runs]
+def _shape_of_image(pair: tuple[Tensor, Any]) -> torch.Size:
+    return pair[0].shape
 
 
 # --- using it -----------------------------------------------------------------------------------------------
@@ -316,16 +314,14 @@ def load_calibration(path: Path | None = None) -> dict[str, Any] | None:
     return record
 
 
-def calibration_rows(
-    record: Mapping[str, Any], width: int, arrangement: str = "study"
-) -> tuple[str, str, dict[str, Any]]:
+def calibration_rows(record: Mapping[str, Any], width: int, arrangement: str = "study") -> dict[str, Any]:
     """The size nearest to `width`, the arrangement (or the one there is), and its rows by number of objects."""
     size = min(record["sizes"], key=lambda name: abs(np.log(int(name.split("x")[0]) / width)))
     sets = record["sizes"][size]
     known = [name for name in (arrangement, *get_args(Arrangement)) if name in sets]
     if not known:
         raise UserError("The calibration holds no rendered scenes.")
-    return size, known[0], sets[known[0]]["rows"]
+    return {"size": size, "arrangement": known[0], "rows": sets[known[0]]["rows"]}
 
 
 def detector_error(rows: Mapping[str, Any], by_color: bool = False) -> DetectorError:
@@ -333,18 +329,3 @@ def detector_error(rows: Mapping[str, Any], by_color: bool = False) -> DetectorE
     table = "color_outcomes" if by_color else "outcomes"
     fills = {} if by_color else {int(k): tuple(row["false_fills"]) for k, row in rows.items()}
     return DetectorError({int(k): np.array(row[table]) for k, row in rows.items()}, fills)
-
-
-def trusted(calibration: dict[str, Any] | None, width: int, arrangement: str) -> dict[str, Any] | None:
-    """The part of the calibration that fits these images best."""
-    if calibration is None:
-        return None
-    size, known, rows = calibration_rows(calibration, width, arrangement)
-    return {"size": size, "arrangement": known, "rows": rows}
-
-
-def evaluation_row(trust: dict[str, Any] | None, k: int) -> dict[str, Any] | None:
-    """The detector's own error for one number of objects, where it is known, beside the number it qualifies."""
-    row = trust["rows"].get(str(k)) if trust else None
-    names = ("exact_count", "clean", "location_recall", "false_objects")
-    return {name: row[name] for name in names} if row else None

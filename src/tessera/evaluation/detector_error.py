@@ -13,7 +13,9 @@ from math import comb
 
 import numpy as np
 
-_STEPS = 400  # of expectation maximization, at most
+from tessera.stats import resample_table
+
+STEPS = 400  # of expectation maximization, at most
 _SETTLED = 1e-7
 
 
@@ -45,7 +47,7 @@ class DetectorError:
 
     def resampled(self, rng: np.random.Generator) -> "DetectorError":
         """The error as another calibration of the same size might have measured it."""
-        outcomes = {t: _bootstrapped(np.asarray(counts), rng) for t, counts in self.outcomes.items()}
+        outcomes = {t: resample_table(np.asarray(counts), rng) for t, counts in self.outcomes.items()}
         fills = {
             t: (int(rng.binomial(empty, seen / empty)) if empty else 0, empty)
             for t, (seen, empty) in self.false_fills.items()
@@ -62,11 +64,6 @@ def within(chance: np.ndarray, objects: int) -> np.ndarray:
     if chance.shape[0] <= objects + 1:
         return chance
     return np.concatenate([chance[:objects], chance[objects:].sum(0, keepdims=True)])
-
-
-def _bootstrapped(counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    total = int(counts.sum())
-    return rng.multinomial(total, counts.ravel() / total).reshape(counts.shape)
 
 
 def confusion(error: DetectorError, k: int, extras: int) -> np.ndarray:
@@ -107,7 +104,7 @@ def binomial(n: int, p: float) -> tuple[float, ...]:
     return tuple(comb(n, j) * p**j * (1 - p) ** (n - j) for j in range(n + 1))
 
 
-def unconfuse(counted: np.ndarray, table: np.ndarray, steps: int = _STEPS) -> np.ndarray:
+def unconfuse(counted: np.ndarray, table: np.ndarray, steps: int = STEPS) -> np.ndarray:
     """The most likely true shares (R, cells) behind counted shares (R, cells), by expectation maximization.
 
     With one location and nothing extra this is Rogan and Gladen's estimate, kept within 0 and 1.

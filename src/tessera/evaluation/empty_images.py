@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from tessera.render.image_io import width_height
 from tessera.render.render import render
 from tessera.scenes.sampling import Scenes
 
@@ -12,25 +13,19 @@ _LEAVES = 120  # patches on an image of the dead-leaves kind
 _NOISE_STD = 0.5
 
 
-def _empty_scenes(count: int, size: int | tuple[int, int], seed: int, device=None) -> Tensor:
-    """The stage with its camera and lamps jittered, and no object on it."""
-    return render(Scenes(objects=0).draw(count, seed, device=device), size)["rgb"]
+def _pure_noise(count: int, height: int, width: int, chance: torch.Generator) -> Tensor:
+    return (_NOISE_STD * torch.randn(count, 3, height, width, generator=chance)).clamp(-1, 1)
 
 
-def _pure_noise(count: int, size: int | tuple[int, int], seed: int) -> Tensor:
-    return (_NOISE_STD * torch.randn(count, 3, *frame(size), generator=seeded_generator(seed))).clamp(-1, 1)
-
-
-def _flat_gray(count: int, size: int | tuple[int, int], seed: int) -> Tensor:
+def _flat_gray(count: int, height: int, width: int, chance: torch.Generator) -> Tensor:
     """One level of gray per image, from black to white."""
-    level = 2 * torch.rand(count, 1, 1, 1, generator=seeded_generator(seed)) - 1
-    return level.expand(count, 3, *frame(size)).clone()
+    level = 2 * torch.rand(count, 1, 1, 1, generator=chance) - 1
+    return level.expand(count, 3, height, width).clone()
 
 
-def _clouds(count: int, size: int | tuple[int, int], seed: int) -> Tensor:
+def _clouds(count: int, height: int, width: int, chance: torch.Generator) -> Tensor:
     """Colored noise whose amplitude falls as 1 / frequency, as that of photographs does."""
-    height, width = frame(size)
-    white = torch.randn(count, 3, height, width, generator=seeded_generator(seed))
+    white = torch.randn(count, 3, height, width, generator=chance)
     down, across = torch.fft.fftfreq(height)[:, None] * height, torch.fft.rfftfreq(width)[None] * width
     amplitude = 1 / torch.hypot(down, across).clamp_min(1)
     field = torch.fft.irfft2(torch.fft.rfft2(white) * amplitude, s=(height, width))
@@ -40,9 +35,8 @@ def _clouds(count: int, size: int | tuple[int, int], seed: int) -> Tensor:
     return (0.45 * image + 0.2 * tint / tint.flatten(1).std(1).view(-1, 1, 1, 1)).clamp(-1, 1)
 
 
-def _dead_leaves(count: int, size: int | tuple[int, int], seed: int) -> Tensor:
+def _dead_leaves(count: int, height: int, width: int, chance: torch.Generator) -> Tensor:
     """Flat patches of all sizes that hide one another: edges and occlusion as in small photographs."""
-    (height, width), chance = frame(size), seeded_generator(seed)
     row = (torch.arange(height)[:, None] + 0.5) / height
     column = (torch.arange(width)[None] + 0.5) / width
     image = torch.zeros(count, 3, height, width)
@@ -56,7 +50,7 @@ def _dead_leaves(count: int, size: int | tuple[int, int], seed: int) -> Tensor:
     return image
 
 
-_FOREIGN: dict[str, Callable[[int, int | tuple[int, int], int], Tensor]] = {
+_FOREIGN: dict[str, Callable[[int, int, int, torch.Generator], Tensor]] = {
     "pure noise": _pure_noise,
     "flat gray": _flat_gray,
     "clouds": _clouds,
@@ -68,15 +62,7 @@ KINDS = (_EMPTY, *_FOREIGN)
 
 def nothing_to_find(kind: str, count: int, size: int | tuple[int, int], seed: int, device=None) -> Tensor:
     """Images (B, 3, H, W) of one of the KINDS."""
-    if kind == _EMPTY:
-        return _empty_scenes(count, size, seed, device)
-    return _FOREIGN[kind](count, size, seed).to(device)
-
-
-def frame(size: int | tuple[int, int]) -> tuple[int, int]:
-    """Height and width of an image of `size`, one number or (width, height)."""
-    return (size, size) if isinstance(size, int) else (size[1], size[0])
-
-
-def seeded_generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+    if kind == _EMPTY:  # the stage with its camera and lamps jittered
+        return render(Scenes(objects=0).draw(count, seed, device=device), size)["rgb"]
+    width, height = width_height(size)
+    return _FOREIGN[kind](count, height, width, torch.Generator().manual_seed(seed)).to(device)

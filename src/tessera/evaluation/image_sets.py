@@ -1,5 +1,6 @@
 """Folders of images and the prompt of each: of `tessera sample`, a run, renders with a scene file, or any origin."""
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,7 @@ _RECORDS = (".json", ".jsonl", ".md", ".html", ".safetensors", ".lock")  # files
 _GRAY = ("1", "L", "LA", "La", "I", "F")  # Pillow's names for images without color; 16-bit ones begin with I
 EXPLAINED = "-explained.png"  # how the names of images end that `detector explain` drew beside others
 _SMALLEST = 16  # pixels; below, objects are no larger than a pixel or two
-AT_ONCE = 256
+_AT_ONCE = 256
 MOST_NAMED = 8  # files named one by one
 
 
@@ -56,15 +57,6 @@ class ImageSet:
             return str(current_settings(self.settings or {})["conditioner"]["labels"])
         except (KeyError, TypeError):
             return None
-
-    @property
-    def by_color(self) -> bool:
-        return any(prompt.colors for prompt in self.prompts)
-
-    @property
-    def at_study_locations(self) -> bool:
-        prompts = [prompt for prompt in self.prompts if prompt.locations]
-        return bool(prompts) and all(prompt.wanted == LOCATIONS[: prompt.k] for prompt in prompts)
 
 
 # --- prompts ------------------------------------------------------------------------------------------------
@@ -107,20 +99,24 @@ def _from_prompt_file(folder: Path, file: Path) -> ImageSet:
     if isinstance(content, dict):
         content = [{"file": name, "locations": wanted} for name, wanted in content.items()]
     try:
-        prompts = [
-            Prompt(
-                checked_prompt(entry.get("locations") or entry.get("colors") or ()),
-                file=resolve_inside(folder, entry["file"]),
-            )
-            for entry in content
-        ]
-    except (KeyError, TypeError, AttributeError) as error:
+        prompts = [_prompt_in(folder, entry) for entry in content]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f'{file} is no list of prompts: it needs entries such as {{"file": "a.png", "locations": [[0.3, 0.6]]}}.'
         ) from error
     if not prompts:
         raise UserError(f"{file} names no image.")
     return ImageSet(folder, prompts)
+
+
+def _prompt_in(folder: Path, entry: dict[str, Any]) -> Prompt:
+    """The prompt of one image, with its file, from an entry of a samples.json or of a file of prompts."""
+    return Prompt(
+        checked_prompt(entry.get("locations") or entry.get("colors") or ()),
+        int(entry.get("seed") or 0),
+        tuple(map(checked_location, entry["conditioned_on"])) if "conditioned_on" in entry else None,
+        resolve_inside(folder, entry["file"]),
+    )
 
 
 def _samples_of(path: Path) -> Path:
@@ -144,15 +140,7 @@ def _from_sampling(folder: Path) -> ImageSet:
     file = old_file(folder, SAMPLES)
     record = current_words(read_json(file))
     try:
-        prompts = [
-            Prompt(
-                checked_prompt(entry.get("locations") or entry.get("colors") or ()),
-                int(entry.get("seed") or 0),
-                tuple(map(checked_location, entry["conditioned_on"])) if "conditioned_on" in entry else None,
-                resolve_inside(folder, entry["file"]),
-            )
-            for entry in record["images"]
-        ]
+        prompts = [_prompt_in(folder, entry) for entry in record["images"]]
         size = (int(record["size"]),) * 2 if record.get("size") else None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{file} is not what `tessera sample` writes: {error!r}.") from error
@@ -214,50 +202,32 @@ def prompt_of(file: Path) -> Prompt | None:
 # --- reading them -------------------------------------------------------------------------------------------
 
 
-@dataclass
 class ImageReader:
     """Reads images in batches of one size; files that cannot be scored are left out and named, or stop everything."""
 
-    images: ImageSet
-    strict: bool = False
-    skipped: dict[str, str] = field(init=False)  # file -> why
-
-    def __post_init__(self):
-        self.skipped = dict(self.images.left_out)
-        if self.strict and self.skipped:
+    def __init__(self, images: ImageSet, strict: bool = False):
+        self.images, self.strict = images, strict
+        self.skipped = dict(images.left_out)  # file -> why
+        if strict and self.skipped:
             raise UserError(next(iter(self.skipped.values())))
 
-    def batches(self, at_once: int = AT_ONCE) -> Iterator[tuple[list[Prompt], Tensor]]:
+    def batches(self) -> Iterator[tuple[list[Prompt], Tensor]]:
         """Prompts, and their images (B, 3, H, W) in [-1, 1]."""
-        size = self.images.size or _common_size([_file_of(prompt) for prompt in self.images.prompts])
-        batch: list[tuple[Prompt, Tensor]] = []
-        for prompt in self.images.prompts:
-            image = self.read(_file_of(prompt), size)
-            if image is not None:
-                batch.append((prompt, image))
-            if len(batch) == at_once:
-                yield _stacked(batch)
-                batch = []
-        if batch:
-            yield _stacked(batch)
+        readable = self._readable()
+        while batch := list(itertools.islice(readable, _AT_ONCE)):
+            prompts, images = zip(*batch)
+            yield list(prompts), to_float(torch.stack(images))
 
-    def read(self, file: Path, size: tuple[int, int] | None) -> Tensor | None:
-        try:
-            return read_image(file, size)
-        except UserError as error:
-            if self.strict:
-                raise
-            self.skipped[str(file)] = str(error)
-            return None
-
-
-def _file_of(prompt: Prompt) -> Path:
-    assert prompt.file is not None
-    return prompt.file
-
-
-def _stacked(batch: list[tuple[Prompt, Tensor]]) -> tuple[list[Prompt], Tensor]:
-    return [prompt for prompt, _ in batch], to_float(torch.stack([image for _, image in batch]))
+    def _readable(self) -> Iterator[tuple[Prompt, Tensor]]:
+        files = [prompt.file for prompt in self.images.prompts if prompt.file]
+        size = self.images.size or _common_size(files)
+        for prompt, file in zip(self.images.prompts, files, strict=True):
+            try:
+                yield prompt, read_image(file, size)
+            except UserError as error:
+                if self.strict:
+                    raise
+                self.skipped[str(file)] = str(error)
 
 
 def read_image(file: Path, size: tuple[int, int] | None = None) -> Tensor:

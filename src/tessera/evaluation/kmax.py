@@ -13,7 +13,7 @@ from scipy.optimize import isotonic_regression
 
 from tessera.config import Label
 from tessera.errors import UserError
-from tessera.evaluation.detector_error import DetectorError, confusion, unconfuse
+from tessera.evaluation.detector_error import STEPS, DetectorError, confusion, unconfuse
 from tessera.evaluation.matching import ImageScore
 from tessera.rng import generator
 from tessera.stats import (
@@ -24,6 +24,7 @@ from tessera.stats import (
     quantile_range,
     ratio_of_sums,
     resample_rows,
+    resample_table,
     resampled_means,
     share_interval,
     whole_range,
@@ -171,7 +172,7 @@ def generalization_record(
         raise UserError("Counts were given twice for the same K.")
     training = TrainingRange(max_train_objects, label)
     counts = sorted(counts, key=lambda c: c.k)
-    drawn = {c.k: _resampled_tables(c, generator(seed, c.k), resamples) for c in counts}
+    drawn = {c.k: resample_table(c.table(), generator(seed, c.k), resamples=resamples) for c in counts}
     corrected = _correct(counts, error, seed) if error else None
     rules = {name: rule for name, rule in RULES.items() if name == "strict" or max_train_objects is not None}
     return {
@@ -185,12 +186,6 @@ def generalization_record(
         "mean_recall": mean_recall(counts, max_train_objects or 0, seed).to_dict(),
         "rows": [_row_record(c, training, rules, corrected, seed) for c in counts],
     }
-
-
-def _resampled_tables(counts: Counts, rng: np.random.Generator, resamples: int) -> np.ndarray:
-    """Tables (R, K + 1, E) of images drawn again with replacement."""
-    table = counts.table()
-    return rng.multinomial(counts.n, table.ravel() / counts.n, size=resamples).reshape(-1, *table.shape)
 
 
 # --- without thresholds for single K ------------------------------------------------------------------------
@@ -247,10 +242,8 @@ def evaluations_of(
     """K_max by the paper rule of many evaluations with so few images of each K, drawn from those counted: (R,)."""
     passed = {}
     for k, table in tables.items():
-        rng = generator(seed, k, 3)
-        drawn = rng.multinomial(images, table.ravel() / table.sum(), size=resamples)
-        shares = shares_of(drawn.reshape(-1, *table.shape), training)
-        passed[k] = paper_rule(k, shares, images, training)
+        drawn = resample_table(table, generator(seed, k, 3), images, resamples)
+        passed[k] = paper_rule(k, shares_of(drawn, training), images, training)
     return np.broadcast_to(k_max(passed), (resamples,))
 
 
@@ -270,27 +263,24 @@ def _correct(counts: Sequence[Counts], error: DetectorError, seed: int) -> _Corr
     others = [error.resampled(generator(seed, j, 1)) for j in range(_OTHER_DETECTORS)]
     corrected = _Corrected({}, {}, {})
     for c in counts:
-        table = c.table()
+        table = c.table()[None]
         rng = generator(seed, c.k, 2)
-        corrected.best[c.k] = _bias_corrected(table[None], error)[0]
-        again = [_bias_corrected(stacked(table, c, rng), other, _QUICK_STEPS) for other in others]
+        corrected.best[c.k] = _bias_corrected(table, error)[0]
+        again = []
+        for other in others:
+            drawn = resample_table(table[0], rng, resamples=_RESAMPLES_EACH)
+            again.append(_bias_corrected(np.concatenate([table, drawn]), other, _QUICK_STEPS))
         corrected.detectors[c.k] = np.stack([tables[0] for tables in again])
         corrected.both[c.k] = np.concatenate([tables[1:] for tables in again])
     return corrected
 
 
-def stacked(table: np.ndarray, counts: Counts, rng: np.random.Generator) -> np.ndarray:
-    """The table itself, and tables of images drawn again."""
-    return np.concatenate([table[None], _resampled_tables(counts, rng, _RESAMPLES_EACH)])
-
-
-def _bias_corrected(tables: np.ndarray, error: DetectorError, steps: int | None = None) -> np.ndarray:
+def _bias_corrected(tables: np.ndarray, error: DetectorError, steps: int = STEPS) -> np.ndarray:
     """Tables (R, K + 1, E) as they would be, as shares, if the detector made no mistakes."""
     k, extras = tables.shape[-2] - 1, tables.shape[-1] - 1
     flat = tables.reshape(len(tables), -1)
     shares = flat / flat.sum(-1, keepdims=True)
-    limit = {} if steps is None else {"steps": steps}
-    return unconfuse(shares, confusion(error, k, extras), **limit).reshape(tables.shape)
+    return unconfuse(shares, confusion(error, k, extras), steps).reshape(tables.shape)
 
 
 # --- records ------------------------------------------------------------------------------------------------
@@ -338,17 +328,17 @@ def _row_record(
     return {
         "k": counts.k,
         "n": counts.n,
-        **{name: _share_with_correction(name, share, counts, training, corrected) for name, share in named(shares)},
+        **{
+            name: _share_with_correction(name, share, counts, training, corrected)
+            for name, share in shares._asdict().items()
+        },
         "found": mean_interval(counts.filled, rng).to_dict(),
-        "extra": {**mean_interval(counts.extra, rng).to_dict(), **spread(counts.extra)},
-        "objects": {**mean_interval(counts.objects, rng).to_dict(), **spread(counts.objects)},
-        "well_formed": _well_formed_record(counts, rng),
+        "extra": {**mean_interval(counts.extra, rng).to_dict(), **_spread(counts.extra)},
+        "objects": {**mean_interval(counts.objects, rng).to_dict(), **_spread(counts.objects)},
+        # The bootstrap draws whole images.
+        "well_formed": ratio_of_sums(counts.malformed, counts.objects, rng).complement().to_dict(),
         "succeeds": succeeds,
     }
-
-
-def named(shares: Shares) -> Iterable[tuple[str, Any]]:
-    return shares._asdict().items()
 
 
 def _share_with_correction(
@@ -364,12 +354,7 @@ def _share_with_correction(
     return record
 
 
-def spread(values: np.ndarray) -> dict[str, Any]:
+def _spread(values: np.ndarray) -> dict[str, Any]:
     """Fewest and most, and the range that nine in ten images lie in."""
     low, high = np.quantile(values, [0.05, 0.95], method="inverted_cdf")
     return {"min": int(values.min()), "max": int(values.max()), "typical": [int(low), int(high)]}
-
-
-def _well_formed_record(counts: Counts, rng: np.random.Generator) -> dict[str, Any]:
-    """Image quality: the share of objects that are well-formed; the bootstrap draws whole images."""
-    return ratio_of_sums(counts.malformed, counts.objects, rng).complement().to_dict()

@@ -53,6 +53,11 @@ class ImageScore:
     def malformed(self) -> int:
         return sum(not is_well_formed(detection) for detection in self.detections)
 
+    @property
+    def ood(self) -> bool:
+        """Whether the image is unlike those that the detector was trained on."""
+        return self.ood_score > 1
+
     def succeeds(self, extras_allowed: int = 0) -> bool:
         """Whether everything in the prompt is there, with no more extras than training may add."""
         return self.missing == 0 and self.extra <= extras_allowed
@@ -77,10 +82,9 @@ def score_detections(
     ood_score: float = 0.0,
 ) -> ImageScore:
     """Detections against prompted locations, [(x, y), ...], or prompted colors, ["red", ...] or {"red": 2, ...}."""
-    options: dict[str, Any] = {"require_well_formed": require_well_formed, "ood_score": ood_score}
     if isinstance(prompt, Mapping) or any(isinstance(part, str) for part in prompt):
-        return match_colors(detections, prompt, **options)
-    return match(detections, prompt, **options)
+        return match_colors(detections, prompt, require_well_formed, ood_score)
+    return match(detections, prompt, CELL, require_well_formed, ood_score)
 
 
 def match(

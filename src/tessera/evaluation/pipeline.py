@@ -14,10 +14,10 @@ from torch import Tensor
 from tessera.conditioning import Conditioner
 from tessera.console import progress
 from tessera.errors import UserError
-from tessera.evaluation.calibrate import detector_error, evaluation_row, load_calibration, trusted
+from tessera.evaluation.calibrate import calibration_rows, detector_error, load_calibration
 from tessera.evaluation.detection import ObjectDetector
 from tessera.evaluation.image_sets import ImageReader, ImageSet, checked_prompt
-from tessera.evaluation.kmax import Counts, generalization_record
+from tessera.evaluation.kmax import Counts, TrainingRange, generalization_record
 from tessera.evaluation.matching import CELL, ImageScore, filled_at, score_detections
 from tessera.evaluation.results import Evaluation, LengthGeneralization
 from tessera.models.loading import load, set_precision
@@ -151,17 +151,10 @@ def score_folder(
 # --- scores of many images ----------------------------------------------------------------------------------
 
 
-class TrainingFacts(NamedTuple):
-    """What K_max depends on besides the images."""
-
-    max_train_objects: int | None
-    label: str = "all"
-
-
 def summarize(
     prompts: Sequence[Prompt],
     scores: Sequence[ImageScore],
-    training: TrainingFacts,
+    training: TrainingRange,
     width: int,
     calibration: dict[str, Any] | None = None,
     corrected: bool = True,
@@ -176,18 +169,29 @@ def summarize(
     for number, prompt in enumerate(prompts):
         groups.setdefault(prompt.k, []).append(number)
     by_color = any(prompt.colors for prompt in prompts)
-    trust = trusted(calibration, width, "study" if at_study_locations(prompts) else "official")
+    trust = calibration and calibration_rows(calibration, width, "study" if at_study_locations(prompts) else "official")
     counts = {k: Counts.of(k, [scores[n] for n in numbers]) for k, numbers in groups.items()}
     error = detector_error(trust["rows"], by_color) if trust and corrected else None
-    record = generalization_record(list(counts.values()), *training, error, seed, resamples)
+    most, label = training.max_train_objects, training.label
+    record = generalization_record(list(counts.values()), most, label, error, seed, resamples)
     for row in record["rows"]:
         numbers = groups[row["k"]]
-        row["ood"] = share_interval(sum(scores[n].ood_score > 1 for n in numbers), len(numbers)).to_dict()
+        row["ood"] = _ood_share([scores[n] for n in numbers])
         row["counts"] = counts[row["k"]].table().tolist()  # images by (filled, extra)
-        row["detector"] = evaluation_row(trust, row["k"])
+        row["detector"] = _detector_row(trust, row["k"])
         row.update(_by_location([prompts[n] for n in numbers], [scores[n] for n in numbers]))
     detector = {"size": trust["size"], "arrangement": trust["arrangement"]} if trust else None
     return {**record, "cell": CELL, "detector": detector}
+
+
+def _ood_share(scores: Sequence[ImageScore]) -> dict[str, Any]:
+    return share_interval(sum(score.ood for score in scores), len(scores)).to_dict()
+
+
+def _detector_row(trust: dict[str, Any] | None, k: int) -> dict[str, Any] | None:
+    """The detector's own error for one number of objects, where it is known, beside the number it qualifies."""
+    row = trust["rows"].get(str(k)) if trust else None
+    return {name: row[name] for name in ("exact_count", "clean", "location_recall", "false_objects")} if row else None
 
 
 def at_study_locations(prompts: Sequence[Prompt]) -> bool:
@@ -206,10 +210,7 @@ def quality(scores: Sequence[ImageScore]) -> dict[str, Any]:
     """Image quality over all K: the share of objects that are well-formed, and of images out of distribution."""
     objects = sum(score.objects for score in scores)
     malformed = sum(score.malformed for score in scores)
-    return {
-        "well_formed": share_interval(objects - malformed, objects).to_dict(),
-        "ood": share_interval(sum(score.ood_score > 1 for score in scores), len(scores)).to_dict(),
-    }
+    return {"well_formed": share_interval(objects - malformed, objects).to_dict(), "ood": _ood_share(scores)}
 
 
 # --- models -------------------------------------------------------------------------------------------------
@@ -279,7 +280,7 @@ class Evaluator:
         self, model: Model, samples: ScoredSamples, corrected: bool = True, resamples: int = RESAMPLES
     ) -> dict[str, Any]:
         """`summarize` for the samples of a model."""
-        training = TrainingFacts(model.max_train_objects, label_of(model))
+        training = training_range(model)
         return summarize(
             samples.prompts, samples.scores, training, model.size, self.calibration, corrected, 0, resamples
         )
@@ -324,7 +325,7 @@ def length_generalization(
     calibration = load_calibration() if detector is None else None
     evaluator = Evaluator(_opened(detector), calibration, device or home(model.denoiser, None))
     scored = evaluator.run(model.to(evaluator.device), EvaluationConfig(known, samples, steps, seed, s_churn))
-    return LengthGeneralization.from_record(evaluator.summarize(model, scored))
+    return LengthGeneralization(evaluator.summarize(model, scored))
 
 
 def sample_evenly(
@@ -342,6 +343,7 @@ def _even_batch(count: int, most: int) -> int:
     return math.ceil(count / math.ceil(count / most))
 
 
-def label_of(model: Model) -> str:
-    """Which objects were labeled in training."""
-    return (model.config.get("settings") or {}).get("conditioner", {}).get("labels", "all")
+def training_range(model: Model) -> TrainingRange:
+    """The most objects in a training image, and which of them were labeled."""
+    conditioner = (model.config.get("settings") or {}).get("conditioner", {})
+    return TrainingRange(model.max_train_objects, conditioner.get("labels", "all"))

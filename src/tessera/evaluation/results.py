@@ -1,7 +1,6 @@
 """What `evaluate` and `length_generalization` return."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -11,9 +10,8 @@ from rich.table import Table
 from tessera.evaluation.matching import ImageScore
 from tessera.evaluation.tables import generalization_table
 from tessera.plots.figures import INTERVAL, LEARNED, QUIET, styled
+from tessera.rows import pick, plural
 from tessera.stats import Interval, share_interval
-
-RULES = ("paper", "strict")
 
 
 @dataclass(frozen=True)
@@ -25,48 +23,57 @@ class Evaluation:
     @property
     def all_found(self) -> Interval:
         """The share of images that show everything in the prompt."""
-        return share_interval(sum(score.missing == 0 for score in self.images), len(self.images))
+        return share_interval(sum(all(score.found) for score in self.images), len(self.images))
 
     @property
     def exact(self) -> Interval:
         """The share of images that show everything in the prompt and nothing else."""
-        return share_interval(sum(score.missing == 0 and not score.extra for score in self.images), len(self.images))
+        return share_interval(sum(score.succeeds() for score in self.images), len(self.images))
 
     def to_dict(self) -> dict[str, Any]:
         shares = {"all_found": self.all_found.to_dict(), "exact": self.exact.to_dict()}
         return {**shares, "images": [score.to_dict() for score in self.images]}
 
     def __repr__(self) -> str:
-        return f"Evaluation({len(self.images)} images, all found in {self.all_found})"
+        return f"Evaluation({plural(len(self.images), 'image')}, all found in {self.all_found})"
 
 
 @dataclass(frozen=True, repr=False)
 class LengthGeneralization:
     """Up to which number of objects a model shows what it is prompted."""
 
-    k_max: Interval  # by the paper's rule; empty where the training range is not known
-    k_max_strict: Interval
-    k50: Interval
-    mean_recall: Interval  # of prompted locations, mean over every K beyond the training range
-    by_k: dict[int, Interval]  # share of images with all prompted locations found
-    max_train_objects: int | None
-    record: dict[str, Any] = field(repr=False)
+    record: dict[str, Any]
 
-    @staticmethod
-    def from_record(record: dict[str, Any]) -> "LengthGeneralization":
-        paper, strict = (_interval(record["k_max"].get(rule), record) for rule in RULES)
-        return LengthGeneralization(
-            paper,
-            strict,
-            Interval(**record["k50"]),
-            Interval(**record["mean_recall"]),
-            {
-                row["k"]: Interval(**{name: row["all_found"][name] for name in Interval._fields})
-                for row in record["rows"]
-            },
-            record["max_train_objects"],
-            record,
-        )
+    @property
+    def k_max(self) -> Interval:
+        """By the paper's rule; empty where the training range is not known."""
+        return self._k_max_by("paper")
+
+    @property
+    def k_max_strict(self) -> Interval:
+        """By the strict rule."""
+        return self._k_max_by("strict")
+
+    @property
+    def k50(self) -> Interval:
+        """The K at which half of the images show all prompted locations."""
+        return Interval(**self.record["k50"])
+
+    @property
+    def mean_recall(self) -> Interval:
+        """Of prompted locations, the mean over every K beyond the training range."""
+        return Interval(**self.record["mean_recall"])
+
+    @property
+    def by_k(self) -> dict[int, Interval]:
+        """The share of images with all prompted locations found, by K."""
+        shares = pick((row["all_found"] for row in self.record["rows"]), Interval._fields)
+        return {row["k"]: Interval(**share) for row, share in zip(self.record["rows"], shares)}
+
+    @property
+    def max_train_objects(self) -> int | None:
+        """The most objects in a training image."""
+        return self.record["max_train_objects"]
 
     def to_dict(self) -> dict[str, Any]:
         return self.record
@@ -79,21 +86,20 @@ class LengthGeneralization:
         """The share of images with all prompted locations found, by K, with intervals, K50 and the training range."""
         return _share_figure(self)
 
+    def _k_max_by(self, rule: str) -> Interval:
+        n = sum(row["n"] for row in self.record["rows"])
+        found = self.record["k_max"].get(rule)
+        return Interval(found["value"], found["low"], found["high"], n) if found else Interval(None, None, None)
+
     def __repr__(self) -> str:
-        known = {"k_max": self.k_max, "k_max_strict": self.k_max_strict, "k50": self.k50}
-        # Where everything that was evaluated succeeds, K_max is a lower bound.
-        more = {"k_max": "paper", "k_max_strict": "strict"}
         words = []
-        for name, interval in known.items():
+        for name, rule in {"k_max": "paper", "k_max_strict": "strict", "k50": ""}.items():
+            interval = getattr(self, name)
             if interval.value is not None:
-                found = self.record["k_max"].get(more.get(name, ""), {})
-                words.append(f"{name}={interval}" + (" or more" if found.get("at_least") else ""))
+                # Where everything that was evaluated succeeds, K_max is a lower bound.
+                more = self.record["k_max"].get(rule, {}).get("at_least")
+                words.append(f"{name}={interval}" + (" or more" if more else ""))
         return f"LengthGeneralization({', '.join(words)}, max_train_objects={self.max_train_objects})"
-
-
-def _interval(found: Mapping[str, Any] | None, record: Mapping[str, Any]) -> Interval:
-    n = sum(row["n"] for row in record["rows"])
-    return Interval(found["value"], found["low"], found["high"], n) if found else Interval(None, None, None)
 
 
 @styled

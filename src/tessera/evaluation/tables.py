@@ -5,8 +5,9 @@ from typing import Any
 
 from rich.table import Table
 
-from tessera.console import NARROW
+from tessera.console import NARROW, ResultTable
 from tessera.evaluation.kmax import ENOUGH
+from tessera.rows import plural
 from tessera.stats import Interval, counted
 
 
@@ -17,7 +18,7 @@ def notes(record: dict[str, Any], width: int) -> list[str]:
     trust = record["detector"]
     sentences = {
         f"Fewer than {ENOUGH} images for K = {', '.join(map(str, few))}: too few for K_max to be sure.": few,
-        f"{ood} images are unlike those the detector was trained on (`ood` in the JSON).": ood,
+        f"{plural(ood, 'image')} {'is' if ood == 1 else 'are'} unlike those the detector was trained on (`ood` in the JSON).": ood,
         "The most objects in a training image are not known, so the paper's rule is left out (--max-train-objects).": (
             record["max_train_objects"] is None
         ),
@@ -32,10 +33,9 @@ def generalization_table(record: dict[str, Any]) -> Table:
     """One row per K."""
     rules = list(record["k_max"])
     heads = ("K", "n", "all found", "no extra", "K-2 found", "found", "extra", "well-formed", *rules, "detector")
-    title = (
-        f"{sum(row['n'] for row in record['rows'])} images; shares in % with 95% intervals; detector: its exact counts"
-    )
-    table = Table(*heads, title=title, **{**NARROW, "padding": 0})
+    images = plural(sum(row["n"] for row in record["rows"]), "image")
+    title = f"{images}; shares in % with 95% intervals; detector: its exact counts"
+    table = ResultTable(*heads, title=title, **{**NARROW, "padding": 0})
     for row in record["rows"]:
         shares = [shown_share(row[name]) if row["k"] else "" for name in ("all_found", "exact", "two_missing")]
         table.add_row(
@@ -88,7 +88,9 @@ def conclusions(record: dict[str, Any]) -> list[str]:
         lines.append(f"K50, where half of the images show everything in the prompt: {k50}.")
     for row in record["rows"]:
         if row["k"] == 0:
-            lines.append(f"With an empty prompt, {range_words(row['objects']['typical'])} objects appear.")
+            low, high = row["objects"]["typical"]
+            objects = plural(low, "object") if low == high else f"{low}-{high} objects"
+            lines.append(f"With an empty prompt, {objects} appear{'s' if low == high == 1 else ''}.")
     return lines + _most_missed(record["rows"])
 
 
@@ -99,5 +101,5 @@ def _most_missed(rows: Sequence[dict[str, Any]]) -> list[str]:
         if row["succeeds"]["strict"] is False and fewest < row["n"]:
             prompt = row["prompts"][row["filled_at"].index(fewest)]
             what = f"{prompt} is" if isinstance(prompt, str) else f"an object at ({prompt[0]:.2f}, {prompt[1]:.2f}) is"
-            return [f"At K = {row['k']}, {what} missed most often: {fewest} of {row['n']} images show it."]
+            return [f"At K = {row['k']}, {what} missed most often: {fewest} of {plural(row['n'], 'image')} show it."]
     return []

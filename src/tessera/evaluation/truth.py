@@ -60,11 +60,8 @@ class ClevrTruth:
         scene = self.folder.entries[i].scene
         if "camera" in self.records[i]:
             return truths([scene], image_aspect(*size))[0]
-        spots = [_recorded_location(obj, size, f"{self.folder.path}: scene {i}") for obj in self.raw_objects(i)]
+        spots = [_recorded_location(obj, size, f"{self.folder.path}: scene {i}") for obj in self.records[i]["objects"]]
         return [_as_detection(obj, *spot) for obj, spot in zip(scene.objects, spots)]
-
-    def raw_objects(self, i: int) -> list[dict[str, Any]]:
-        return self.records[i]["objects"]
 
 
 def _raw_records(path: Path, split: str | None) -> list[dict[str, Any]]:

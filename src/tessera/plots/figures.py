@@ -9,6 +9,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize, PowerNorm
@@ -120,6 +121,14 @@ def show_heat_map(ax: Axes, values: Tensor, highest: float | None = None) -> Non
     highest = float(values.max()) if highest is None else highest
     ax.imshow(values.numpy(), cmap=HEAT, norm=PowerNorm(GAMMA, 0, max(highest, 1e-30)))
     _hide_axes(ax)
+
+
+def heat_colors(values: Tensor, highest: float | None = None) -> Tensor:
+    """The same as an 8-bit image (3, H, W)."""
+    highest = float(values.max()) if highest is None else highest
+    level = (values.double() / max(highest, 1e-30)).clamp(0, 1).pow(GAMMA)
+    colors = matplotlib.colormaps[HEAT](level.numpy())[..., :3]  # (H, W, 3)
+    return torch.from_numpy((255 * colors).round().astype(np.uint8)).permute(2, 0, 1)
 
 
 def outline_square(ax: Axes, at: tuple[int, int], side: int) -> None:

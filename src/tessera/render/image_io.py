@@ -1,5 +1,6 @@
 """Images between tensors and files: 8-bit color, 8-bit masks, 16-bit depth, and the one way we resize."""
 
+import base64
 import io
 from pathlib import Path
 
@@ -49,6 +50,11 @@ def png_bytes(image: Tensor) -> bytes:
     """An image (3, H, W), float in [-1, 1] or 8-bit, as a PNG file."""
     image = to_uint8(image) if image.is_floating_point() else image
     return encode(Image.fromarray(image.permute(1, 2, 0).cpu().contiguous().numpy()))
+
+
+def png_url(image: Tensor) -> str:
+    """An image (3, H, W), float in [-1, 1] or 8-bit, as a page can show it, exact to the 8-bit value."""
+    return "data:image/png;base64," + base64.b64encode(png_bytes(image)).decode()
 
 
 def encode(image: Image.Image) -> bytes:

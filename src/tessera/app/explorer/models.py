@@ -12,7 +12,7 @@ from tessera.conditioning import ColorCounts, SpatialConditioner
 from tessera.config import EXPERIMENTS
 from tessera.errors import UserError
 from tessera.evaluation.kmax import TrainingRange
-from tessera.evaluation.pipeline import label_of
+from tessera.evaluation.pipeline import training_range
 from tessera.models.loading import open_model, set_precision
 from tessera.models.model_folder import Model, shipped
 from tessera.models.run_snapshots import is_run
@@ -56,7 +56,7 @@ class SessionModel:
 
     @property
     def training(self) -> TrainingRange:
-        return TrainingRange(self.model.max_train_objects, label_of(self.model))
+        return training_range(self.model)
 
     def denoiser(self, method: str, radius: int) -> Composed:
         if method not in self.compose_methods:

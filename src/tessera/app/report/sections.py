@@ -337,7 +337,7 @@ def detector_table(size: int, arrangement: str) -> HtmlTable | None:
     if calibration is None:
         return None
     try:
-        at, known, rows = calibration_rows(calibration, size, arrangement)
+        found = calibration_rows(calibration, size, arrangement)
     except UserError:
         return None
     head = ("objects", "images", "exact count, %", "all right, %", "objects found, %", "false objects")
@@ -346,9 +346,10 @@ def detector_table(size: int, arrangement: str) -> HtmlTable | None:
             k, str(row["images"]), percent(row["exact_count"]), percent(row["clean"]),
             percent(row["location_recall"]), f"{row['false_objects']['value']:.3f}",
         )
-        for k, row in rows.items()
+        for k, row in found["rows"].items()
     ]  # fmt: skip
-    note = f"On rendered scenes the detector never saw, {_pixels_words(at)} pixels, objects at {known} locations."
+    where = f"{_pixels_words(found['size'])} pixels, objects at {found['arrangement']} locations"
+    note = f"On rendered scenes outside the detector's training set, {where}."
     return HtmlTable("The detector's own error", head, cells, note)
 
 

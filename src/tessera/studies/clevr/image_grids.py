@@ -45,7 +45,7 @@ def shown_of(samples: ScoredSamples, training: TrainingRange) -> dict[int, list[
 
     def show(number: int) -> ShownImages:
         score, wanted = samples.scores[number], samples.prompts[number].wanted
-        ok, ood = score.succeeds(training.extras_allowed), score.ood_score > 1
+        ok, ood = score.succeeds(training.extras_allowed), score.ood
         return ShownImages(samples.images[number], wanted, score.num_found, score.extra, ok, ood)
 
     return {k: [show(number) for number in numbers] for k, numbers in kept(samples).items()}
