@@ -8,7 +8,6 @@ from waking import awake
 from tessera.analysis.feature_study import FeatureBatch, by_memory, hook_products, mean_over_hooks
 from tessera.analysis.features import (
     FeatureConfig,
-    check_plan,
     chosen_steps,
     concepts_for,
     feature_study,
@@ -91,9 +90,7 @@ def test_untrained_networks_lie_in_the_null_band_and_are_orthogonal_too():
         model = Model(network, ColorCounts(), config={"denoiser": {"size": 32}})
         options = QUICK | {"nulls": 10, "seeds": 2, "steps": 1, "seed": seed}
         study = feature_study(model, FeatureConfig(COLOR_NAMES, source="shared", **options), resamples=2)
-        own, *nulls = (
-            mean_over_hooks(one[0], lambda found: found.raw.off_diagonal) for one in (study.learned, *study.nulls)
-        )
+        own, *nulls = (mean_over_hooks(one[0], "off_diagonal") for one in (study.learned, *study.nulls))
         ranks.append(sum(null < own for null in nulls))
         cosines += [own, *nulls]
     assert 2.5 < sum(ranks) / len(ranks) < 7.5 and len({rank for rank in ranks if 0 < rank < 10}) > 1
@@ -225,4 +222,4 @@ def test_conditions_to_compare_follow_what_the_model_is_told():
 )
 def test_plans_that_cannot_work_are_told_before_any_work(change, complaint):
     with pytest.raises(UserError, match=complaint):
-        check_plan(FeatureConfig(**{"concepts": COLOR_NAMES} | change), ColorCounts())
+        FeatureConfig(**{"concepts": COLOR_NAMES} | change)

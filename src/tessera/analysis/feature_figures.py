@@ -1,7 +1,7 @@
 """Figures of a feature study: cosine matrices as in the paper's Figures 5 and 11, curves over layers, leakage."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -14,8 +14,8 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from tessera.analysis.feature_statistics import off_diagonal
-from tessera.analysis.feature_study import FeatureResult, HookFeatures, Level, mean_over_hooks
+from tessera.analysis.feature_statistics import Band, off_diagonal
+from tessera.analysis.feature_study import FeatureResult, Level, mean_over_hooks
 from tessera.analysis.hooks import OUTPUT, SCALE
 from tessera.analysis.locality_figures import condition_name
 from tessera.plots.figures import (
@@ -40,6 +40,13 @@ _SHARE_NAMES = {
 }
 COLUMNS = 9
 _ROOM = 0.12  # above the curves, for the mean over hooks
+_CORNER: dict[str, Any] = {
+    "ha": "right",
+    "va": "top",
+    "fontsize": 7,
+    "zorder": 4,
+    "bbox": {"fc": "white", "ec": "none", "alpha": 0.8, "pad": 1},
+}
 _EARLY = 2  # resolutions the paper averages and calls its feature space
 
 
@@ -51,7 +58,7 @@ def figure_matrices(result: FeatureResult, number: int, name: str) -> Figure:
     """Figure 11's layout: cosines of the conditions' mean differences at every hook, section by section."""
     level, rows = result.learned[number], []
     for section in sections(level).values():
-        rows += rows_of(section, COLUMNS)
+        rows += np.array_split(section, -(-len(section) // COLUMNS))  # even rows
     columns = max(len(row) for row in rows)
     figure = Figure(figsize=(1.25 * columns + 1.3, 1.62 * len(rows) + 0.75))
     axes = figure.subplots(len(rows), columns, squeeze=False)
@@ -61,7 +68,7 @@ def figure_matrices(result: FeatureResult, number: int, name: str) -> Figure:
                 ax.set_axis_off()
                 continue
             _show_matrix(ax, level[hook].raw.matrix, result.concepts)
-            ax.set_title(f"{short(hook)}\n{mean_cosine(result, number, hook)}", fontsize=7)
+            ax.set_title(f"{short(hook)}\n{_mean_cosine(result, number, hook)}", fontsize=7)
         row[0].set_ylabel(_section_of(names[0]), fontsize=10, labelpad=12)
     cosine_bar(figure, axes)
     figure_title(
@@ -75,23 +82,24 @@ def figure_matrices(result: FeatureResult, number: int, name: str) -> Figure:
 def figure_early(result: FeatureResult, number: int, name: str) -> Figure:
     """Figure 5 (right), with its control below: the encoder's layers, and the mean of the early ones."""
     level, nulls = result.learned[number], result.null_level(number)
+    networks = {"learned": level}
+    if nulls:
+        networks[f"untrained\n(one of {len(nulls)})"] = nulls[0]
     hooks = sections(level).get("encoder") or list(level)
     early = _early_hooks(hooks)
-    columns = [*hooks, None]
-    figure = Figure(figsize=(1.25 * len(columns) + 1.3, 1.5 * (1 + bool(nulls)) + 1.1))
-    axes = figure.subplots(1 + bool(nulls), len(columns), squeeze=False)
-    networks = [level, *nulls[:1]]
-    for row, network in zip(axes, networks, strict=True):
-        for ax, hook in zip(row, columns, strict=True):
-            shown = _mean_matrix(network, early if hook is None else [hook])
+    columns = {short(hook): [hook] for hook in hooks} | {"mean, early": early}
+    figure = Figure(figsize=(1.25 * len(columns) + 1.3, 1.5 * len(networks) + 1.1))
+    axes = figure.subplots(len(networks), len(columns), squeeze=False)
+    size = len(result.concepts)
+    for row, (text, network) in zip(axes, networks.items(), strict=True):
+        row[0].set_ylabel(text, fontsize=9, labelpad=12)
+        for ax, shown_hooks in zip(row, columns.values(), strict=True):
+            shown = _mean_matrix(network, shown_hooks)
             _show_matrix(ax, shown, result.concepts)
             ax.set_xlabel(f"{float(off_diagonal(shown)):.2f}", fontsize=7, labelpad=3)
-    for ax, hook in zip(axes[0], columns, strict=True):
-        ax.set_title("mean, early" if hook is None else short(hook), fontsize=7.5)
-    for row, text in zip(axes, ("learned", f"untrained\n(one of {len(nulls)})"), strict=False):
-        row[0].set_ylabel(text, fontsize=9, labelpad=12)
-    for ax in axes[:, -1]:
-        frame(ax, len(result.concepts))
+        row[-1].add_patch(Rectangle((-0.5, -0.5), size, size, fill=False, ec=INK, lw=1.4, clip_on=False))
+    for ax, text in zip(axes[0], columns, strict=True):
+        ax.set_title(text, fontsize=7.5)
     cosine_bar(figure, axes)
     figure_title(figure, f"{name}: conditions in the encoder, $\\sigma$ = {result.sigmas[number]:.3g}")
     note = f"framed: mean over the {len(early)} early layers; below each: mean off the diagonal"
@@ -116,46 +124,30 @@ def _show_matrix(ax: Axes, matrix: Tensor, concepts: Sequence[Any]) -> None:
     show_cosines(ax, matrix)
     for i, concept in enumerate(concepts):
         for corner, size in (((-1.25, i - 0.5), (0.55, 1)), ((i - 0.5, -1.25), (1, 0.55))):
-            ax.add_patch(Rectangle(corner, *size, color=swatch(concept, i), lw=0, clip_on=False))
+            ax.add_patch(Rectangle(corner, *size, color=_swatch(concept, i), lw=0, clip_on=False))
     ax.set(xlim=(-1.3, number - 0.5), ylim=(number - 0.5, -1.3))
 
 
-def frame(ax: Axes, number: int) -> None:
-    ax.add_patch(Rectangle((-0.5, -0.5), number, number, fill=False, ec=INK, lw=1.4, clip_on=False))
-
-
-def swatch(concept: Any, number: int) -> Any:
-    """A color's own color; hooks get one each."""
+def _swatch(concept: Any, number: int) -> Any:
+    """A color's own color; locations get one each."""
     return [part / 255 for part in COLORS[concept]] if concept in COLORS else condition_color(number)
 
 
-def mean_cosine(result: FeatureResult, number: int, hook: str) -> str:
+def _mean_cosine(result: FeatureResult, number: int, hook: str) -> str:
     """The mean off the diagonal, with the untrained networks' range."""
     value = result.learned[number][hook].raw.off_diagonal
-    if not math.isfinite(value):
-        return "no effect"
-    band = result.band(number, hook, lambda found: found.raw.off_diagonal)
-    return f"{value:.2f}" if band is None else f"{value:.2f} [{band.low:.2f}, {band.high:.2f}]"
+    return _with_band(value, result.band(number, hook, "off_diagonal")) if math.isfinite(value) else "no effect"
 
 
 # -- curves over layers ------------------------------------------------------------------------------------
 
-_Ranged = Callable[[HookFeatures], tuple[float, tuple[float, float] | None]]
-
-_LAYER_ROWS: dict[str, _Ranged] = {
-    "cosine between\nconditions": lambda f: (f.raw.off_diagonal, f.raw.intervals.get("off_diagonal")),
-    "rms of it (0: all\nat right angles)": lambda f: (f.raw.off_rms, f.raw.intervals.get("off_rms")),
-    "same condition, other\nseeds, less different": lambda f: (f.raw.gap, f.raw.intervals.get("gap")),
+# Text beside each row of axes, and the number that it shows.
+_LAYER_ROWS = {
+    "cosine between\nconditions": "off_diagonal",
+    "rms of it (0: all\nat right angles)": "off_rms",
+    "same condition, other\nseeds, less different": "gap",
 }
-_LEAK_ROWS: dict[str, _Ranged] = {
-    "leakage": lambda f: _leak_range(f, "leakage"),
-    "feature locality": lambda f: _leak_range(f, "locality"),
-}
-
-
-def _leak_range(found: HookFeatures, name: str) -> tuple[float, tuple[float, float] | None]:
-    assert found.leak is not None
-    return getattr(found.leak, name), found.leak.intervals.get(name)
+_LEAK_ROWS = {"leakage": "leakage", "feature locality": "locality"}
 
 
 @styled
@@ -226,42 +218,41 @@ def _name_sections(ax: Axes, hooks: Sequence[str]) -> None:
             ax.text(middle, 1.01, name, transform=ax.get_xaxis_transform(), ha="center", fontsize=7, color=QUIET)
 
 
-def _draw_rows(axes: np.ndarray, result: FeatureResult, rows: dict[str, _Ranged]) -> None:
-    for line, (text, measure) in zip(axes, rows.items(), strict=True):
+def _draw_rows(axes: np.ndarray, result: FeatureResult, rows: dict[str, str]) -> None:
+    for line, (text, name) in zip(axes, rows.items(), strict=True):
         line[0].set_ylabel(text)
         for number, ax in enumerate(line):
-            _draw_band(ax, result, number, measure)
-            _draw_learned(ax, result.learned[number], measure)
-            _write_mean(ax, result, number, measure)
+            _draw_band(ax, result, number, name)
+            _draw_learned(ax, result.learned[number], name)
+            ax.text(0.99, 0.985, _mean_words(result, number, name), transform=ax.transAxes, **_CORNER)
             ax.yaxis.set_major_locator(MaxNLocator(5))
 
 
-def _draw_band(ax: Axes, result: FeatureResult, number: int, measure: _Ranged) -> None:
+def _draw_band(ax: Axes, result: FeatureResult, number: int, name: str) -> None:
     """The range of the untrained networks, as steps, for hooks are not a continuum."""
     for n, hook in enumerate(result.learned[number]):
-        band = result.band(number, hook, lambda found: measure(found)[0])
+        band = result.band(number, hook, name)
         if band is not None:
             steps = (n - 0.5, band.low), 1, band.high - band.low
             ax.add_patch(Rectangle(*steps, color=BAND, lw=0, zorder=1.5))
             ax.plot([n - 0.5, n + 0.5], [band.mean] * 2, color=QUIET, lw=0.9, zorder=1.6)
 
 
-def _draw_learned(ax: Axes, level: Level, measure: _Ranged) -> None:
-    found = [measure(one) for one in level.values()]
-    values = np.array([value for value, _ in found])
+def _draw_learned(ax: Axes, level: Level, name: str) -> None:
+    values = [found.measure(name) for found in level.values()]
     ax.plot(range(len(values)), values, color=LEARNED, lw=1.1, marker="o", ms=3, zorder=3)
-    for n, (_, ends) in enumerate(found):
-        if ends is not None:
+    for n, found in enumerate(level.values()):
+        if (ends := found.interval(name)) is not None:
             ax.plot([n, n], ends, color=INTERVAL, lw=3, solid_capstyle="butt", zorder=2.5)
 
 
-def _write_mean(ax: Axes, result: FeatureResult, number: int, measure: _Ranged) -> None:
+def _mean_words(result: FeatureResult, number: int, name: str) -> str:
     """The mean over hooks, which is one number per network, beside that of the untrained ones."""
-    value = mean_over_hooks(result.learned[number], lambda found: measure(found)[0])
-    band = result.mean_band(number, lambda found: measure(found)[0])
-    text = f"mean {value:.2f}" + ("" if band is None else f" [{band.low:.2f}, {band.high:.2f}]")
-    where: dict[str, Any] = {"transform": ax.transAxes, "ha": "right", "va": "top", "fontsize": 7, "zorder": 4}
-    ax.text(0.99, 0.985, text, bbox={"fc": "white", "ec": "none", "alpha": 0.8, "pad": 1}, **where)
+    return "mean " + _with_band(mean_over_hooks(result.learned[number], name), result.mean_band(number, name))
+
+
+def _with_band(value: float, band: Band | None) -> str:
+    return f"{value:.2f}" + ("" if band is None else f" [{band.low:.2f}, {band.high:.2f}]")
 
 
 def _stack_shares(ax: Axes, level: Level) -> None:
@@ -304,13 +295,6 @@ def short(hook: str) -> str:
     """`encoder.64.block0.scale` as `64 block0`."""
     parts = [part for part in hook.split(".") if part != SCALE]
     return " ".join(parts[1:]) if len(parts) > 1 else hook
-
-
-def rows_of(names: Sequence[str], columns: int) -> list[list[str]]:
-    """Even rows of at most so many."""
-    rows = -(-len(names) // columns)
-    width = -(-len(names) // rows)
-    return [list(names[start : start + width]) for start in range(0, len(names), width)]
 
 
 def names_of(concepts: Sequence[Any]) -> list[str]:

@@ -1,63 +1,53 @@
 """How conditions lie to each other in a space of features: cosines of mean differences, and their controls.
 
-Features are (C concepts, S seeds, F numbers). Everything but the first step works on inner products
+Features are (C concepts, S seeds, F numbers). Everything but `products_of` works on inner products
 (C, S, C, S), which are small whatever F is, so that resampling seeds and shuffling names cost nothing.
 """
 
 import math
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Hashable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tessera.devices import double_home, in_double
+from tessera.devices import in_double
 from tessera.errors import UserError
 from tessera.rng import generator
 from tessera.stats import RESAMPLES, p_value, resample_counts, spread_around
 
 Group = Hashable  # the category a concept belongs to
-CHUNK = 2**16  # features multiplied at once in double precision
-ROUNDING = 1e-6  # a difference this small beside the features themselves is rounding
+_CHUNK = 2**16  # features multiplied at once in double precision
+_ROUNDING = 1e-6  # a difference this small beside the features themselves is rounding
 _SPLITS = 32  # random halvings of the seeds
 MEASURES = ("off_diagonal", "off_rms", "within", "between", "ratio", "gap")
-_COMPARE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"gap": torch.sub, "ratio": torch.div}
 
 
 # -- mean differences (Eq. 3) ------------------------------------------------------------------------------
 
 
-def differences(features: Tensor, baseline: Tensor | None = None) -> Tensor:
-    """Each seed's features (C, S, ...) less those of its own baseline (S, ...): (C, S, F).
+@dataclass(frozen=True)
+class FeatureProducts:
+    """Inner products of D differences, and the squared length below which they are rounding."""
 
-    A baseline (1, ...), such as a mean over seeds, serves all of them; without one features are taken as
-    differences already.
-    """
-    _check_features(features, baseline)
-    flat = features.flatten(2)
-    return flat if baseline is None else flat - baseline.flatten(1)
+    among: Tensor  # (D, S, D, S)
+    floor: float
 
 
-def mean_differences(features: Tensor, baseline: Tensor | None = None) -> Tensor:
-    """d_i = mean over seeds of h(concept i) - h(nothing), as (C, F)."""
-    return differences(features, baseline).mean(1)
-
-
-def inner_products(rows: Tensor, others: Tensor | None = None) -> Tensor:
-    """Of all rows (N, F) with all others (M, F), or with each other, added up in double precision: (N, M)."""
-    others = rows if others is None else others
-    total = torch.zeros(len(rows), len(others), dtype=torch.float64, device=double_home(rows.device))
-    for left, right in zip(rows.split(CHUNK, 1), others.split(CHUNK, 1), strict=True):
-        total += in_double(left) @ in_double(right).T
-    return total.cpu()
-
-
-def seed_products(found: Tensor) -> Tensor:
-    """Differences (C, S, F) to the inner product of every pair of them, (C, S, C, S)."""
-    concepts, seeds = found.shape[:2]
-    return inner_products(found.flatten(0, 1)).reshape(concepts, seeds, concepts, seeds)
+def products_of(features: Tensor, pairs: Sequence[tuple[int, int]]) -> FeatureProducts:
+    """Of features (V, S, F): the differences of `pairs` of prompts, multiplied; a part of F at a time."""
+    prompt, baseline = torch.tensor(pairs, device=features.device).T
+    seeds, size = features.shape[1], len(pairs) * features.shape[1]
+    among, squares = torch.zeros(size, size, dtype=torch.float64), 0.0
+    for part in features.split(_CHUNK, 2):
+        part = in_double(part)
+        rows = (part[prompt] - part[baseline]).flatten(0, 1)
+        among += (rows @ rows.T).cpu()
+        squares += float(part.square().sum())
+    length = squares / (features.shape[0] * seeds)
+    return FeatureProducts(among.reshape(len(pairs), seeds, len(pairs), seeds), length * _ROUNDING**2)
 
 
 def mean_products(products: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -65,11 +55,6 @@ def mean_products(products: Tensor, weights: Tensor | None = None) -> Tensor:
     if weights is None:
         return products.mean((1, 3))
     return torch.einsum("...s,isjt,...t->...ij", weights, products, weights)
-
-
-def _rounding_floor(features: Tensor) -> float:
-    """Squared length below which a difference between rows of features (C, S, ...) is rounding."""
-    return float(in_double(features.flatten(2)).square().sum(2).mean()) * ROUNDING**2
 
 
 # -- cosines -----------------------------------------------------------------------------------------------
@@ -82,22 +67,11 @@ def cosines(products: Tensor, floor: float = 0.0) -> Tensor:
     return (products / (lengths[..., :, None] * lengths[..., None, :])).clamp(-1, 1)
 
 
-def cosine_matrix(vectors: Tensor, floor: float = 0.0) -> Tensor:
-    """M_ij = d_i . d_j / |d_i||d_j| of vectors (C, ...): (C, C)."""
-    return cosines(inner_products(vectors.flatten(1)), floor)
-
-
-def centered(products: Tensor) -> Tensor:
-    """Inner products (..., C, C) of the same vectors less their grand mean.
+def _centered_seeds(products: Tensor) -> Tensor:
+    """(C, S, C, S) with every seed's mean over concepts taken out.
 
     What all concepts share, the baseline included, is gone; C unrelated vectors now have cosine -1 / (C - 1).
     """
-    rows = products - products.mean(-1, keepdim=True)
-    return rows - rows.mean(-2, keepdim=True)
-
-
-def _centered_seeds(products: Tensor) -> Tensor:
-    """(C, S, C, S) with every seed's mean over concepts taken out."""
     rows = products - products.mean(2, keepdim=True)
     return rows - rows.mean(0, keepdim=True)
 
@@ -110,8 +84,7 @@ def between_halves(products: Tensor, splits: int = _SPLITS, seed: int = 0) -> Te
     seeds = products.shape[1]
     if seeds < 2:
         raise UserError("Halves need at least two seeds.")
-    rng = generator(seed)
-    orders = torch.from_numpy(rng.permuted(np.tile(np.arange(seeds), (splits, 1)), axis=1))
+    orders = _random_orders(seeds, splits, seed)
     first = torch.zeros(splits, seeds, dtype=products.dtype).scatter_(1, orders[:, : seeds // 2], 1.0)
     second = 1 - first
     crossed = torch.einsum("rs,isjt,rt->rij", first, products, second)  # (R, C, C)
@@ -135,25 +108,24 @@ def off_rms(matrix: Tensor) -> Tensor:
 # -- within and between categories -------------------------------------------------------------------------
 
 
-def _same_group(groups: Sequence[Group]) -> Tensor:
-    """Which pairs of concepts share a category, (C, C); the diagonal is left to the caller."""
-    numbers = numbered(groups)
-    return numbers[:, None] == numbers[None, :]
+def within_between(matrix: Tensor, groups: Sequence[Group]) -> tuple[Tensor, Tensor]:
+    """Mean cosine of two concepts of one category, and of two categories, from (..., C, C)."""
+    return _grouped_means(matrix, _numbers_of(groups, matrix.shape[-1]))
 
 
-def numbered(groups: Sequence[Group]) -> Tensor:
+def _numbers_of(groups: Sequence[Group], concepts: int) -> Tensor:
+    """The number of each concept's category, (C,)."""
+    if len(groups) != concepts:
+        raise UserError(f"There are {concepts} concepts, but categories for {len(groups)}.")
     names = list(dict.fromkeys(groups))
+    if not 1 < len(names) < concepts:
+        raise UserError("Within and between need two or more categories, one of them with two concepts.")
     return torch.tensor([names.index(group) for group in groups])
 
 
-def within_between(matrix: Tensor, groups: Sequence[Group]) -> tuple[Tensor, Tensor]:
-    """Mean cosine of two concepts of one category, and of two categories, from (..., C, C)."""
-    _check_groups(groups, matrix.shape[-1])
-    return _masked_means(matrix, _same_group(groups))
-
-
-def _masked_means(matrix: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
-    """Means of (..., C, C) above the diagonal where `same` (..., C, C) holds and where it does not."""
+def _grouped_means(matrix: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Means of (..., C, C) above the diagonal over pairs of one category and of two; numbers (..., C)."""
+    same = numbers[..., :, None] == numbers[..., None, :]
     upper = torch.ones(matrix.shape[-2:], dtype=torch.bool).triu(1)
     parts = []
     for mask in (same & upper, ~same & upper):
@@ -162,36 +134,30 @@ def _masked_means(matrix: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
     return parts[0], parts[1]
 
 
-def permutation_p(
-    matrix: Tensor,
-    groups: Sequence[Group],
-    *,
-    by: Literal["gap", "ratio"] = "gap",
-    shuffles: int = RESAMPLES,
-    seed: int = 0,
-) -> float:
-    """Chance of a gap (or ratio) as large when the names of the concepts are shuffled; (C, C) cosines."""
-    _check_groups(groups, len(matrix))
-    compare = _COMPARE[by]
-    rng = generator(seed)
-    orders = torch.from_numpy(rng.permuted(np.tile(np.arange(len(matrix)), (shuffles, 1)), axis=1))
-    numbers = numbered(groups)[orders]  # (shuffles, C)
-    shuffled = compare(*_masked_means(matrix, numbers[:, :, None] == numbers[:, None, :]))
-    found = compare(*within_between(matrix, groups))
-    if not bool(found.isfinite()):
-        return math.nan
-    return p_value(shuffled.numpy(), float(found) - 1e-12)
+def permutation_p(matrix: Tensor, groups: Sequence[Group], *, shuffles: int = RESAMPLES, seed: int = 0) -> float:
+    """Chance of a gap as large when the names of the concepts are shuffled; (C, C) cosines."""
+    numbers = _numbers_of(groups, len(matrix))
+    gaps = []
+    for orders in (_random_orders(len(matrix), shuffles, seed), torch.arange(len(matrix))):
+        within, between = _grouped_means(matrix, numbers[orders])
+        gaps.append(within - between)
+    return _chance_of(gaps[1], gaps[0])
 
 
 def repetition_p(halves: Tensor, *, shuffles: int = RESAMPLES, seed: int = 0) -> float:
     """Chance of a diagonal as large when the second half's names are shuffled; halves (C, C)."""
-    rng = generator(seed)
-    orders = torch.from_numpy(rng.permuted(np.tile(np.arange(len(halves)), (shuffles, 1)), axis=1))
-    shuffled = halves[torch.arange(len(halves)), orders].mean(1)
-    found = halves.diagonal().mean()
-    if not bool(found.isfinite()):
-        return math.nan
-    return p_value(shuffled.numpy(), float(found) - 1e-12)
+    orders = _random_orders(len(halves), shuffles, seed)
+    return _chance_of(halves.diagonal().mean(), halves[torch.arange(len(halves)), orders].mean(1))
+
+
+def _random_orders(count: int, times: int, seed: int) -> Tensor:
+    """So many orders (times, count) of the first whole numbers."""
+    return torch.from_numpy(generator(seed).permuted(np.tile(np.arange(count), (times, 1)), axis=1))
+
+
+def _chance_of(value: Tensor, shuffled: Tensor) -> float:
+    """How often shuffled values (R,) are as large, but for rounding; NaN where the value is not known."""
+    return p_value(shuffled.numpy(), float(value) - 1e-12) if bool(value.isfinite()) else math.nan
 
 
 # -- seeds drawn again -------------------------------------------------------------------------------------
@@ -215,16 +181,13 @@ class Disentanglement:
     """
 
     matrix: Tensor  # (C, C) cosines of the mean differences
+    lengths: Tensor  # (C,) |d_i|
+    intervals: dict[str, tuple[float, float] | None]  # 95%, seeds drawn again
     off_diagonal: float
+    off_rms: float
     within: float
     between: float
     p: float  # of the gap, names shuffled
-    intervals: dict[str, tuple[float, float] | None]  # 95%, seeds drawn again
-    lengths: Tensor  # (C,) |d_i|
-
-    @property
-    def off_rms(self) -> float:
-        return float(off_rms(self.matrix))
 
     @property
     def ratio(self) -> float:
@@ -246,10 +209,17 @@ class Disentanglement:
 def disentanglement(
     features: Tensor, baseline: Tensor | None = None, groups: Sequence[Group] | None = None, **options: Any
 ) -> Disentanglement:
-    """Of features (C, S, ...) against a baseline (S, ...); options as for `from_products`."""
-    found = differences(features, baseline)
-    scale = features if baseline is None else baseline[None]
-    return from_products(seed_products(found), groups, floor=_rounding_floor(scale), **options)
+    """Of features (C, S, ...) less those of a baseline (S, ...), seed by seed; options as for `from_products`.
+
+    A baseline (1, ...), such as a mean over seeds, serves all of them; without one features are taken as
+    differences already.
+    """
+    _check_features(features, baseline)
+    concepts = len(features)
+    baseline = torch.zeros_like(features[0]) if baseline is None else baseline.expand_as(features[0])
+    rows = torch.cat([features, baseline[None]]).flatten(2)
+    found = products_of(rows, [(concept, concepts) for concept in range(concepts)])
+    return from_products(found.among, groups, floor=found.floor, **options)
 
 
 def from_products(
@@ -265,59 +235,39 @@ def from_products(
     """The same from inner products (C, S, C, S) of differences; `center` takes the grand mean out first."""
     _check_products(products)
     products = _centered_seeds(products) if center else products
-    inner = mean_products(products)
+    inner, seeds = mean_products(products), products.shape[1]
     # Centered rounding is smaller than rounding; the floor belongs to what went in.
     matrix = cosines(inner, floor)
-    seeds = products.shape[1]
-    again = None if seeds < 2 else cosines(mean_products(products, seed_weights(seeds, resamples, seed)), floor)
-    measured, spread, p = (
-        alone(products, matrix, again, shuffles, seed)
-        if groups is None
-        else _grouped(matrix, again, groups, shuffles, seed)
-    )
-    intervals = {} if spread is None else _intervals_of(measured, spread)
-    lengths = inner.diagonal().clamp(min=0).sqrt()
-    return Disentanglement(
-        matrix, measured["off_diagonal"], measured["within"], measured["between"], p, intervals, lengths
-    )
+    measured = {name: float(value) for name, value in _measures_of(matrix, groups).items()}
+    intervals = {}
+    if seeds > 1:
+        again = cosines(mean_products(products, seed_weights(seeds, resamples, seed)), floor)  # (R, C, C)
+        intervals = _intervals_of(measured, _measures_of(again, groups))
+    if groups is None:
+        measured |= _repetition(products, matrix, shuffles, seed)
+    else:
+        measured["p"] = permutation_p(matrix, groups, shuffles=shuffles, seed=seed)
+    return Disentanglement(matrix, inner.diagonal().clamp(min=0).sqrt(), intervals, **measured)
 
 
-Measured = dict[str, float]
-_Spread = dict[str, Tensor] | None
+def _measures_of(matrix: Tensor, groups: Sequence[Group] | None) -> dict[str, Tensor]:
+    """Of cosines (..., C, C): (...) each."""
+    found = {"off_diagonal": off_diagonal(matrix), "off_rms": off_rms(matrix)}
+    if groups is not None:
+        found["within"], found["between"] = within_between(matrix, groups)
+    return found
 
 
-def _grouped(
-    matrix: Tensor, again: Tensor | None, groups: Sequence[Group], shuffles: int, seed: int
-) -> tuple[Measured, _Spread, float]:
-    """Within and between categories, of the matrix and of its resampled ones (R, C, C)."""
-
-    def measures(cosine: Tensor) -> dict[str, Tensor]:
-        within, between = within_between(cosine, groups)
-        return {**_off_measures(cosine), "within": within, "between": between}
-
-    measured = {name: float(value) for name, value in measures(matrix).items()}
-    spread = None if again is None else measures(again)
-    return measured, spread, permutation_p(matrix, groups, shuffles=shuffles, seed=seed)
-
-
-def alone(
-    products: Tensor, matrix: Tensor, again: Tensor | None, shuffles: int, seed: int
-) -> tuple[Measured, _Spread, float]:
-    """Every concept is its own category: compared with itself over halves of the seeds."""
-    measured = {name: float(value) for name, value in _off_measures(matrix).items()}
-    measured |= {"within": math.nan, "between": math.nan}
-    if again is None or not bool(matrix.isfinite().all()):
-        return measured, None if again is None else _off_measures(again), math.nan
+def _repetition(products: Tensor, matrix: Tensor, shuffles: int, seed: int) -> dict[str, float]:
+    """Every concept as its own category: compared with itself over halves of the seeds."""
+    if products.shape[1] < 2 or not bool(matrix.isfinite().all()):
+        return dict.fromkeys(("within", "between", "p"), math.nan)
     halves = between_halves(products, seed=seed)
-    measured |= {"within": float(halves.diagonal().mean()), "between": float(off_diagonal(halves))}
-    return measured, _off_measures(again), repetition_p(halves, shuffles=shuffles, seed=seed)
+    p = repetition_p(halves, shuffles=shuffles, seed=seed)
+    return {"within": float(halves.diagonal().mean()), "between": float(off_diagonal(halves)), "p": p}
 
 
-def _off_measures(matrix: Tensor) -> dict[str, Tensor]:
-    return {"off_diagonal": off_diagonal(matrix), "off_rms": off_rms(matrix)}
-
-
-def _intervals_of(measured: Measured, spread: dict[str, Tensor]) -> dict[str, tuple[float, float] | None]:
+def _intervals_of(measured: dict[str, float], spread: dict[str, Tensor]) -> dict[str, tuple[float, float] | None]:
     """95% of each measure that was resampled, and of ratio and gap where both their parts were."""
     found = {name: spread_around(measured[name], values, (-1.0, 1.0)) for name, values in spread.items()}
     if "within" in spread:
@@ -333,30 +283,24 @@ def _intervals_of(measured: Measured, spread: dict[str, Tensor]) -> dict[str, tu
 
 @dataclass(frozen=True)
 class Band:
-    """The range of a number over n untrained networks."""
+    """The range of a number over some untrained networks."""
 
     low: float
     high: float
     mean: float
-    n: int
+    networks: int
 
     @property
     def chance_outside(self) -> float:
         """Of one more such network to lie outside, on either side."""
-        return min(1.0, 2 / (self.n + 1))
+        return min(1.0, 2 / (self.networks + 1))
 
     def clears(self, value: float) -> str | None:
         """On which side of the band a value lies: `above`, `below`, or None for inside or unknown."""
         return "above" if value > self.high else "below" if value < self.low else None
 
     def record(self) -> dict[str, Any]:
-        return {
-            "low": self.low,
-            "high": self.high,
-            "mean": self.mean,
-            "networks": self.n,
-            "chance_outside": self.chance_outside,
-        }
+        return {**asdict(self), "chance_outside": self.chance_outside}
 
 
 def null_band(values: Sequence[float]) -> Band | None:
@@ -396,10 +340,3 @@ def _check_features(features: Tensor, baseline: Tensor | None) -> None:
 def _check_products(products: Tensor) -> None:
     if products.ndim != 4 or products.shape[:2] != products.shape[2:] or len(products) < 2:
         raise UserError(f"Inner products are (C, S, C, S) with C > 1, not {tuple(products.shape)}.")
-
-
-def _check_groups(groups: Sequence[Group], concepts: int) -> None:
-    if len(groups) != concepts:
-        raise UserError(f"There are {concepts} concepts, but categories for {len(groups)}.")
-    if not 1 < len(set(groups)) < concepts:
-        raise UserError("Within and between need two or more categories, one of them with two concepts.")

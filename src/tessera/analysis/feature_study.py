@@ -16,21 +16,19 @@ from rich.table import Table
 from torch import Tensor
 
 from tessera.analysis.feature_statistics import (
-    CHUNK,
-    ROUNDING,
     Band,
     Disentanglement,
+    FeatureProducts,
     Group,
     from_products,
-    inner_products,
     known,
     null_band,
+    products_of,
 )
 from tessera.analysis.hooks import SCALE
 from tessera.analysis.leakage import Leakage, leakage
 from tessera.analysis.recording import record
 from tessera.console import ResultTable
-from tessera.devices import in_double
 from tessera.models.contract import Denoiser
 
 if TYPE_CHECKING:
@@ -59,14 +57,6 @@ class FeatureBatch:
 
 
 @dataclass(frozen=True)
-class FeatureProducts:
-    """What is kept of a hook: inner products of D differences, and the squared length below which they are rounding."""
-
-    among: Tensor  # (D, S, D, S)
-    floor: float
-
-
-@dataclass(frozen=True)
 class HookFeatures:
     """One hook at one noise level."""
 
@@ -75,31 +65,39 @@ class HookFeatures:
     leak: Leakage | None = None  # where concepts were removed from a prompt of several
     composites: list[dict[str, Any]] = field(default_factory=list)
 
+    def measure(self, name: str) -> float:
+        """A number by its name in records; NaN where it is not known."""
+        part = self._part(name)
+        return math.nan if part is None else getattr(part, name.removeprefix(_CENTERED))
 
+    def interval(self, name: str) -> tuple[float, float] | None:
+        """Its 95% interval."""
+        part = self._part(name)
+        return None if part is None else part.intervals.get(name.removeprefix(_CENTERED))
+
+    def _part(self, name: str) -> Disentanglement | Leakage | None:
+        if name.startswith(_CENTERED):
+            return self.centered
+        return self.leak if name in _LEAKS else self.raw
+
+
+_CENTERED, _LEAKS = "centered_", ("leakage", "locality")
 Level = dict[str, HookFeatures]  # by name of the hook
-Measure = Callable[[HookFeatures], float]
 _Describe = Callable[[FeatureProducts], HookFeatures]
 Pairs = Sequence[tuple[int, int]]  # (prompt, baseline prompt) of each difference
 
 
-def mean_over_hooks(level: Level, measure: Measure) -> float:
+def mean_over_hooks(level: Level, name: str) -> float:
     """One number for a whole network: hooks of one network rise and fall together."""
-    known = [value for found in level.values() if math.isfinite(value := measure(found))]
+    known = [value for found in level.values() if math.isfinite(value := found.measure(name))]
     return sum(known) / len(known) if known else math.nan
 
 
 # Numbers of a hook that are compared with those of untrained networks.
-_BANDED: dict[str, Measure] = {
-    "off_diagonal": lambda found: found.raw.off_diagonal,
-    "off_rms": lambda found: found.raw.off_rms,
-    "within": lambda found: found.raw.within,
-    "between": lambda found: found.raw.between,
-    "gap": lambda found: found.raw.gap,
-    "centered_off_diagonal": lambda found: found.centered.off_diagonal,
-    "centered_off_rms": lambda found: found.centered.off_rms,
-    "leakage": lambda found: found.leak.leakage if found.leak else math.nan,
-    "locality": lambda found: found.leak.locality if found.leak else math.nan,
-}
+_BANDED = (
+    *("off_diagonal", "off_rms", "within", "between", "gap"),
+    *("centered_off_diagonal", "centered_off_rms", *_LEAKS),
+)
 _TABLED = {"off_diagonal": "cosine between", "off_rms": "rms cosine", "leakage": "leakage"}
 
 
@@ -117,16 +115,16 @@ class FeatureResult:
         """The untrained networks at one noise level."""
         return [null[number] for null in self.nulls]
 
-    def band(self, number: int, hook: str, measure: Measure) -> Band | None:
-        """The range of a measure over untrained networks, at one level and hook."""
-        return null_band([measure(null[hook]) for null in self.null_level(number)])
+    def band(self, number: int, hook: str, name: str) -> Band | None:
+        """The range of a number over untrained networks, at one level and hook."""
+        return null_band([null[hook].measure(name) for null in self.null_level(number)])
 
-    def mean_band(self, number: int, measure: Measure) -> Band | None:
+    def mean_band(self, number: int, name: str) -> Band | None:
         """The range of its mean over hooks, which is one number per network."""
-        return null_band([mean_over_hooks(null, measure) for null in self.null_level(number)])
+        return null_band([mean_over_hooks(null, name) for null in self.null_level(number)])
 
     def __repr__(self) -> str:
-        cosines = [mean_over_hooks(level, _BANDED["off_diagonal"]) for level in self.learned]
+        cosines = [mean_over_hooks(level, "off_diagonal") for level in self.learned]
         levels = ", ".join(f"{cosine:.2f} at sigma {sigma:.3g}" for cosine, sigma in zip(cosines, self.sigmas))
         return f"FeatureResult(mean cosine between concepts {levels}; {len(self.nulls)} untrained networks)"
 
@@ -141,30 +139,24 @@ class FeatureResult:
 
     def _mean_record(self, number: int, name: str) -> dict[str, Any]:
         """A number's mean over hooks, that of the untrained networks, and how many hooks lie outside their bands."""
-        measure, level = _BANDED[name], self.learned[number]
-        value, band = mean_over_hooks(level, measure), self.mean_band(number, measure)
+        value, band = mean_over_hooks(self.learned[number], name), self.mean_band(number, name)
         sides = {"below": 0, "inside": 0, "above": 0}
-        for hook, found in level.items():
-            hook_band = self.band(number, hook, measure)
-            if hook_band is not None and math.isfinite(measure(found)):
-                sides[hook_band.clears(measure(found)) or "inside"] += 1
-        return {
-            "mean": known(value),
-            "null": band.record() if band else None,
-            "clears": band.clears(value) if band else None,
-            "hooks": sides,
-        }
+        for hook, found in self.learned[number].items():
+            hook_band = self.band(number, hook, name)
+            if hook_band is not None and math.isfinite(found.measure(name)):
+                sides[hook_band.clears(found.measure(name)) or "inside"] += 1
+        return {"mean": known(value), **_beside_band(value, band), "hooks": sides}
 
     def _hook_record(self, number: int, hook: str) -> dict[str, Any]:
         found = self.learned[number][hook]
-        bands = {name: self.band(number, hook, measure) for name, measure in _BANDED.items()}
+        beside = {name: _beside_band(found.measure(name), self.band(number, hook, name)) for name in _BANDED}
         return {
             "name": hook,
             "raw": found.raw.record(),
             "centered": found.centered.record(),
             "removal": found.leak.record() if found.leak else None,
-            "null": {name: band.record() if band else None for name, band in bands.items()},
-            "clears": {name: band.clears(_BANDED[name](found)) if band else None for name, band in bands.items()},
+            "null": {name: one["null"] for name, one in beside.items()},
+            "clears": {name: one["clears"] for name, one in beside.items()},
         }
 
     def table(self, number: int = 0) -> Table:
@@ -174,13 +166,11 @@ class FeatureResult:
         for column in ("hook", *_TABLED.values()):
             table.add_column(column, no_wrap=True)
         for hook, found in self.learned[number].items():
-            cells = [_banded_cell(_BANDED[name](found), self.band(number, hook, _BANDED[name])) for name in _TABLED]
+            cells = [_banded_cell(found.measure(name), self.band(number, hook, name)) for name in _TABLED]
             table.add_row(hook.removesuffix(f".{SCALE}"), *cells)
         table.add_section()
-        means = []
-        for name in _TABLED:
-            value = mean_over_hooks(self.learned[number], _BANDED[name])
-            means.append(_banded_cell(value, self.mean_band(number, _BANDED[name])))
+        level = self.learned[number]
+        means = [_banded_cell(mean_over_hooks(level, name), self.mean_band(number, name)) for name in _TABLED]
         table.add_row("mean over hooks", *means)
         return table
 
@@ -189,6 +179,11 @@ class FeatureResult:
         from tessera.analysis.feature_figures import figure_layers
 
         return figure_layers(self, name)
+
+
+def _beside_band(value: float, band: Band | None) -> dict[str, Any]:
+    """The band, and on which side of it a value lies."""
+    return {"null": band.record() if band else None, "clears": band.clears(value) if band else None}
 
 
 def _banded_cell(value: float, band: Band | None) -> str:
@@ -278,35 +273,16 @@ def by_memory(sizes: dict[str, int], images: int, budget: int) -> Iterator[list[
         yield group
 
 
-def products_of(features: Tensor, pairs: Pairs) -> FeatureProducts:
-    """Of features (V, S, F): the differences of `pairs` of prompts, multiplied; a part of F at a time."""
-    prompt, baseline = torch.tensor(pairs, device=features.device).T
-    seeds, size = features.shape[1], len(pairs) * features.shape[1]
-    among, squares = torch.zeros(size, size, dtype=torch.float64), 0.0
-    for part in features.split(CHUNK, 2):
-        part = in_double(part)
-        among += inner_products((part[prompt] - part[baseline]).flatten(0, 1))
-        squares += float(part.square().sum())
-    length = squares / (features.shape[0] * seeds)
-    return FeatureProducts(among.reshape(len(pairs), seeds, len(pairs), seeds), length * ROUNDING**2)
-
-
 def describe_products(
-    products: FeatureProducts,
-    concepts: int,
-    groups: Sequence[Group] | None = None,
-    *,
-    resamples: int,
-    shuffles: int | None = None,
-    seed: int = 0,
+    products: FeatureProducts, concepts: int, groups: Sequence[Group] | None = None, **options: Any
 ) -> HookFeatures:
-    """All measures of one hook. The first differences are those of the concepts, others of removed concepts."""
-    alone = products.among[:concepts, :, :concepts]
-    options: dict[str, Any] = {"floor": products.floor, "resamples": resamples, "seed": seed}
-    shuffled: dict[str, Any] = options | {"shuffles": resamples if shuffles is None else shuffles}
-    removed = groups is None and len(products.among) > concepts
-    return HookFeatures(
-        from_products(alone, groups, **shuffled),
-        from_products(alone, groups, center=True, **shuffled),
-        leakage(products.among, concepts, **options) if removed else None,
-    )
+    """All measures of one hook; options are `resamples`, `shuffles` and `seed`.
+
+    The first differences are those of the concepts, others of removed concepts.
+    """
+    alone, floor = products.among[:concepts, :, :concepts], products.floor
+    raw, centered = (from_products(alone, groups, center=flag, floor=floor, **options) for flag in (False, True))
+    if groups is not None or len(products.among) == concepts:
+        return HookFeatures(raw, centered)
+    options.pop("shuffles")
+    return HookFeatures(raw, centered, leakage(products.among, concepts, floor=floor, **options))

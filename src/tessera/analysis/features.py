@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tessera.analysis.feature_study import FeatureBatch, FeatureResult, Level, describe_products, measure_network
-from tessera.analysis.hooks import MODULATION, OUTPUT
+from tessera.analysis.hooks import MODULATION, OUTPUT, chosen_hooks
 from tessera.analysis.locality import SCENE_SEED, noised
 from tessera.analysis.locality import truth as truth_at_locations
 from tessera.conditioning import ColorCounts, Conditioner
@@ -48,6 +48,19 @@ class FeatureConfig:
     memory: int = 2**31  # bytes of features held at a time
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        concepts = len(self.concepts)
+        if concepts < 2 or len(set(self.concepts)) < concepts:
+            raise UserError("At least two conditions must be compared, none of them twice.")
+        if not 1 <= self.k <= concepts:
+            raise UserError(f"Of {concepts} conditions 1 to {concepts} can be prompted together, not {self.k}.")
+        if self.seeds < 2:
+            raise UserError(f"Means and their intervals need at least two seeds, not {self.seeds}.")
+        if self.nulls < 0 or self.rows < 1 or self.memory < 1:
+            raise UserError("Untrained networks cannot be fewer than none, and rows and memory must be positive.")
+        if not self.sigmas or not all(sigma > 0 and math.isfinite(sigma) for sigma in self.sigmas):
+            raise UserError("Noise levels must be positive numbers, and at least one.")
+
     @property
     def prompts(self) -> list[tuple[Any, ...]]:
         """The empty prompt, each concept alone, k together, and those less one each."""
@@ -80,21 +93,6 @@ def concepts_for(conditioner: Conditioner, colors: Sequence[str] | None = None) 
     return LOCATIONS[:_LOCATION_CONCEPTS]
 
 
-def check_plan(plan: FeatureConfig, conditioner: Conditioner) -> None:
-    concepts = len(plan.concepts)
-    if concepts < 2 or len(set(plan.concepts)) < concepts:
-        raise UserError("At least two conditions must be compared, none of them twice.")
-    if not 1 <= plan.k <= concepts:
-        raise UserError(f"Of {concepts} conditions 1 to {concepts} can be prompted together, not {plan.k}.")
-    if plan.seeds < 2:
-        raise UserError(f"Means and their intervals need at least two seeds, not {plan.seeds}.")
-    if plan.nulls < 0 or plan.rows < 1 or plan.memory < 1:
-        raise UserError("Untrained networks cannot be fewer than none, and rows and memory must be positive.")
-    if not plan.sigmas or not all(sigma > 0 and math.isfinite(sigma) for sigma in plan.sigmas):
-        raise UserError("Noise levels must be positive numbers, and at least one.")
-    check_number(conditioner, plan.k, None)
-
-
 def chosen_steps(plan: FeatureConfig) -> list[int]:
     """Steps of the sampler nearest to the chosen noise levels, from high to low noise."""
     levels = noise_levels(plan.steps)[:-1].log()
@@ -115,10 +113,6 @@ def noisy_inputs(model: Model, plan: FeatureConfig, device=None) -> list[Feature
     return [FeatureBatch(x[source], cond, sigma) for x, sigma in zip(noisy, sigmas, strict=True)]
 
 
-def _image_seeds(plan: FeatureConfig) -> list[int]:
-    return [image_seed(plan.seed, 0, n) for n in range(plan.seeds)]
-
-
 def _noisy_images(
     model: Model, plan: FeatureConfig, prompts: Sequence[tuple[Any, ...]], cond: Tensor, device
 ) -> Tensor:
@@ -127,7 +121,7 @@ def _noisy_images(
     "generated": states of the model's own sampler. "shared": those of the empty prompt for all, so that only the
     condition differs. "truth": rendered scenes that show the prompt, under the same noise for every prompt.
     """
-    keep, seeds = chosen_steps(plan), _image_seeds(plan)
+    keep, seeds = chosen_steps(plan), [image_seed(plan.seed, 0, n) for n in range(plan.seeds)]
     if plan.source == "truth":
         sigmas = noise_levels(plan.steps)[keep]
         images = [truth(prompt, model.size, plan.seeds, plan.seed, device) for prompt in prompts]
@@ -147,7 +141,7 @@ def _noisy_images(
 
 
 def truth(prompt: Sequence[Any], size: int, count: int, seed: int, device=None) -> Tensor:
-    """Images (count, 3, size, size) of random scenes with objects of these colors, or at these hooks."""
+    """Images (count, 3, size, size) of random scenes with objects of these colors, or at these locations."""
     if not prompt or not isinstance(prompt[0], str):
         return truth_at_locations(prompt, size, count, seed, device)
     scenes = Scenes(objects=len(prompt)).draw(count, SCENE_SEED + seed, device=device)
@@ -188,11 +182,13 @@ def feature_study(
     model: Model, plan: FeatureConfig, device=None, advance: Callable = lambda: None, resamples: int = RESAMPLES
 ) -> FeatureResult:
     """The learned network, then the untrained ones on the very same noisy images."""
-    check_plan(plan, model.conditioner)
+    check_number(model.conditioner, plan.k, None)
+    chosen_hooks(model, plan.at)
     inputs = noisy_inputs(model, plan, device)
 
     def measured(network: nn.Module, resamples: int) -> list[Level]:
-        describe = partial(describe_products, concepts=len(plan.concepts), resamples=resamples, seed=plan.seed)
+        options: dict[str, Any] = {"resamples": resamples, "shuffles": resamples, "seed": plan.seed}
+        describe = partial(describe_products, concepts=len(plan.concepts), **options)
         return measure_network(
             network, inputs, plan.at, plan.pairs, describe, rows=plan.rows, memory=plan.memory, advance=advance
         )

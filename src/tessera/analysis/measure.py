@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from tessera.analysis.feature_study import FeatureResult
-from tessera.analysis.features import FeatureConfig, check_plan, concepts_for, feature_study
-from tessera.analysis.hooks import MODULATION, OUTPUT, chosen_hooks
+from tessera.analysis.features import FeatureConfig, concepts_for, feature_study
+from tessera.analysis.hooks import MODULATION, OUTPUT
 from tessera.analysis.locality import LocalityConfig, LocalityResult, Source, measure_locality
 from tessera.models.loading import load
 from tessera.models.model import Model
@@ -107,6 +107,4 @@ def features(
         steps=steps,
         seed=seed,
     )
-    check_plan(plan, model.conditioner)
-    chosen_hooks(model, patterns)
     return feature_study(model, plan, device or home(model.denoiser, None))

@@ -8,8 +8,8 @@ import tyro
 
 from tessera.analysis.feature_figures import figure_early, figure_layers, figure_leakage, figure_matrices, names_of
 from tessera.analysis.feature_study import FeatureResult
-from tessera.analysis.features import FeatureConfig, Source, check_plan, chosen_steps, concepts_for, feature_study
-from tessera.analysis.hooks import MODULATION, OUTPUT, chosen_hooks
+from tessera.analysis.features import FeatureConfig, Source, chosen_steps, concepts_for, feature_study
+from tessera.analysis.hooks import MODULATION, OUTPUT
 from tessera.analysis.pixel_influence import memory_bytes
 from tessera.cli.options import Colors, Folder, ImageCount, ModelName, Number, OpensModels, Printed, WithDetails
 from tessera.console import progress, publish, say
@@ -78,7 +78,7 @@ class Features(OpensModels, Printed, WithDetails):
 
     def plan(self, model: Model) -> FeatureConfig:
         """Reject bad prompts before any work is done."""
-        plan = FeatureConfig(
+        return FeatureConfig(
             concepts=concepts_for(model.conditioner, None if self.colors is None else parse_colors(self.colors)),
             k=self.k,
             seeds=self.seeds,
@@ -91,9 +91,6 @@ class Features(OpensModels, Printed, WithDetails):
             memory=memory_bytes(self.memory),
             seed=self.seed,
         )
-        check_plan(plan, model.conditioner)
-        chosen_hooks(model, plan.at)
-        return plan
 
     def draw(self, study: FeatureResult, out: Path) -> None:
         name = Path(self.model).name

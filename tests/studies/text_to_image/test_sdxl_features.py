@@ -178,7 +178,7 @@ def test_untrained_networks_make_a_band(sdxl):
     found = text_features(sdxl, SOME, plan)
     for layer in found.to_dict()["levels"][0]["layers"]:
         band = found.band(0, layer["name"], "ratio")
-        assert band.n == 2 and band.low < band.high and layer["null"]["ratio"]["networks"] == 2
+        assert band.networks == 2 and band.low < band.high and layer["null"]["ratio"]["networks"] == 2
     assert text_features(sdxl, SOME, replace(plan, null=0)).to_dict()["levels"][0]["layers"][0]["null"] == {}
 
 

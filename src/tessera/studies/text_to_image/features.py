@@ -15,16 +15,14 @@ from rich.table import Table
 from torch import Tensor
 
 from tessera.analysis import feature_statistics
-from tessera.analysis.feature_statistics import Band, cosines, known, mean_products
+from tessera.analysis.feature_statistics import Band, FeatureProducts, cosines, known, mean_products, products_of
 from tessera.analysis.feature_study import (
     FeatureBatch,
-    FeatureProducts,
     FeatureResult,
     HookFeatures,
     Level,
     describe_products,
     measure_network,
-    products_of,
 )
 from tessera.stats import RESAMPLES
 from tessera.studies.text_to_image.blocks import Site, block_hooks, block_of, position_of
@@ -115,7 +113,7 @@ class TextFeatureResult:
 
     def band(self, number: int, name: str, measure: str) -> Band | None:
         """The range of a measure over untrained networks."""
-        return self.blocks.band(number, name, lambda found: getattr(found.raw, measure))
+        return self.blocks.band(number, name, measure)
 
     def null_ratios(self, number: int, names: Sequence[str]) -> list[Band]:
         """Bands of the ratio over untrained networks, where there are some and it is known."""
