@@ -1,0 +1,1 @@
+"""What `tools/chaos.py` measures: kills, corruptions, fuzzed inputs, an explorer under attack, hostile names."""
