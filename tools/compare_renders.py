@@ -29,7 +29,6 @@ from tessera.render.image_io import (
     load_png,
     parse_size,
     resize,
-    resize_mask,
     save_image,
     width_height,
 )
@@ -317,6 +316,13 @@ def object_measures(a: ImageSource, b: ImageSource, name: str, size: tuple[int, 
         objects = counts[0] if counts else int(max(mine.max(), theirs.max()))
         measures |= mask_measures(mine, theirs, objects, size)
     return measures
+
+
+def resize_mask(masks: Tensor, size: tuple[int, int]) -> Tensor:
+    """Instance masks (..., H, W) at (width, height): the number under each new pixel's center."""
+    width, height = size
+    rows, cols = (((torch.arange(new) + 0.5) * old / new).long() for new, old in zip((height, width), masks.shape[-2:]))
+    return masks[..., rows[:, None], cols]
 
 
 def mask_measures(a: Tensor, b: Tensor, objects: int, size: tuple[int, int]) -> dict[str, list[float | None]]:

@@ -179,7 +179,8 @@ def test_a_function_makes_its_own_of_every_pass(edm2):
 
 
 def test_half_precision_means_are_added_up_in_float32(edm2):
-    with edm2.at_precision("bfloat16"), record(edm2, "encoder.8.block0") as seen:
+    edm2.precision = "bfloat16"
+    with record(edm2, "encoder.8.block0") as seen:
         edm2(X, 1.0, COND)
     assert seen["encoder.8.block0"].dtype == torch.float32
 

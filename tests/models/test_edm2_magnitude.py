@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
+from edm2_reference import _INSIDE, our_layout
 from tessera.errors import UserError
 from tessera.models.edm2 import Block
 from tessera.models.magnitude import (
@@ -28,7 +29,6 @@ from tessera.models.magnitude import (
     upsample,
     upsampled_conv,
 )
-from tessera.models.reference import _INSIDE, our_layout
 
 
 def relative(a, b):
@@ -136,7 +136,7 @@ def test_blocks_match_the_reference_with_gradients(recorded, name):
     block.load_state_dict({new: block_layout(block, new, tensors[f"state/{old}"]) for new, old in rename.values()})
     x, emb = tensors["x"].clone().requires_grad_(), tensors["emb"].clone().requires_grad_()
     block.eval()
-    y = block(x, block.modulation(emb))
+    y = block(x, block.emb(emb, block.gain) + 1)
     (y * tensors["upstream"]).sum().backward()
     assert relative(y, tensors["y_eval"]) < 1e-5
     assert relative(x.grad, tensors["grad_x_eval"]) < 1e-4
@@ -147,7 +147,7 @@ def test_blocks_match_the_reference_with_gradients(recorded, name):
         expected = block_layout(block, new, tensors[f"grad_eval/{old}"])
         assert relative(parameters[new].grad, expected) < 1e-4, new
     set_weight_norm(block.train(), "in-forward")
-    assert relative(block(x, block.modulation(emb)), tensors["y_train"]) < 1e-5
+    assert relative(block(x, block.emb(emb, block.gain) + 1), tensors["y_train"]) < 1e-5
 
 
 def block_layout(block, name, value):
@@ -155,14 +155,14 @@ def block_layout(block, name, value):
 
 
 def recorded_block(args):
-    heads = args["out_channels"] // args["channels_per_head"] if args["attention"] else 0
     return Block(
         args["in_channels"],
         args["out_channels"],
         args["emb_channels"],
         side={"enc": "encoder", "dec": "decoder"}[args["flavor"]],
         resample=args["resample_mode"],
-        heads=heads,
+        attends=args["attention"],
+        head_width=args["channels_per_head"],
         resample_filter=args["resample_filter"],
         residual_balance=args["res_balance"],
         attention_balance=args["attn_balance"],

@@ -8,11 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from benchmarks.flops import flops_per_image
 from tessera.errors import UserError
 from tessera.models.build import denoiser_config, denoiser_from
 from tessera.models.contract import Denoiser
 from tessera.models.edm2 import EDM2, attention
-from tessera.models.flops import flops_per_image
 from tessera.models.magnitude import _CHANNELS_BY, _FOLDING, normalize_weights, set_weight_norm
 from tessera.training.loss import edm_loss, training_sigmas
 
@@ -83,7 +83,7 @@ def test_all_factors_at_once_are_the_factors_of_each_block():
     net = tiny()
     emb = torch.randn(3, 16)
     for together, block in zip(net.factors(emb), net.blocks(), strict=True):
-        torch.testing.assert_close(together, block.modulation(emb))
+        torch.testing.assert_close(together, block.emb(emb, block.gain) + 1)
 
 
 def test_magnitudes_stay_near_one_through_the_whole_network():
@@ -293,8 +293,8 @@ def test_inside_the_network_activations_have_the_asked_precision():
     seen = set()
     for block in net.blocks():
         block.register_forward_hook(lambda _, __, y: seen.add(y.dtype))
-    with net.at_precision("bfloat16"):
-        assert net(x, sigma, cond).dtype == torch.float32
+    net.precision = "bfloat16"
+    assert net(x, sigma, cond).dtype == torch.float32
     assert seen == {torch.bfloat16}
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from edm2_reference import from_reference, our_config, our_name, our_state
 from tessera.errors import UserError
 from tessera.models.edm2 import EDM2
 from tessera.models.magnitude import set_weight_norm
-from tessera.models.reference import our_config, our_name, our_state
 
 NETS = ["main", "variant", "uncond"]
 
@@ -27,7 +27,7 @@ def recorded(request, edm2_parity):
     """(network, its recorded tensors)"""
     tensors = load_file(edm2_parity / f"precond_{request.param}.safetensors")
     config = json.loads((edm2_parity / "manifest.json").read_text())["nets"][request.param]
-    return EDM2.from_reference(config, part(tensors, "state/")).eval(), tensors
+    return from_reference(config, part(tensors, "state/")).eval(), tensors
 
 
 def test_the_clean_image_matches(recorded):
@@ -89,13 +89,12 @@ def test_reduced_precision_stays_close(edm2_parity, precision, key, tolerance):
     t = load_file(edm2_parity / "unet_reduced_precision.safetensors")
     state = part(load_file(edm2_parity / "precond_main.safetensors"), "state/")
     config = json.loads((edm2_parity / "manifest.json").read_text())["nets"]["main"]
-    net = EDM2.from_reference(config, state).eval()
-    with net.at_precision(precision):
-        raw = net.raw(t["x_in"], t["c_noise"], t["class_labels"])
+    net = from_reference(config, state).eval()
+    net.precision = precision
+    raw = net.raw(t["x_in"], t["c_noise"], t["class_labels"])
     assert raw.dtype == torch.float32
     assert relative(raw, t[key].float()) < tolerance
     assert 1e-5 < relative(raw, t["F_fp32"]) < tolerance  # reduced indeed, and not by much
-    assert net.precision == "float32"
 
 
 def test_full_size_names_shapes_and_counts_match(edm2_parity):

@@ -9,18 +9,9 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from edm2_reference import response
 from tessera.errors import UserError
-from tessera.models.ema import (
-    Averages,
-    Snapshot,
-    beta,
-    correlation,
-    exponent_to_std,
-    reconstruct,
-    response,
-    solve_coefficients,
-    std_to_exponent,
-)
+from tessera.models.ema import Averages, Snapshot, beta, correlation, reconstruct, solve_coefficients, std_to_exponent
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +22,11 @@ def numbers(edm2_parity):
 @pytest.fixture(scope="module")
 def traces(edm2_parity):
     return load_file(edm2_parity / "phema.safetensors")
+
+
+def exponent_to_std(exponent):
+    """Eq. 125, the inverse of `std_to_exponent`."""
+    return math.sqrt((exponent + 1) / ((exponent + 2) ** 2 * (exponent + 3)))
 
 
 class Two(nn.Module):

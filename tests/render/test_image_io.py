@@ -12,7 +12,6 @@ from tessera.render.image_io import (
     load_png,
     parse_size,
     resize,
-    resize_mask,
     save_depth,
     save_mask,
     save_png,
@@ -72,12 +71,6 @@ def test_resizing_keeps_flat_color_flat_and_batches_alike():
     assert torch.equal(small, flat[:, :, :16, :16])
     pair = torch.stack([random_image(seed=1), random_image(seed=2)])
     assert torch.equal(resize(pair, (8, 8))[1], resize(pair[1], (8, 8)))
-
-
-def test_a_resized_mask_shows_what_lies_under_each_new_center():
-    mask = torch.arange(36).view(6, 6)
-    assert torch.equal(resize_mask(mask, (2, 3)), mask[1::2][:, 1::3])
-    assert torch.equal(resize_mask(mask, (6, 6)), mask)
 
 
 @pytest.mark.parametrize(("words", "size"), [("128", 128), ("320x240", (320, 240)), ("64X48", (64, 48))])

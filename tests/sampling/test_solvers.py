@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from edm2_reference import from_reference
 from tessera.errors import UserError
-from tessera.models.edm2 import EDM2
 from tessera.sampling import collect, euler, guided, heun, last_x, noise_levels
 from tessera.sampling.guidance import unconditional
 
@@ -28,7 +28,7 @@ def nets(edm2_parity):
     def load(name):
         tensors = load_file(edm2_parity / f"precond_{name}.safetensors")
         state = {k.removeprefix("state/"): v for k, v in tensors.items() if k.startswith("state/")}
-        return EDM2.from_reference(configs[name], state).eval()
+        return from_reference(configs[name], state).eval()
 
     return {name: load(name) for name in configs}
 

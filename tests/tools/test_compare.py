@@ -16,6 +16,7 @@ from compare_renders import (
     mean_with_interval,
     psnr,
     report,
+    resize_mask,
     ssim,
 )
 from programs import call_program
@@ -271,3 +272,9 @@ def test_a_format_that_is_not_written_and_an_empty_pick_are_refused(two_folders,
 
 def test_any_whole_number_is_a_seed(two_folders, capsys):
     assert call_program("compare_renders", *two_folders, "--seed", -1, "--json") == 0
+
+
+def test_a_resized_mask_shows_what_lies_under_each_new_center():
+    mask = torch.arange(36).view(6, 6)
+    assert torch.equal(resize_mask(mask, (2, 3)), mask[1::2][:, 1::3])
+    assert torch.equal(resize_mask(mask, (6, 6)), mask)

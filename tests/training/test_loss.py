@@ -7,11 +7,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from edm2_reference import from_reference, our_state
 from tessera.config import TrainingConfig
 from tessera.models.edm2 import EDM2
 from tessera.models.ema import Averages
 from tessera.models.magnitude import normalize_weights, project_gradients, set_weight_norm
-from tessera.models.reference import our_state
 from tessera.training.loss import edm_loss, training_sigmas
 from tessera.training.schedule import learning_rate
 
@@ -31,7 +31,7 @@ def manifest(edm2_parity):
 
 def network(edm2_parity, manifest, name):
     state = part(load_file(edm2_parity / f"precond_{name}.safetensors"), "state/")
-    return EDM2.from_reference(manifest["nets"][name], state)
+    return from_reference(manifest["nets"][name], state)
 
 
 @pytest.mark.parametrize(("name", "mode"), [("main", "train"), ("main", "eval"), ("uncond", "train")])

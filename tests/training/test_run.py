@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import tessera.models.checkpoint_io as sealed
+from edm2_reference import response
 from tessera.errors import UserError
 from tessera.models.checkpoint_io import read_checkpoint, write_checkpoint
-from tessera.models.ema import response
 from tessera.models.run_snapshots import load_run, stored_averages
 from tessera.training import trainer as loop
 from tessera.training.run_folder import RunFolder, train_run

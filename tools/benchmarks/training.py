@@ -11,13 +11,13 @@ from rich.table import Table
 from torch import Tensor
 
 from _common import settings_with
+from benchmarks.flops import flops_per_image
 from tessera.config import Settings, fitting, parse_changes, settings_for
 from tessera.console import publish
 from tessera.devices import DeviceName, pick_device, precision_on, synchronize, taken_memory
 from tessera.errors import UserError
 from tessera.models.build import build_denoiser
 from tessera.models.edm2 import EDM2
-from tessera.models.flops import flops_per_image
 from tessera.models.views import innermost, trained_network
 from tessera.provenance import provenance
 from tessera.stats import student

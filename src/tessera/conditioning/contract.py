@@ -1,12 +1,13 @@
 """The contract of conditioners: all that training, samplers and measures use of them."""
 
 from collections.abc import Sequence
+from dataclasses import asdict, is_dataclass
+from numbers import Integral
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from tessera.conditioning.counts import condition_number
 from tessera.errors import UserError
 from tessera.scenes.batch import SceneBatch
 
@@ -34,7 +35,8 @@ class Conditioner(Protocol):
     @property
     def config(self) -> dict[str, Any]:
         """Plain data from which `conditioner_from` builds the same conditioner."""
-        return {"kind": type(self).__name__}
+        options: dict[str, Any] = asdict(self) if is_dataclass(self) else {}
+        return {"kind": getattr(self, "kind", type(self).__name__), **options}
 
     def encode(self, scenes: SceneBatch, index: Tensor | None = None, seed: int = 0) -> Tensor:
         """The conditions of training scenes, (B, dim); randomness depends on the seed and the sample's index only."""
@@ -92,6 +94,14 @@ class SpatialConditioner(Conditioner, Protocol):
     @property
     def map_channels(self) -> int:
         """Channels of `as_map`."""
+
+
+def condition_number(k: Any) -> int | None:
+    """A whole number of any kind (Python's, numpy's, a tensor ()) as an int; None for a location or a name."""
+    if isinstance(k, Tensor):
+        whole = k.ndim == 0 and not k.is_floating_point() and not k.is_complex()
+        return int(k) if whole else None
+    return int(k) if isinstance(k, Integral) else None
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from tessera.conditioning.cells import cell_of, every_cell, one_per_row
-from tessera.conditioning.contract import Cell, Location
-from tessera.conditioning.counts import condition_number
+from tessera.conditioning.contract import ROUNDING, Cell, Location, SpatialConditioner, condition_number
 from tessera.conditioning.labels import (
     SLOT_STREAM,
     Label,
@@ -24,14 +23,12 @@ from tessera.errors import UserError
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.random import uniform
 
-MIDDLE, UNIT = (
-    0.5,
-    0.25,
-)  # x and y are measured from the middle of the image in quarters of it, so that they have unit size
+# x and y are measured from the middle of the image in quarters of it, so that they have unit size.
+MIDDLE, UNIT = 0.5, 0.25
 
 
 @dataclass(frozen=True)
-class LocationList:
+class LocationList(SpatialConditioner):
     """Slots of (present, x, y), with x and y from the middle in quarter images; an empty slot is all zero.
 
     With fill `first` objects fill the list from its start, in random order. With `anywhere` they land in random
@@ -43,6 +40,7 @@ class LocationList:
     label: Label = "all"
     fill: Literal["anywhere", "first"] = "first"
     cells: int = 16
+    kind = "list"
     map_channels = 3
 
     def __post_init__(self):
@@ -61,10 +59,6 @@ class LocationList:
     @property
     def capacity(self) -> int:
         return self.slots
-
-    @property
-    def config(self) -> dict[str, Any]:
-        return {"kind": "list", "slots": self.slots, "label": self.label, "fill": self.fill, "cells": self.cells}
 
     def encode(self, scenes: SceneBatch, index: Tensor | None = None, seed: int = 0) -> Tensor:
         index = sample_index(scenes, index)
@@ -94,36 +88,28 @@ class LocationList:
         return cond
 
     def adding(self, cond: Tensor, wanted: Location) -> Tensor:
-        table = self._table(cond)
-        empty = table[..., 0] < 0.5  # (B, slots)
-        if not empty.any(-1).all():
+        filled = self._is_filled(cond)
+        if filled.all(-1).any():
             raise UserError(f"The list holds at most {self.slots} locations.")
-        first = empty.float().argmax(-1)
+        first = (~filled).float().argmax(-1)
         entry = _as_entries(torch.tensor(check_location(wanted), device=cond.device, dtype=cond.dtype))
-        return table.index_put((torch.arange(len(cond), device=cond.device), first), entry).flatten(1)
+        return self._table(cond).index_put((torch.arange(len(cond), device=cond.device), first), entry).flatten(1)
 
     def conditions(self, cond: Tensor) -> list[list[Location]]:
-        here, locations = self._table(cond)[..., 0] > 0.5, self._locations(cond)
         rows = []
-        for row, filled in zip(locations, here):
+        for row, filled in zip(self._locations(cond), self._is_filled(cond)):
             rows.append([(x, y) for x, y in row[filled].tolist()])
         return rows
 
     def without(self, cond: Tensor, k: int | Location) -> Tensor:
-        number = condition_number(k)
-        gone = self._slot_at(cond, check_location(k)) if number is None else self._kth_slot(cond, number)
+        filled, number = self._is_filled(cond), condition_number(k)
+        if number is None:
+            location = torch.tensor(check_location(k), device=cond.device)
+            filled &= (self._locations(cond) - location).abs().amax(-1) < ROUNDING
+        gone = filled & (filled.cumsum(-1) == (number or 0) + 1)  # (B, slots)
         if not gone.any(-1).all():
             raise UserError(f"There is no condition {k} to take out.")
         return (self._table(cond) * ~gone[..., None]).flatten(1)
-
-    def _kth_slot(self, cond: Tensor, k: int) -> Tensor:
-        here = self._table(cond)[..., 0] > 0.5  # (B, slots)
-        return here & (here.cumsum(-1) == k + 1)
-
-    def _slot_at(self, cond: Tensor, location: Location) -> Tensor:
-        same = (self._locations(cond) - torch.tensor(location, device=cond.device)).abs().amax(-1) < 1e-5
-        match = same & (self._table(cond)[..., 0] > 0.5)
-        return match & (match.cumsum(-1) == 1)
 
     def near(self, cond: Tensor, cell: Cell | Tensor, radius: int) -> Tensor:
         kept = self._within(cond, one_per_row(cell, len(cond), cond.device), radius)
@@ -135,8 +121,8 @@ class LocationList:
         return near.unflatten(0, (len(cond), self.cells**2))
 
     def active(self, cond: Tensor, radius: int) -> Tensor:
-        near = self.near_every_cell(cond, radius).unflatten(-1, (self.slots, 3))
-        return (near[..., 0] > 0.5).any(-1).unflatten(1, (self.cells, self.cells))
+        near = self.near_every_cell(cond, radius)
+        return self._is_filled(near).any(-1).unflatten(1, (self.cells, self.cells))
 
     def patch_dim(self, radius: int) -> int:
         return self.dim
@@ -165,6 +151,10 @@ class LocationList:
         flat = (cell[..., 0] * self.cells + cell[..., 1])[..., None].expand_as(values)
         drawn = torch.zeros(len(cond), self.cells**2, 3, device=cond.device, dtype=cond.dtype)
         return drawn.scatter_add(1, flat, values).transpose(1, 2).unflatten(2, (self.cells, self.cells))
+
+    def _is_filled(self, cond: Tensor) -> Tensor:
+        """Which slots (..., slots) hold a location."""
+        return self._table(cond)[..., 0] > 0.5
 
     def _within(self, cond: Tensor, cell: Tensor, radius: int) -> Tensor:
         """Which slots (B, slots) are in the patch around each row's cell (B, 2)."""

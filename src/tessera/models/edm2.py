@@ -4,9 +4,9 @@ Activations are (B, C, H, W) in channels_last memory. Every interior location ha
 `encoder.64.block0`, `decoder.16.in0`.
 """
 
-import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -28,13 +28,13 @@ from tessera.models.magnitude import (
     upsample,
     upsampled_conv,
 )
-from tessera.models.precondition import PreconditionedNetwork
+from tessera.models.precondition import PreconditionedNetwork, constructor_config
 
 _FEW_TOKENS = 64
 
 
 class Block(nn.Module):
-    """Residual block; noise level and condition enter as one factor per channel. Attends if `heads` > 0."""
+    """Residual block; noise level and condition enter as one factor per channel. What is narrower than a head does not attend."""
 
     def __init__(
         self,
@@ -44,7 +44,8 @@ class Block(nn.Module):
         *,
         side: Literal["encoder", "decoder"],
         resample: Literal["keep", "down", "up"] = "keep",
-        heads: int = 0,
+        attends: bool = False,
+        head_width: int = 64,
         resample_filter: Sequence[float] = (1, 1),
         residual_balance: float = 0.3,
         attention_balance: float = 0.3,
@@ -52,7 +53,7 @@ class Block(nn.Module):
         dropout: float = 0,
     ):
         super().__init__()
-        self.inputs, self.outputs, self.heads = inputs, outputs, heads
+        self.inputs, self.outputs, self.heads = inputs, outputs, outputs // head_width if attends else 0
         self.side, self.resample, self.resample_filter = side, resample, tuple(resample_filter)
         self.residual_balance, self.attention_balance = residual_balance, attention_balance
         self.clip, self.dropout = clip, dropout
@@ -63,21 +64,17 @@ class Block(nn.Module):
         self.scale = nn.Identity()  # where features can be recorded that condition and noise level have scaled
         self.res1 = MPConv(outputs, outputs, kernel=3)
         self.skip = MPConv(inputs, outputs) if inputs != outputs else None
-        self.qkv = MPConv(outputs, 3 * outputs) if heads else None  # rows: q of all heads, then k, then v
-        self.proj = MPConv(outputs, outputs) if heads else None
-
-    def modulation(self, emb: Tensor) -> Tensor:
-        """(B, emb_width) to one factor per channel, (B, outputs), 1 at the start of training."""
-        return self.emb(emb, self.gain) + 1
+        self.qkv = MPConv(outputs, 3 * outputs) if self.heads else None  # rows: q of all heads, then k, then v
+        self.proj = MPConv(outputs, outputs) if self.heads else None
 
     def forward(self, x: Tensor, factors: Tensor) -> Tensor:
-        """x (B, inputs, H, W), factors (B, outputs) or (B, outputs, H', W')."""
+        """x (B, inputs, H, W), factors (B, outputs)."""
         small = x
         x = self.resized(x)
         if self.side == "encoder":
             x = normalize(x if self.skip is None else self.skip(x), dim=1)
         y = self.first_conv(small, x)
-        y = mp_silu(self.scale(y * expand_to_map(factors).to(y.dtype)))
+        y = mp_silu(self.scale(y * factors.to(y.dtype)[:, :, None, None]))
         if self.dropout:
             y = F.dropout(y, self.dropout, self.training)
         y = self.res1(y)
@@ -152,12 +149,10 @@ class EDM2(PreconditionedNetwork):
         logvar_width: int = 128,
         dropout: float = 0,
     ):
-        arguments = dict(locals())
+        config = constructor_config(locals())
         super().__init__()
-        names = list(inspect.signature(EDM2).parameters)
-        self.config: dict[str, Any] = {name: _plain(arguments[name]) for name in names}
-        _check_sizes(size, mult, width)
-        _check_heads(size, mult, width, attention, head_width)
+        self.config = config
+        _check_levels(size, mult, width, attention, head_width)
         self.size, self.cond_dim, self.channels, self.sigma_data = size, cond_dim, channels, sigma_data
         self.label_balance, self.concat_balance = label_balance, concat_balance
         self.checkpointing = False  # a second forward of each block in exchange for the memory of its activations
@@ -170,42 +165,26 @@ class EDM2(PreconditionedNetwork):
         self.noise = MPConv(noise_width, emb_width)
         self.cond = MPConv(cond_dim, emb_width) if cond_dim else None
 
-        def block(inputs: int, outputs: int, attends: bool = False, **kind: Any) -> Block:
-            return Block(
-                inputs,
-                outputs,
-                emb_width,
-                heads=outputs // head_width if attends else 0,
-                resample_filter=resample_filter,
-                residual_balance=residual_balance,
-                attention_balance=attention_balance,
-                clip=clip,
-                dropout=dropout,
-                **kind,
-            )
-
+        block = partial(
+            Block,
+            emb_width=emb_width,
+            head_width=head_width,
+            resample_filter=resample_filter,
+            residual_balance=residual_balance,
+            attention_balance=attention_balance,
+            clip=clip,
+            dropout=dropout,
+        )
         sides = [size >> level for level in range(len(widths))]
+        levels = [(side, width, side in attention) for side, width in zip(sides, widths)]
         inputs = channels + 1 + (2 if coords else 0)
-        self.encoder, skips = _build_encoder(inputs, sides, widths, blocks, attention, block)
-        self.decoder = _build_decoder(skips, sides, widths, blocks, attention, block)
+        self.encoder, skips = _build_encoder(inputs, levels, blocks, block)
+        self.decoder = _build_decoder(skips, levels, blocks, block)
         self.out = MPConv(widths[0], channels, kernel=3)
         # With this gain at 0 an untrained network returns its input times c_skip: the loss is 1 at every noise level.
         self.out_gain = nn.Parameter(torch.zeros(()))
         self.logvar_fourier = Fourier(logvar_width)
         self.logvar_linear = MPConv(logvar_width, 1)
-
-    # -- what a caller uses ------------------------------------------------------------------------------
-
-    @classmethod
-    def from_reference(cls, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> "EDM2":
-        """The same network from constructor arguments and weights under the names of the reference code."""
-        from tessera.models.reference import our_config, our_state
-
-        model = cls(**our_config(config))
-        model.load_state_dict(our_state(state, model))
-        return model
-
-    # -- inside ------------------------------------------------------------------------------------------
 
     def raw(self, x: Tensor, noise: Tensor, cond: Tensor) -> Tensor:
         factors = iter(self.factors(self.embed(noise, cond)))
@@ -234,7 +213,7 @@ class EDM2(PreconditionedNetwork):
         return mp_silu(emb)
 
     def factors(self, emb: Tensor) -> tuple[Tensor, ...]:
-        """`Block.modulation` of all blocks, in order of use, as one matrix product instead of one each."""
+        """The factors per channel of all blocks (1 at the start of training), in order of use, as one matrix product."""
         blocks = self.blocks()
         gains = torch.cat([block.gain.expand(block.outputs) for block in blocks])  # (sum of outputs,)
         filters = unit_rows([block.emb for block in blocks]) * (gains / math.sqrt(emb.shape[1]))[:, None]
@@ -252,47 +231,44 @@ class EDM2(PreconditionedNetwork):
         return torch.cat([x, *extra], dim=1)
 
 
+_Level = tuple[int, int, bool]  # side, channels, and whether its blocks attend
+
+
 def _build_encoder(
-    inputs: int, sides: list[int], widths: list[int], blocks: int, attention: Sequence[int], block: Callable[..., Block]
+    inputs: int, levels: list[_Level], blocks: int, block: Callable[..., Block]
 ) -> tuple[nn.ModuleDict, list[int]]:
     """Levels from high to low resolution, and the channels of what each entry leaves for the decoder."""
-    levels, skips, now = nn.ModuleDict(), [widths[0]], widths[0]
-    for side, width in zip(sides, widths, strict=True):
+    encoder, now = nn.ModuleDict(), levels[0][1]
+    skips = [now]
+    for side, width, attends in levels:
         level = nn.ModuleDict()
-        if side == sides[0]:
+        if not encoder:
             level["conv"] = MPConv(inputs, width, kernel=3)
         else:
             level["down"] = block(now, now, side="encoder", resample="down")
             skips.append(now)
         for i in range(blocks):
-            level[f"block{i}"] = block(now, width, side in attention, side="encoder")
+            level[f"block{i}"] = block(now, width, side="encoder", attends=attends)
             skips.append(now := width)
-        levels[str(side)] = level
-    return levels, skips
+        encoder[str(side)] = level
+    return encoder, skips
 
 
-def _build_decoder(
-    skips: list[int],
-    sides: list[int],
-    widths: list[int],
-    blocks: int,
-    attention: Sequence[int],
-    block: Callable[..., Block],
-) -> nn.ModuleDict:
+def _build_decoder(skips: list[int], levels: list[_Level], blocks: int, block: Callable[..., Block]) -> nn.ModuleDict:
     """Levels from low to high resolution; each `block` takes one of the encoder's skips, latest first."""
-    levels, unused, now = nn.ModuleDict(), list(skips), widths[-1]
-    for side, width in zip(reversed(sides), reversed(widths), strict=True):
+    decoder, now = nn.ModuleDict(), levels[-1][1]
+    for side, width, attends in reversed(levels):
         level = nn.ModuleDict()
-        if side == sides[-1]:
-            level["in0"] = block(now, now, True, side="decoder")
+        if not decoder:
+            level["in0"] = block(now, now, side="decoder", attends=True)
             level["in1"] = block(now, now, side="decoder")
         else:
             level["up"] = block(now, now, side="decoder", resample="up")
         for i in range(blocks + 1):
-            level[f"block{i}"] = block(now + unused.pop(), width, side in attention, side="decoder")
+            level[f"block{i}"] = block(now + skips.pop(), width, side="decoder", attends=attends)
             now = width
-        levels[str(side)] = level
-    return levels
+        decoder[str(side)] = level
+    return decoder
 
 
 def _entries(levels: nn.ModuleDict) -> list[tuple[str, Any]]:
@@ -304,32 +280,19 @@ def _entries(levels: nn.ModuleDict) -> list[tuple[str, Any]]:
     return found
 
 
-def expand_to_map(factors: Tensor) -> Tensor:
-    """One factor per channel as (B, C, 1, 1); a map of factors passes through."""
-    return factors[:, :, None, None] if factors.ndim == 2 else factors
-
-
 def coordinates(size: int) -> Tensor:
     """x and y of every pixel center in [-1, 1], (1, 2, size, size)."""
     line = (torch.arange(size) + 0.5) / size * 2 - 1
     return torch.stack(torch.meshgrid(line, line, indexing="xy"))[None]
 
 
-def _plain(value: Any) -> Any:
-    """As JSON would give it back."""
-    return list(value) if isinstance(value, tuple | list) else value
-
-
-def _check_sizes(size: int, mult: Sequence[int], width: int) -> None:
+def _check_levels(size: int, mult: Sequence[int], width: int, attention: Sequence[int], head_width: int) -> None:
+    """Sides can be halved, and heads share the channels of a level that attends evenly."""
     if not mult or width < 1 or min(mult) < 1:
         raise UserError(f"A network needs a positive width and some levels, not {width} and {tuple(mult)}.")
     step = 2 ** (len(mult) - 1)
     if size < step or size % step:
         raise UserError(f"With {len(mult)} levels an image's side is a multiple of {step}, not {size}.")
-
-
-def _check_heads(size: int, mult: Sequence[int], width: int, attention: Sequence[int], head_width: int) -> None:
-    """Heads share the channels of a level evenly; a level narrower than one head does not attend."""
     if head_width < 1:
         raise UserError(f"An attention head needs at least one channel, not {head_width}.")
     attending = {width * m for level, m in enumerate(mult) if size >> level in attention}

@@ -29,21 +29,9 @@ def std_to_exponent(std: float) -> float:
     return float(np.roots([1, 7, 16 - inverse, 12 - inverse]).real.max())
 
 
-def exponent_to_std(exponent: float) -> float:
-    """Eq. 125."""
-    return math.sqrt((exponent + 1) / ((exponent + 2) ** 2 * (exponent + 3)))
-
-
 def beta(std: float, images_seen: float, batch: float) -> float:
     """Share of the old average that remains after the step which ends at `images_seen` (Eq. 127)."""
     return (1 - batch / images_seen) ** (std_to_exponent(std) + 1)
-
-
-def response(std: float, now: int, length: int) -> np.ndarray:
-    """Weight of each of the steps 0 .. length - 1 in the average at step `now`, summing to 1."""
-    steps = np.arange(length, dtype=np.float64)
-    weights = np.where(steps <= now, steps ** std_to_exponent(std), 0.0)
-    return weights / weights.sum()
 
 
 class Averages:

@@ -5,8 +5,6 @@ used only while the radius allows; everything else is pointwise. Conditions ente
 they lie, so they travel no further than pixels do.
 """
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,7 +13,7 @@ from tessera.conditioning.contract import SpatialConditioner
 from tessera.errors import UserError
 from tessera.models.edm2 import coordinates
 from tessera.models.magnitude import Fourier, MPConv, mp_silu, mp_sum, normalize
-from tessera.models.precondition import PreconditionedNetwork
+from tessera.models.precondition import PreconditionedNetwork, constructor_config
 
 
 class LocalBlock(nn.Module):
@@ -64,8 +62,15 @@ class LocalConv(PreconditionedNetwork):
         sigma_data: float = 0.5,
         logvar_width: int = 128,
     ):
+        emb_width = emb_width or width
+        config = constructor_config(locals())
         super().__init__()
-        _check_tiles(size, conditioner.cells, tile)
+        self.config = config
+        cells = conditioner.cells
+        if tile < 1 or size % tile or size % cells or (size // tile) % cells:
+            raise UserError(
+                f"Tiles of {tile} pixels and {cells} cells do not divide an image of {size} pixels together."
+            )
         self.size, self.channels, self.sigma_data = size, channels, sigma_data
         self.conditioner, self.cond_dim, self.tile = conditioner, conditioner.dim, tile
         allowed = radius * (size // conditioner.cells)
@@ -73,7 +78,6 @@ class LocalConv(PreconditionedNetwork):
         if allowed < tile - 1:
             raise UserError(f"A tile of {tile} pixels alone reaches beyond {allowed} pixels; use smaller tiles.")
         self.reach = tile - 1 + tile * sum(wide)
-        emb_width = emb_width or width
         inputs = (channels + (2 if coords else 0)) * tile**2 + conditioner.map_channels + 1
         self.register_buffer("coords", coordinates(size) if coords else None, persistent=False)
         self.fourier = Fourier(emb_width)
@@ -85,11 +89,6 @@ class LocalConv(PreconditionedNetwork):
         self.out_gain = nn.Parameter(torch.zeros(()))
         self.logvar_fourier = Fourier(logvar_width)
         self.logvar_linear = MPConv(logvar_width, 1)
-        self.config: dict[str, Any] = {
-            "size": size, "conditioner": conditioner.config, "radius": radius, "width": width, "depth": depth, "tile": tile,
-            "coords": coords, "channels": channels, "emb_width": emb_width, "balance": balance, "clip": clip,
-            "sigma_data": sigma_data, "logvar_width": logvar_width,
-        }  # fmt: skip
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -124,8 +123,3 @@ def wide_layers(allowed: int, tile: int, depth: int) -> list[bool]:
 def resized(x: Tensor, side: int) -> Tensor:
     """Every cell's values for all tiles inside it."""
     return F.interpolate(x, size=(side, side), mode="nearest") if x.shape[-1] != side else x
-
-
-def _check_tiles(size: int, cells: int, tile: int) -> None:
-    if tile < 1 or size % tile or size % cells or (size // tile) % cells:
-        raise UserError(f"Tiles of {tile} pixels and {cells} cells do not divide an image of {size} pixels together.")

@@ -18,7 +18,7 @@ from tessera.conditioning.cells import every_cell
 from tessera.conditioning.contract import SpatialConditioner
 from tessera.errors import UserError
 from tessera.models.edm2 import EDM2
-from tessera.models.precondition import Precision, per_image
+from tessera.models.precondition import Precision, constructor_config, per_image
 from tessera.models.views import Views, check_input
 from tessera.scenes.random import uniform
 
@@ -58,15 +58,15 @@ class Tiled(_Wrapper):
         channels: int = 3,
         **network: Any,
     ):
+        config = constructor_config(locals())
         super().__init__()
+        self.config = config
         if tile < 1 or size % tile:
             raise UserError(f"Tiles of {tile} pixels do not divide an image of {size} pixels.")
         self.size, self.tile, self.cond_dim, self.channels = size, tile, cond_dim, channels
         attended = [side // tile for side in attention]
         self.network = EDM2(size // tile, cond_dim=cond_dim, channels=channels * tile**2, attention=attended, **network)
         self.sigma_data = self.network.sigma_data
-        self.config = {"size": size, "cond_dim": cond_dim, "tile": tile, "attention": list(attention)}
-        self.config |= {"channels": channels, **network}
 
     def forward(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
         """The clean image (B, C, H, W) for noisy x, noise level () or (B,) and condition (B, cond_dim)."""
@@ -96,6 +96,7 @@ class Patchwise(_Wrapper):
         pixels_at_once: int | None = None,
         **network: Any,
     ):
+        config = constructor_config(locals())
         super().__init__()
         if size % conditioner.cells:
             raise UserError(f"{conditioner.cells} cells do not divide an image of {size} pixels.")
@@ -114,18 +115,10 @@ class Patchwise(_Wrapper):
         self.pixels_at_once = pixels_at_once
         self.cond_dim, self.channels = conditioner.dim, network.get("channels", 3)
         attended = [self.side >> level for level in range(len(mult)) if size >> level in attention]
-        options = {
-            "cond_dim": conditioner.patch_dim(self.cond_radius) + 2,
-            "mult": mult,
-            "attention": attended,
-            **network,
-        }
-        self.network = Tiled(self.side, tile=tile, **options) if tile > 1 else EDM2(self.side, **options)
+        network |= {"cond_dim": conditioner.patch_dim(self.cond_radius) + 2, "mult": mult, "attention": attended}
+        self.network = Tiled(self.side, tile=tile, **network) if tile > 1 else EDM2(self.side, **network)
         self.sigma_data = self.network.sigma_data
-        self.config = {
-            "size": size, "conditioner": conditioner.config, "radius": radius, "tile": tile, "mult": list(mult),
-            "cond_radius": self.cond_radius, "attention": list(attention), "pixels_at_once": pixels_at_once, **network,
-        }  # fmt: skip
+        self.config = config | {"cond_radius": self.cond_radius}
 
     def forward(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
         """The clean image (B, C, H, W) for noisy x, noise level () or (B,) and condition (B, cond_dim)."""
@@ -208,9 +201,8 @@ class Patchwise(_Wrapper):
         """The patch around cell `number` (B,) of each image, whose loss has (side, side) weights."""
         cell = torch.stack([number // self.cells, number % self.cells], dim=1)
         ones = torch.ones_like(images[:, :1])
-        both = self.cut_out(
-            torch.cat([images, ones], dim=1), cell
-        )  # cut alike: the ones become zeros beyond the border
+        # Cut alike: the ones become zeros beyond the border.
+        both = self.cut_out(torch.cat([images, ones], dim=1), cell)
         inside = both[:, -1:]
         return Views(both[:, :-1], self.patch_cond(cond, cell), index, inside, inside * weight)
 

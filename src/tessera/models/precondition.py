@@ -1,13 +1,13 @@
 """Scalings that let one network serve all noise levels (Karras et al. 2022, table 1), and networks built around them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Literal, NamedTuple, Self
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from tessera.config import listed
 from tessera.errors import UserError
 from tessera.models.views import check_input
 
@@ -15,29 +15,14 @@ Precision = Literal["float32", "bfloat16", "float16"]
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-class _Scalings(NamedTuple):
-    """Factors for one noise level per image; clean = skip * x + out * network(inp * x, noise)."""
-
-    skip: Tensor
-    out: Tensor
-    inp: Tensor
-    noise: Tensor
-
-
-def _scalings(sigma: Tensor, sigma_data: float) -> _Scalings:
-    """The factors for noise levels (B,) and images of standard deviation `sigma_data`."""
-    total = sigma.square() + sigma_data**2
-    return _Scalings(
-        skip=sigma_data**2 / total, out=sigma * sigma_data * total.rsqrt(), inp=total.rsqrt(), noise=sigma.log() / 4
-    )
-
-
 def preconditioned(
     network: Callable[[Tensor, Tensor], Tensor], x: Tensor, sigma: Tensor | float, sigma_data: float
 ) -> Tensor:
-    """The clean image from a network of (unit-size input, c_noise), for x (B, C, H, W) and sigma () or (B,)."""
-    c = _scalings(per_image(sigma, x), sigma_data)
-    return like_image(c.skip) * x + like_image(c.out) * network(like_image(c.inp) * x, c.noise)
+    """c_skip x + c_out network(c_in x, c_noise): the clean image, for x (B, C, H, W) and sigma () or (B,)."""
+    sigma = per_image(sigma, x)
+    total = sigma.square() + sigma_data**2
+    c_skip, c_out, c_in = sigma_data**2 / total, sigma * sigma_data * total.rsqrt(), total.rsqrt()
+    return like_image(c_skip) * x + like_image(c_out) * network(like_image(c_in) * x, sigma.log() / 4)
 
 
 def loss_weight(sigma: Tensor, sigma_data: float) -> Tensor:
@@ -54,6 +39,14 @@ def per_image(sigma: Tensor | float, x: Tensor) -> Tensor:
 def like_image(values: Tensor) -> Tensor:
     """(B,) as (B, 1, 1, 1)."""
     return values[:, None, None, None]
+
+
+def constructor_config(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a network's constructor (its `locals()`) as plain data, from which the same is built again."""
+    plain = arguments | arguments.get("network", {})
+    if "conditioner" in plain:
+        plain["conditioner"] = plain["conditioner"].config
+    return listed({name: plain[name] for name in plain if name not in ("self", "__class__", "network")})
 
 
 class PreconditionedNetwork(nn.Module, ABC):
@@ -94,16 +87,6 @@ class PreconditionedNetwork(nn.Module, ABC):
         if name not in _DTYPES:
             raise UserError(f"There is no precision `{name}`; choose {', '.join(_DTYPES)}.")
         self._precision = name
-
-    @contextmanager
-    def at_precision(self, name: Precision) -> Iterator[Self]:
-        """Another precision for a while."""
-        before = self.precision
-        self.precision = name
-        try:
-            yield self
-        finally:
-            self.precision = before
 
     def activations(self, x: Tensor) -> Tensor:
         """x in the memory format and precision of activations; float32 stands for that of the weights, perhaps float64."""

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tessera.errors import UserError
-from tessera.models.adapters import DiscreteTime, from_prediction
 
 SIZES = 6  # numbers about an image's size: original (h, w), crop (top, left), target (h, w)
 _FAST = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH]
@@ -82,8 +81,3 @@ class TextUNet(nn.Module):
         with nullcontext() if self.checkpointing else sdpa_kernel(_FAST):
             output = self.unet(x.to(dtype), time, given.sequence, added_cond_kwargs=added, return_dict=False)
         return output[0].to(x.dtype)
-
-
-def text_denoiser(net: TextUNet, alphas: Tensor, kind: str) -> DiscreteTime:
-    """The denoiser of latents x = clean + sigma * noise; `alphas` (T,) are the signal's shares in training."""
-    return from_prediction(kind, net, alphas)

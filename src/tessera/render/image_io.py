@@ -39,13 +39,6 @@ def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
     return small.round().clamp(0, 255).to(torch.uint8).reshape(*images.shape[:-2], height, width)
 
 
-def resize_mask(masks: Tensor, size: tuple[int, int]) -> Tensor:
-    """Instance masks (..., H, W) at (width, height): the number under each new pixel's center."""
-    width, height = size
-    rows, cols = (((torch.arange(new) + 0.5) * old / new).long() for new, old in zip((height, width), masks.shape[-2:]))
-    return masks[..., rows[:, None], cols]
-
-
 def png_bytes(image: Tensor) -> bytes:
     """An image (3, H, W), float in [-1, 1] or 8-bit, as a PNG file."""
     image = to_uint8(image) if image.is_floating_point() else image

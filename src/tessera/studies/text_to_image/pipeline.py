@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from tessera.analysis.pixel_influence import slices
 from tessera.errors import UserError
+from tessera.models.adapters import from_prediction
 from tessera.models.contract import Denoiser
 from tessera.models.model_folder import HUB_ID
-from tessera.models.text_unet import TextCondition, TextUNet, text_denoiser
+from tessera.models.text_unet import TextCondition, TextUNet
 from tessera.sampling.guidance import guided
 from tessera.sampling.sample import matched
 from tessera.sampling.schedule import seeded_noise
@@ -159,7 +160,7 @@ class Sdxl:
         """The conditional network, without guidance."""
         scheduler = self.pipe.scheduler
         kind = scheduler.config.prediction_type
-        return text_denoiser(self.net, scheduler.alphas_cumprod, kind).to(self.device)
+        return from_prediction(kind, self.net, scheduler.alphas_cumprod).to(self.device)
 
     def denoiser(self, guidance: float = 1.0, nothing: Nothing | None = None) -> Denoiser:
         """The denoiser of latents x = clean + sigma * noise, guided away from `nothing` by more than 1."""

@@ -1,15 +1,15 @@
-"""Names and layouts of the reference EDM2 code, in one location, so that its weights can be read."""
+"""Names and layouts of the reference EDM2 code, so that ours can be compared with its weights and outputs."""
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from tessera.errors import UserError
-
-if TYPE_CHECKING:
-    from tessera.models.edm2 import EDM2
+from tessera.models.edm2 import EDM2
+from tessera.models.ema import std_to_exponent
 
 _ARGUMENTS = {
     "img_resolution": "size",
@@ -53,6 +53,13 @@ _INSIDE = {
 _SIDES = {"enc": "encoder", "dec": "decoder"}
 
 
+def from_reference(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> EDM2:
+    """The same network from constructor arguments and weights under the names of the reference code."""
+    model = EDM2(**our_config(config))
+    model.load_state_dict(our_state(state, model))
+    return model
+
+
 def our_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Constructor arguments under our names; `use_fp16` is a matter of running, not of the network."""
     unknown = set(config) - set(_ARGUMENTS) - {"use_fp16"}
@@ -70,7 +77,7 @@ def our_name(name: str) -> str:
     return f"{_SIDES[side]}.{resolution}.{location}.{_INSIDE.get(rest, rest)}"
 
 
-def our_state(state: Mapping[str, Tensor], model: "EDM2") -> dict[str, Tensor]:
+def our_state(state: Mapping[str, Tensor], model: EDM2) -> dict[str, Tensor]:
     """Weights, or gradients, or averages of weights, in our names and layouts."""
     heads = {name: getattr(module, "heads", 0) for name, module in model.named_modules()}
     renamed = {our_name(name): value for name, value in state.items()}
@@ -84,3 +91,10 @@ def our_layout(name: str, value: Tensor, heads: int) -> Tensor:
     if name.endswith("qkv.weight"):
         value = value.unflatten(0, (heads, -1, 3)).permute(2, 0, 1, 3).flatten(0, 2)
     return value.contiguous()
+
+
+def response(std: float, now: int, length: int) -> np.ndarray:
+    """Weight of each of the steps 0 .. length - 1 in the average at step `now`, summing to 1."""
+    steps = np.arange(length, dtype=np.float64)
+    weights = np.where(steps <= now, steps ** std_to_exponent(std), 0.0)
+    return weights / weights.sum()
