@@ -1,10 +1,10 @@
 """`tessera dynamics run | sweep | figure`: one run, a phase diagram, the paper's figures."""
 
 import csv
+import itertools
 import math
 import time
-import warnings
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,16 +18,13 @@ from tessera.errors import UserError
 from tessera.files import atomic, make_folder, write_json
 from tessera.provenance import provenance
 from tessera.records import DynamicsRecord, SweepRecord, new_record
-from tessera.studies.swingby import analysis, deep, one_layer, symmetric
-from tessera.studies.swingby import integrate as march
+from tessera.studies.swingby import analysis, runs
 from tessera.studies.swingby import sweep as sweeps
-from tessera.studies.swingby.data import Array, Sim, population_loss
-from tessera.studies.swingby.starts import aligned_map, factor, gaussian_factors, positive_factors
+from tessera.studies.swingby.data import Array, Sim
+from tessera.studies.swingby.integrate import Solver
+from tessera.studies.swingby.symmetric import Clock
 
-Model = Literal["uut", "one-layer", "deep", "mlp", "relu"]
-_Start = Literal["aligned", "positive", "gaussian", "default"]
 START = tyro.conf.arg(metavar="{aligned,positive,gaussian,default}", help_behavior_hint="")
-KEPT = 20_000  # most samples of a curve that are kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +38,11 @@ class DynamicsRun(Printed, WithDetails):
     """Diversity: one number, or one per concept."""
     dim: tyro.conf.Fixed[Whole] = None
     """Ambient dimension d (default: the number of concepts)."""
-    model: Model = "uut"
+    model: runs.Model = "uut"
     """U U^T; one linear layer; untied linear layers; or an MLP (linear or ReLU) trained by SGD on samples."""
     w0: Text = None
     """The end-to-end map at the start, rows separated by semicolons: "0.0025,0.00225;0.00225,0.0025"."""
-    start: Annotated[_Start | None, START] = None
+    start: Annotated[runs.Start | None, START] = None
     """Without --w0: rows of norm omega at cosine rho; omega * uniform(0.5, 1.5); N(0, omega^2 / width); or the
     uniform default of torch (deep)."""
     omega: float = 0.05
@@ -60,10 +57,10 @@ class DynamicsRun(Printed, WithDetails):
     """Seed of a random start, and of the samples of an MLP."""
     time: Number = None
     """How long to run, on the chosen clock (default: until all is learned)."""
-    clock: tyro.conf.Fixed[symmetric.Clock] = "paper"
+    clock: tyro.conf.Fixed[Clock] = "paper"
     """For U U^T: the printed field (dU/dt = -1/2 dL/dU) or plain gradient flow, the same path twice as fast. The
     other models have one clock only."""
-    solver: Literal["flow", "descent"] = "flow"
+    solver: Solver = "flow"
     """Continuous time, or gradient descent with --step as its learning rate."""
     step: tyro.conf.Fixed[Number] = None
     """Time step, or learning rate of descent and SGD."""
@@ -79,173 +76,28 @@ class DynamicsRun(Printed, WithDetails):
     """Folder for run.json, curves.csv and run.png."""
 
     def run(self) -> None:
-        self.check()
         task = Sim(numbers(self.mu, "mu"), numbers(self.sigma, "sigma"), self.dim, rotation=self.rotation)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            seen = self.train_mlp(task) if self.model in ("mlp", "relu") else self.solve(task)
-        cautions = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
-        for caution in cautions:
+        chosen = {option.name: getattr(self, option.name) for option in fields(runs.RunSettings)}
+        w0 = None if self.w0 is None else matrix(self.w0, task.d)
+        found, record = runs.run(task, runs.RunSettings(**{**chosen, "w0": w0}))
+        for caution in record["cautions"]:
             console.say(f"tessera: {caution}")
-        record = {**self.describe(task, seen), "cautions": cautions}
         if self.out:
-            self.save(task, seen, record)
+            self.save(make_folder(self.out), task, found, record)
         console.publish(new_record(DynamicsRecord, record), self.json, None, _run_table(record))
 
-    def check(self) -> None:
-        analysis.check_threshold(self.threshold)
-        if self.width is not None:
-            sweeps.check_width(self.width)
-
-    def solve(self, task: Sim) -> "_RunSummary":
-        """A linear model on the population loss."""
-        w0 = self.start_map(task)
-        speed = symmetric.CLOCK_SPEED[self.clock] if self.model == "uut" else 1.0
-        duration = self.time if self.time is not None else self.settles(task, w0) / speed
-        step = self.step if self.step is not None else 0.01 / (float(task.a.max()) * speed)
-        march.check_step(step, 0, 1)
-        steps = march.step_count(duration, step)
-        with console.progress("learning", steps) as advance:
-            path = self.path(task, w0, step, steps, max(1, -(-steps // KEPT)), advance)
-        errors, loss = path.error(_along_axes(task)), population_loss(path.w, task.a)
-        half = analysis.half_times(path.times, path.w, task.s)
-        return _RunSummary(path.times, errors, loss, path.outputs(_along_axes(task)), half, path, w0)
-
-    def path(self, task: Sim, w0: Array, step: float, steps: int, every: int, advance) -> march.Path:
-        duration = steps * step
-        if self.model == "one-layer":
-            counts = np.arange(0, steps + 1, every)
-            if self.solver == "descent":
-                return march.Path(step * counts, one_layer.descent(w0, task.a, step, counts))
-            return march.Path(step * counts, one_layer.flow(w0, task.a, step * counts))
-        if self.model == "deep":
-            layers = self.layers(task, w0)
-            if self.solver == "descent":
-                return deep.descent(layers, task.a, step, steps, every, advance)
-            return deep.flow(layers, task.a, duration, step, every, advance)
-        u0 = factor(w0)
-        if self.solver == "descent":
-            return symmetric.factor_descent(u0, task.a, step, steps, self.clock, every, advance)
-        return symmetric.factor_flow(u0, task.a, duration, step, self.clock, every, advance)
-
-    def layers(self, task: Sim, w0: Array) -> march.State:
-        deep.check_depth(self.depth)
-        if self.start == "default" and self.w0 is None:
-            hidden = [self.width or task.d] * (self.depth - 1)
-            drawn = deep.uniform_layers(range(self.seed, self.seed + 1), (task.d, *hidden, task.d))
-            return tuple(layer[0] for layer in drawn)
-        return deep.balanced_layers(w0, self.depth)
-
-    def start_map(self, task: Sim) -> Array:
-        if self.w0 is not None:
-            return matrix(self.w0, task.d)
-        if not self.omega > 0:
-            raise UserError(f"The size of the start must be positive, not {self.omega:g}.")
-        kind = self.start or ("aligned" if task.s == task.d == 2 and self.width is None else "positive")
-        if kind == "aligned":
-            if task.d != 2:
-                raise UserError("An aligned start is defined for two concepts in two dimensions.")
-            return aligned_map(self.omega, self.rho)
-        if kind == "default":
-            if self.model != "deep":
-                raise UserError("The torch default start is for --model deep, mlp and relu.")
-            return deep.product(self.layers(task, np.eye(task.d)))
-        shape = (task.d, self.width or task.d)
-        if kind == "positive":
-            return symmetric.map_of(positive_factors([self.seed], self.omega, shape)[0])
-        return symmetric.map_of(gaussian_factors([self.seed], self.omega / math.sqrt(shape[1]), shape)[0])
-
-    def settles(self, task: Sim, w0: Array) -> float:
-        """Long enough for every concept; deep networks leave a small start only slowly, so they get more."""
-        if self.model == "one-layer":
-            return 12 / float(task.a[: task.s].min())
-        if self.model == "uut":
-            return float(symmetric.settling_time(w0[: task.s, : task.s], task.a[: task.s]))
-        smallest = max(float(np.linalg.svd(w0, compute_uv=False)[task.s - 1]), 1e-9)
-        plateau = smallest ** (2 / self.depth - 1) if self.depth > 2 else -math.log(min(smallest, 0.5))
-        return (plateau + 5) / float(task.a[: task.s].min())
-
-    def train_mlp(self, task: Sim) -> "_RunSummary":
-        """SGD on samples; time is steps times learning rate."""
-        from tessera.studies.swingby import mlp
-
-        rate = self.step if self.step is not None else 0.1
-        march.check_step(rate, 0, 1, "learning rate")
-        duration = self.time if self.time is not None else 300.0
-        march.check_time(duration, rate)
-        relu = self.model == "relu"
-        once = mlp.Recipe(self.depth, self.width, relu, self.samples, self.batch, rate, epochs=1)
-        per_epoch = -(-task.clusters * self.samples // self.batch)
-        recipe = replace(once, epochs=max(1, math.ceil(duration / rate / per_epoch)))
-        every = max(1, recipe.epochs * per_epoch // KEPT)
-        with console.progress("training", mlp.snapshot_count(task, recipe, every)) as advance:
-            seeds = range(self.seed, self.seed + 1)
-            seen = mlp.train(task, recipe, seeds, task.target[None], every, advance)
-        concepts = task.concepts(seen.outputs[:, 0, 0])  # (T, s)
-        half = np.array([analysis.crossing(seen.times, concepts[:, k]) for k in range(task.s)])
-        return _RunSummary(seen.times, seen.errors[:, 0, 0], seen.loss[:, 0], seen.outputs[:, 0, 0], half)
-
-    def describe(self, task: Sim, seen: "_RunSummary") -> dict[str, Any]:
-        found = analysis.swing(seen.times, seen.errors, self.threshold)
-        record = {
-            "model": self.model,
-            "clock": self.clock if self.model == "uut" else "flow",
-            "mu": list(task.mu),
-            "sigma": list(task.spread),
-            "dim": task.d,
-            "a": task.a.tolist(),
-            "seed": self.seed,
-            "time": float(seen.times[-1]),
-            "t_min": found.t_min,
-            "e_min": found.e_min,
-            "t_max": found.t_max,
-            "e_max": found.e_max,
-            "rise": found.rise,
-            "rise_over_first": found.relative,
-            "swing_by": found.swing_by,
-            "order": analysis.order(seen.half_times),
-            "half_times": [value if math.isfinite(value) else None for value in seen.half_times.tolist()],
-            "unlearned": [k + 1 for k, value in enumerate(seen.half_times) if not math.isfinite(value)],
-            "descents": analysis.descents(seen.errors),
-            "e_first": float(seen.errors[0]),
-            "e_last": float(seen.errors[-1]),
-            "loss_rise": float(analysis.rise(seen.loss)),
-        }
-        if seen.path is not None and seen.w0 is not None:
-            record["w0"] = seen.w0.tolist()
-            record["stages"] = [asdict(s) for s in analysis.stages(seen.times, seen.path.w, task.s)]
-        if self.model == "one-layer" and seen.w0 is not None:
-            record["certified_monotone"] = bool(one_layer.certificate(seen.w0, task.a, task.s))
-        return {**record, "provenance": provenance()}
-
-    def save(self, task: Sim, seen: "_RunSummary", record: dict[str, Any]) -> None:
-        assert self.out is not None
-        folder = make_folder(self.out)
+    def save(self, folder: Path, task: Sim, found: runs.Run, record: dict[str, Any]) -> None:
         write_json(folder / "run.json", record)
-        names = ["time", "error", "training_loss", *[f"f{k + 1}" for k in range(seen.outputs.shape[-1])]]
-        rows = np.column_stack([seen.times, seen.errors, seen.loss, seen.outputs])
+        curves = found.columns()
         with atomic(folder / "curves.csv") as temporary, open(temporary, "w", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(names)
-            writer.writerows([[f"{value:.9g}" for value in row] for row in rows])
-        if seen.path is not None:
+            writer.writerow(curves)
+            writer.writerows([[f"{value:.9g}" for value in row] for row in zip(*curves.values())])
+        if found.path is not None:
             from tessera.studies.swingby.figures import figure_run
 
-            _save_kinds(figure_run(seen.path, task), folder / "run", ("png",))
+            _save_kinds(figure_run(found.path, task), folder / "run", ("png",))
         console.say(f"Wrote {folder}")
-
-
-@dataclass(frozen=True)
-class _RunSummary:
-    """What a run showed."""
-
-    times: Array  # (T,)
-    errors: Array  # (T,) at the composition
-    loss: Array  # (T,)
-    outputs: Array  # (T, d) at the composition
-    half_times: Array  # (s,)
-    path: march.Path | None = None  # of linear models
-    w0: Array | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,7 +143,7 @@ class DynamicsSweep(Printed, WithDetails):
 
     def run(self) -> None:
         began = time.perf_counter()
-        record = {"phase": self.phase, "depth": self.by_depth, "width": self.by_width}[self.study]()
+        record = self.phase() if self.study == "phase" else sweeps.share_study(self.study, self.settings(), self.seeds)
         record |= {"seconds": round(time.perf_counter() - began, 2), "provenance": provenance()}
         file = self.out and self.out / f"{self.study}.json"
         console.publish(new_record(SweepRecord, record), self.json, file, _sweep_table(record))
@@ -299,65 +151,27 @@ class DynamicsSweep(Printed, WithDetails):
             console.say(f"Wrote {self.out}")
 
     def phase(self) -> dict[str, Any]:
-        ranges: dict[str, sweeps.Axis] = {}
-        axes = ((self.x, self.x_range, "x-range"), (self.y, self.y_range, "y-range"))
-        for name, text, option in axes:
+        axes: dict[str, sweeps.Axis] = {}
+        for name, text, option in ((self.x, self.x_range, "x-range"), (self.y, self.y_range, "y-range")):
             if text is not None:
-                ranges[name] = sweeps.with_range(name, numbers(text, option))
+                axes[name] = sweeps.with_range(name, numbers(text, option))
         fixed = {name: getattr(self, name) for name in sweeps.DEFAULTS if name not in (self.x, self.y)}
-        runs = self.cells**2 * self.seeds
-        with console.progress("runs", runs) as advance:
+        with console.progress("runs", self.cells**2 * self.seeds) as advance:
             phase = sweeps.phase_diagram(
-                self.x, self.y, self.cells, self.seeds, self.start, self.width, fixed, ranges, self.threshold, advance
+                self.x, self.y, self.cells, self.seeds, self.start, self.width, fixed, axes, self.threshold, advance
             )
         if self.out:
             from tessera.studies.swingby.figures import figure_sweep
 
-            _save_kinds(figure_sweep(phase, self.x, self.y), make_folder(self.out) / "phase", ("png", "svg"))
-        return {
-            "study": "phase",
-            "x": {"name": self.x, "values": _to_decimals(phase.x)},
-            "y": {"name": self.y, "values": _to_decimals(phase.y)},
-            "fixed": fixed,
-            "start": self.start,
-            "seeds": list(range(self.seeds)),
-            "runs": runs,
-            "swing_by": sweeps.share_interval(phase.swung.ravel()),
-            "height": {
-                "mean": _to_decimals(phase.mean),
-                "ci95_half": _to_decimals(sweeps.mean_half_width(phase.heights)),
-            },
-            "share": _to_decimals(phase.share),
-            "unit": "rise over mu1^2 / 2; rows follow y",
-        }
+            _save_kinds(figure_sweep(phase), make_folder(self.out) / "phase", ("png", "svg"))
+        return {**phase.to_dict(), "fixed": fixed, "start": self.start}
 
-    def by_depth(self) -> dict[str, Any]:
-        settings = [(depth, dim) for dim in whole(self.dims, "dims") for depth in whole(self.depths, "depths")]
-        rows = []
-        with console.progress("settings", len(settings)) as advance:
-            for depth, dim in settings:
-                hits = sweeps.depth_study(depth, dim, self.seed_range)
-                rows.append({"depth": depth, "dim": dim, **sweeps.share_interval(hits)})
-                advance(note=f"depth {depth}, dim {dim}")
-        return self.shares("depth", rows, "rise > 1e-3 E(0); population descent, rate 0.1, 3200 steps")
-
-    def by_width(self) -> dict[str, Any]:
-        rows = []
-        with console.progress("widths", len(whole(self.widths, "widths"))) as advance:
-            for width in whole(self.widths, "widths"):
-                hits = sweeps.width_study(width, self.seed_range)
-                rows.append({"width": width, **sweeps.share_interval(hits)})
-                advance()
-        return self.shares("width", rows, "rise > 1e-4 E(0); Gaussian U with rows of norm about 0.05")
-
-    @property
-    def seed_range(self) -> range:
-        if self.seeds < 1:
-            raise UserError(f"A study needs at least one seed, not {self.seeds}.")
-        return range(self.seeds)
-
-    def shares(self, name: str, rows: list[dict[str, Any]], counted: str) -> dict[str, Any]:
-        return {"study": name, "mu": [1, 2], "sigma": 0.05, "counted": counted, "rows": rows}
+    def settings(self) -> list[dict[str, int]]:
+        """Of the study of depths, or of widths."""
+        if self.study == "width":
+            return [{"width": width} for width in whole(self.widths, "widths")]
+        depths, dims = whole(self.depths, "depths"), whole(self.dims, "dims")
+        return [{"depth": depth, "dim": dim} for dim, depth in itertools.product(dims, depths)]
 
 
 @dataclass(frozen=True)
@@ -375,9 +189,9 @@ class DynamicsFigure:
     """For figure 5: also a moving image, figure-5.gif."""
 
     def run(self) -> None:
-        from tessera.studies.swingby.figures import FIGURES, draw, figure_names
+        from tessera.studies.swingby.figures import FIGURES, draw
 
-        names = figure_names() if "all" in self.which else list(self.which)
+        names = list(FIGURES if "all" in self.which else self.which)
         self.check(names, FIGURES)
         folder = make_folder(self.out)
         kinds = ("png", "svg") if self.format == "both" else (self.format,)
@@ -447,16 +261,6 @@ def matrix(text: str, d: int) -> Array:
     if len(rows) != d or any(len(row) != d for row in rows):
         raise UserError(f"--w0 must be {d} by {d}: {d} rows separated by semicolons, each of {d} numbers.")
     return np.array(rows)
-
-
-def _along_axes(task: Sim) -> Array:
-    """The composition in concept axes, where linear models are solved, (d,)."""
-    return np.concatenate([task.mu, np.zeros(task.d - task.s)])
-
-
-def _to_decimals(values: Array, decimals: int = 6) -> Any:
-    """Plain lists; `files.rounded` keeps significant digits instead."""
-    return np.round(values, decimals).tolist()
 
 
 def _run_table(record: dict[str, Any]) -> Table:

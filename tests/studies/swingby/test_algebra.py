@@ -5,13 +5,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from scipy.integrate import simpson
+from scipy.integrate import simpson, solve_ivp
 
 from tessera.errors import UserError
 from tessera.studies.swingby import deep, one_layer, pairs, symmetric
 from tessera.studies.swingby.data import Sim, second_moment
-from tessera.studies.swingby.integrate import check_step, descend, runge_kutta, watch
-from tessera.studies.swingby.starts import aligned_map, alignment, factor, root
+from tessera.studies.swingby.integrate import check_step, trajectory, watch
+from tessera.studies.swingby.starts import aligned_map, factor, root
 
 PAIR = Sim((1, 2), 0.05)
 W0 = aligned_map(0.05, 0.9)
@@ -73,21 +73,21 @@ def test_the_flow_on_u_by_autograd_is_the_flow_on_w():
     def velocity(state):
         return (-0.5 * autograd_gradient(state[0], PAIR.a),)
 
-    states = runge_kutta(velocity, (root(W0),), 0.02, 600)
+    states = trajectory(velocity, (root(W0),), 0.02, 600)
     by_autograd = watch(states, lambda state: symmetric.map_of(state[0]))
     on_w = symmetric.flow(W0, PAIR.a, 12, 0.005).w[::4]
     assert np.abs(by_autograd - on_w).max() < 3e-6  # two fourth-order paths, the coarser at 0.02
 
 
 def test_both_flows_agree_to_8_digits_at_a_small_step():
-    on_u = symmetric.factor_flow(root(W0), PAIR.a, 12, 0.005).w
+    on_u = symmetric.factor_path(root(W0), PAIR.a, 12, 0.005).w
     on_w = symmetric.flow(W0, PAIR.a, 12, 0.005).w
     assert np.abs(on_u - on_w).max() < 1e-8
 
 
 def test_descent_is_first_order_and_richardson_makes_it_exact():
     exact = symmetric.flow(W0, PAIR.a, 12, 0.002).w
-    paths = [symmetric.factor_descent(root(W0), PAIR.a, 2e-3 / k, 6000 * k, every=k).w for k in (1, 2, 4)]
+    paths = [symmetric.factor_path(root(W0), PAIR.a, 12, 2e-3 / k, "descent", every=k).w for k in (1, 2, 4)]
     errors = [np.abs(path - exact).max() for path in paths]
     assert errors[0] / errors[1] == pytest.approx(2, abs=0.01)
     assert errors[1] / errors[2] == pytest.approx(2, abs=0.01)
@@ -109,14 +109,15 @@ def test_the_two_clocks_walk_the_same_path():
     plain = symmetric.flow(W0, PAIR.a, 4, 0.005, "flow")
     assert plain.times * 2 == pytest.approx(paper.times)
     assert np.abs(plain.w - paper.w).max() < 1e-14
-    on_u = symmetric.factor_flow(root(W0), PAIR.a, 4, 0.005, "flow")
+    on_u = symmetric.factor_path(root(W0), PAIR.a, 4, 0.005, clock="flow")
     assert np.abs(on_u.w - paper.w).max() < 1e-7
 
 
 def test_a_diagonal_start_follows_the_logistic_curve():
     start = np.array([0.01, 0.02])
     path = symmetric.flow(np.diag(start), PAIR.a, 10, 0.005)
-    logistic = symmetric.diagonal_path(start, PAIR.a, path.times)
+    odds = start / (1 - start) * np.exp(2 * PAIR.a * path.times[:, None])
+    logistic = odds / (1 + odds)
     assert np.abs(np.diagonal(path.w, axis1=1, axis2=2) - logistic).max() < 1e-9
     assert np.abs(path.w[:, 0, 1]).max() == 0
     half = np.log((1 - start) / start) / (2 * PAIR.a)
@@ -126,7 +127,8 @@ def test_a_diagonal_start_follows_the_logistic_curve():
 
 def test_log_det_moves_as_predicted():
     path = symmetric.flow(W0, PAIR.a, 10, 0.002)
-    speeds = symmetric.log_det_speed(path.w, PAIR.a)
+    # d log det W / dt = 2 tr(A (I - W)): full rank is never lost, missing rank never gained.
+    speeds = 2 * (PAIR.a * (1 - np.diagonal(path.w, axis1=-2, axis2=-1))).sum(-1)
     change = np.log(np.linalg.det(path.w[-1])) - np.log(np.linalg.det(path.w[0]))
     assert change == pytest.approx(simpson(speeds, x=path.times), abs=2e-9)
 
@@ -146,11 +148,6 @@ def test_the_pair_equations_are_the_general_ones():
     random = np.random.default_rng(0)
     u = random.standard_normal((6, 2, 2))
     a = random.uniform(0.1, 2, (6, 2))
-    w = symmetric.map_of(u)
-    flat = np.stack([w[:, 0, 0], w[:, 0, 1], w[:, 1, 1]])
-    v = symmetric.field(w, a)
-    on_w = pairs.pair_map_velocity(flat, *a.T)
-    assert on_w == pytest.approx(np.stack([v[:, 0, 0], v[:, 0, 1], v[:, 1, 1]]), abs=1e-12)
     on_u = pairs.pair_velocity(u.reshape(6, 4).T, *a.T)
     assert on_u.T.reshape(6, 2, 2) == pytest.approx(-0.5 * symmetric.gradient(u, a), abs=1e-12)
 
@@ -180,8 +177,13 @@ def test_balanced_two_layers_move_like_the_paper_clock_up_to_an_antisymmetric_pa
 @pytest.mark.parametrize("depth", [2, 3, 4])
 def test_a_balanced_diagonal_mode_obeys_its_scalar_equation(depth):
     layers = deep.balanced_layers(np.diag([0.05, 0.05]), depth)
-    path = deep.flow(layers, PAIR.a, 20, 0.01)
-    expected = deep.scalar_mode(0.05, PAIR.a[1], depth, path.times)
+    path = deep.path(layers, PAIR.a, 20, 0.01)
+
+    def speed(_, w):
+        return depth * PAIR.a[1] * w ** (2 - 2 / depth) * (1 - w)
+
+    limits = {"rtol": 1e-11, "atol": 1e-13, "method": "DOP853"}
+    expected = solve_ivp(speed, (0, path.times[-1]), [0.05], t_eval=path.times, **limits).y[0]
     assert np.abs(path.w[:, 1, 1] - expected).max() < 1e-7
 
 
@@ -192,8 +194,8 @@ def test_a_batch_of_runs_equals_the_runs_one_by_one():
     for k in range(2):
         assert together[:, k] == pytest.approx(symmetric.flow(starts[k], a[k], 3, 0.01).w, abs=1e-15)
     layers = deep.uniform_layers(range(3), (3, 4, 3))
-    many = deep.descent(layers, Sim((1, 2), 0.1, 3).a, 0.1, 30).w
-    lone = deep.descent(deep.uniform_layers(range(2, 3), (3, 4, 3)), Sim((1, 2), 0.1, 3).a, 0.1, 30).w
+    many = deep.path(layers, Sim((1, 2), 0.1, 3).a, 3, 0.1, "descent").w
+    lone = deep.path(deep.uniform_layers([2], (3, 4, 3)), Sim((1, 2), 0.1, 3).a, 3, 0.1, "descent").w
     assert many[:, 2] == pytest.approx(lone[:, 0], abs=1e-13)
 
 
@@ -207,7 +209,7 @@ def test_factors_multiply_back_to_their_map():
     w = aligned_map(0.3, -0.7)
     assert symmetric.map_of(root(w)) == pytest.approx(w, abs=1e-15)
     assert symmetric.map_of(factor(w)) == pytest.approx(w, abs=1e-15)
-    assert alignment(w) == pytest.approx(-0.7)
+    assert w[0, 1] / np.sqrt(w[0, 0] * w[1, 1]) == pytest.approx(-0.7)
     single = np.outer([1, 2], [1, 2]) * 0.1
     assert factor(single).shape == (2, 1)
     assert deep.product(deep.balanced_layers(w, 5)) == pytest.approx(w, abs=1e-14)
@@ -225,15 +227,15 @@ def test_steps_beyond_the_stable_limit_are_refused_with_the_limit():
     with pytest.raises(UserError, match=r"stable limit is 0\.6955"):
         symmetric.flow(W0, PAIR.a, 20, 0.7)
     with pytest.raises(UserError, match=r"stable limit is 0\.4994"):
-        symmetric.factor_descent(root(W0), PAIR.a, 0.5, 10)
+        symmetric.factor_path(root(W0), PAIR.a, 5, 0.5, "descent")
     with pytest.raises(UserError, match=r"stable limit is 0\.2497"):
-        symmetric.factor_descent(root(W0), PAIR.a, 0.25, 10, "flow")
+        symmetric.factor_path(root(W0), PAIR.a, 2.5, 0.25, "descent", "flow")
     with pytest.raises(UserError, match=r"stable limit is 0\.9988"):
         one_layer.descent(W0, PAIR.a, 1.0, [0, 1])
     with pytest.raises(UserError, match=r"stable limit is 0\.3329"):
-        deep.descent(deep.balanced_layers(W0, 3), PAIR.a, 0.34, 10)
+        deep.path(deep.balanced_layers(W0, 3), PAIR.a, 3.4, 0.34, "descent")
     with pytest.raises(UserError, match="must be positive"):
-        check_step(0.0, 1.0, 2.0)
+        check_step(0.0, 1.0, "flow")
 
 
 @pytest.mark.parametrize("factor_of_limit", [0.98, 1.03])
@@ -244,18 +246,18 @@ def test_the_stable_limit_is_where_descent_begins_to_diverge(factor_of_limit):
     def velocity(state):
         return (-0.5 * symmetric.gradient(state[0], PAIR.a),)
 
-    path = watch(descend(velocity, near, rate, 60), lambda state: np.abs(state[0] - np.eye(2)).max())
+    path = watch(trajectory(velocity, near, rate, 60, "descent"), lambda state: np.abs(state[0] - np.eye(2)).max())
     assert (path[-1] < path[0]) == (factor_of_limit < 1)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_start_too_large_for_its_step_is_noticed():
     with pytest.raises(UserError, match="diverged"):
-        symmetric.factor_descent(30 * np.eye(2), PAIR.a, 0.1, 200)
+        symmetric.factor_path(30 * np.eye(2), PAIR.a, 20, 0.1, "descent")
 
 
 def test_too_few_columns_warn_and_leave_concepts_unlearned():
     with pytest.warns(UserWarning, match="1 of them will never be learned"):
-        path = symmetric.factor_flow(np.array([[0.05], [0.05]]), PAIR.a, 40, 0.02)
+        path = symmetric.factor_path(np.array([[0.05], [0.05]]), PAIR.a, 40, 0.02)
     assert path.w[-1] == pytest.approx(np.diag([0, 1]), abs=1e-6)
     assert path.error(PAIR.target)[-1] == pytest.approx(0.5, abs=1e-6)

@@ -6,7 +6,7 @@ import pytest
 from tessera.errors import UserError
 from tessera.studies.swingby import analysis, bridge, deep
 from tessera.studies.swingby.data import Sim
-from tessera.studies.swingby.integrate import runge_kutta, watch
+from tessera.studies.swingby.integrate import trajectory, watch
 from tessera.studies.swingby.starts import aligned_map
 
 PAIR = Sim((1, 2), 0.05)
@@ -30,7 +30,7 @@ def test_one_layer_becomes_sim_at_high_noise(tau, distance):
 def test_the_closed_form_is_gradient_flow():
     moment = bridge.input_moment(PAIR.a, 2.0)
     goal = np.eye(2, 4)
-    states = runge_kutta(lambda state: (-(state[0] - goal) @ moment,), (np.zeros((2, 4)),), 0.01, 500)
+    states = trajectory(lambda state: (-(state[0] - goal) @ moment,), (np.zeros((2, 4)),), 0.01, 500)
     stepped = watch(states, lambda state: state[0])
     assert np.abs(stepped - bridge.one_layer_flow(PAIR.a, 2.0, 0.01 * np.arange(501))).max() < 1e-8
 
@@ -52,7 +52,7 @@ def test_with_the_image_the_whole_output_swings_at_low_noise_too():
 
 def test_two_layers_at_very_high_noise_are_the_untied_model():
     blocks = bridge.two_layer_flow(W0, PAIR.a, 1e4, 10, 0.02).w
-    plain = deep.flow(deep.balanced_layers(W0, 2), PAIR.a, 10, 0.02).w
+    plain = deep.path(deep.balanced_layers(W0, 2), PAIR.a, 10, 0.02).w
     assert np.abs(blocks[..., :2] - plain).max() < 1e-6
     assert np.abs(blocks[..., 2:]).max() < 1e-3
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from tessera.errors import UserError
 from tessera.studies.swingby import analysis, deep, one_layer, sweep, symmetric
@@ -15,8 +16,8 @@ FOUR = Sim((1, 1.5, 2.2, 2.7), (0.05, 0.05, 0.05, 0.5))
 
 def test_four_concepts_are_learned_in_strict_order():
     assert FOUR.a == pytest.approx([0.2525, 0.565, 1.2125, 2.0725])
-    assert one_layer.half_times(FOUR.a) == pytest.approx([2.7451, 1.2268, 0.5717, 0.3344], abs=1e-4)
-    path = symmetric.factor_flow(gaussian_factors(range(20), 0.02, (4, 4)), FOUR.a, 40, 0.04)
+    assert np.log(2) / FOUR.a == pytest.approx([2.7451, 1.2268, 0.5717, 0.3344], abs=1e-4)
+    path = symmetric.factor_path(gaussian_factors(range(20), 0.02, (4, 4)), FOUR.a, 40, 0.04)
     half = np.array([analysis.half_times(path.times, path.w[:, k], 4) for k in range(20)])
     assert all(analysis.order(times) == [4, 3, 2, 1] for times in half)
     assert half.mean(0) == pytest.approx([16.16, 6.95, 2.95, 1.64], abs=0.03)
@@ -33,7 +34,7 @@ def test_four_concepts_are_learned_in_strict_order():
     ],
 )
 def test_deeper_is_sharper(depth, rise, lowest, top, t_min, t_max, weak, duration):
-    path = deep.flow(deep.balanced_layers(aligned_map(0.05, 0.9), depth), PAIR.a, duration, 0.02)
+    path = deep.path(deep.balanced_layers(aligned_map(0.05, 0.9), depth), PAIR.a, duration, 0.02)
     found = analysis.swing(path.times, path.error(PAIR.target))
     loose = 20 if depth == 4 else 1
     assert found.rise == pytest.approx(rise, abs=1e-4 * loose)
@@ -45,7 +46,7 @@ def test_deeper_is_sharper(depth, rise, lowest, top, t_min, t_max, weak, duratio
 
 
 def test_one_layer_from_the_same_start_does_not_rise():
-    path = deep.flow(deep.balanced_layers(aligned_map(0.05, 0.9), 1), PAIR.a, 20, 0.02)
+    path = deep.path(deep.balanced_layers(aligned_map(0.05, 0.9), 1), PAIR.a, 20, 0.02)
     assert analysis.rise(path.error(PAIR.target)) == 0
     exact = one_layer.flow(aligned_map(0.05, 0.9), PAIR.a, path.times)
     assert np.abs(path.w - exact).max() < 1e-8
@@ -64,7 +65,7 @@ def test_four_layers_agree_with_an_adaptive_solver():
     start = np.stack(layers).ravel()
     exact = solve_ivp(speed, (0, 30), start, t_eval=times, rtol=1e-10, atol=1e-12, method="DOP853").y
     w = np.stack([deep.product(tuple(flat.reshape(4, 2, 2))) for flat in exact.T])
-    ours = deep.flow(layers, PAIR.a, 30, 0.02).w
+    ours = deep.path(layers, PAIR.a, 30, 0.02).w
     assert np.abs(w - ours).max() < 1e-5
 
 
@@ -104,7 +105,7 @@ def test_errors_of_layers_equal_errors_of_their_product():
     task = Sim((1, 2), 0.05, 3)
     layers = deep.uniform_layers(range(4), (3, 5, 3))
     errors = deep.descent_errors(layers, task.a, 0.1, 50, task.target)
-    assert errors == pytest.approx(deep.descent(layers, task.a, 0.1, 50).error(task.target), abs=1e-12)
+    assert errors == pytest.approx(deep.path(layers, task.a, 5, 0.1, "descent").error(task.target), abs=1e-12)
 
 
 def test_swing_by_vanishes_with_width():
@@ -115,7 +116,7 @@ def test_swing_by_vanishes_with_width():
 def test_three_concepts_descend_three_times():
     task = Sim((1, 1.5, 2.2), 0.05)
     u0 = positive_factors([48], 0.02, (3, 3), 0, 1)[0]
-    path = symmetric.factor_flow(u0, task.a, 40, 0.005)
+    path = symmetric.factor_path(u0, task.a, 40, 0.005)
     errors = path.error(task.target)
     assert analysis.descents(errors) == 3
     expected = [(3.004, 1.2373, 6.144, 1.4874), (10.937, 0.4193, 12.256, 0.4235)]
@@ -125,13 +126,13 @@ def test_three_concepts_descend_three_times():
 
 def test_how_often_three_concepts_descend_again():
     task = Sim((1, 1.5, 2.2), 0.05)
-    path = symmetric.factor_flow(positive_factors(range(60), 0.02, (3, 3), 0, 1), task.a, 60, 0.04)
+    path = symmetric.factor_path(positive_factors(range(60), 0.02, (3, 3), 0, 1), task.a, 60, 0.04)
     counts = [analysis.descents(curve) - 1 for curve in path.error(task.target).T]
     assert [counts.count(k) for k in range(4)] == [5, 39, 16, 0]
 
 
 def test_four_concepts_descend_four_times():
-    path = symmetric.factor_flow(positive_factors([46], 0.1, (4, 4), 0, 1)[0], FOUR.a, 60, 0.005)
+    path = symmetric.factor_path(positive_factors([46], 0.1, (4, 4), 0, 1)[0], FOUR.a, 60, 0.005)
     errors = path.error(FOUR.target)
     expected = [(1.417, 1.3774, 1.770, 1.4152), (2.643, 1.2884, 3.911, 1.3662), (8.887, 0.2675, 15.178, 0.3712)]
     for found, known in zip(analysis.rises(path.times, errors), expected, strict=True):
@@ -143,7 +144,7 @@ def test_four_concepts_descend_four_times():
 def test_the_supposed_failure_is_a_long_plateau(omega):
     task = Sim((0.7, 1.7, 3), 0.05)
     u0 = positive_factors(range(60), omega, (3, 3), 0, 1)
-    errors = symmetric.factor_flow(u0, task.a, 55, 0.05, every=10).error(task.target)
+    errors = symmetric.factor_path(u0, task.a, 55, 0.05, every=10).error(task.target)
     assert errors[-1].max() < 1e-3
     assert np.median(errors[round(10 / 0.5)]) > 0.2  # nearly all of the weak concept's 0.245 is still missing
 
@@ -152,7 +153,7 @@ def test_the_supposed_failure_is_a_long_plateau(omega):
 def test_smaller_starts_stay_longer_on_the_plateau_and_leave_it_too():
     task = Sim((0.7, 1.7, 3), 0.05)
     u0 = positive_factors(range(120), 0.01, (3, 3), 0, 1)
-    errors = symmetric.factor_flow(u0, task.a, 130, 0.05, every=10).error(task.target)
+    errors = symmetric.factor_path(u0, task.a, 130, 0.05, every=10).error(task.target)
     assert (errors[round(55 / 0.5)] < 1e-3).sum() < 120  # some are still waiting here
     assert errors[-1].max() < 1e-3
 
@@ -197,10 +198,13 @@ def test_phase_diagrams_refuse_settings_without_meaning():
         sweep.phase_diagram("ratio", "omega", cells=2, seeds=1, fixed={"sigma": -1.0})
 
 
-def test_wilson_intervals_contain_their_share():
-    found = sweep.share_interval(np.array([True] * 3 + [False] * 7))
-    assert (found["low"], found["high"]) == (pytest.approx(0.1078, abs=1e-3), pytest.approx(0.6032, abs=1e-3))
-    assert sweep.share_interval(np.zeros(20, bool))["low"] == 0
+def test_studies_count_starts_that_rise_with_wilson_intervals():
+    narrow, wide = sweep.share_study("width", [{"width": 2}, {"width": 64}], 20)["rows"]
+    hits = int(sweep.width_study(2, range(20)).sum())
+    expected = binomtest(hits, 20).proportion_ci(method="wilson")
+    assert (narrow["value"], narrow["n"]) == (hits / 20, 20) and 0 < hits < 20
+    assert (narrow["low"], narrow["high"]) == pytest.approx((expected.low, expected.high))
+    assert (wide["width"], wide["value"], wide["low"]) == (64, 0, 0)
 
 
 def test_the_hierarchy_of_corners_is_mostly_kept_by_relu():

@@ -28,6 +28,5 @@ def test_the_animation_moves():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in figures.FIGURES if name not in QUICK])
 def test_all_other_figures_can_be_made(name):
-    parts = []
-    figure = figures.draw(name, lambda share=1: parts.append(share))
-    assert figure.axes and parts
+    figure = figures.draw(name)
+    assert figure.axes and all(ax.lines or ax.collections or ax.images for ax in figure.axes)

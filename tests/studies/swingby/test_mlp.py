@@ -6,7 +6,7 @@ import torch
 
 from tessera.errors import UserError
 from tessera.studies.swingby import analysis, mlp, one_layer
-from tessera.studies.swingby.data import Sim, empirical_moment
+from tessera.studies.swingby.data import Sim
 
 
 def test_full_batch_steps_are_the_discrete_closed_form_with_the_empirical_moment():
@@ -14,7 +14,7 @@ def test_full_batch_steps_are_the_discrete_closed_form_with_the_empirical_moment
     recipe = mlp.Recipe(depth=1, samples=50, batch=100, rate=0.1, epochs=30)
     w0 = mlp.start(task, recipe, range(1))[0][0].detach().double().numpy()
     runs = mlp.train(task, recipe, range(1), np.eye(2))
-    values, axes = np.linalg.eigh(empirical_moment(task.draw(50, 0)))
+    values, axes = np.linalg.eigh(task.draw(50, 0).T @ task.draw(50, 0) / 100)
     turned = one_layer.descent(axes.T @ w0 @ axes, values, 0.1, np.arange(31))
     expected = np.swapaxes(axes @ turned @ axes.T, 1, 2)  # outputs at e_1 and e_2 are the columns of W
     assert np.abs(runs.outputs[:, 0] - expected).max() < 1e-5
@@ -50,7 +50,7 @@ def test_times_are_steps_times_rate_and_all_looks_are_kept():
     task, recipe = Sim((1, 2), 0.05), mlp.Recipe(depth=1, samples=100, batch=64, epochs=3, rate=0.2)
     runs = mlp.train(task, recipe, range(1), task.target[None], every=4)
     assert runs.times == pytest.approx([0, 0.8, 1.6, 2.4])
-    assert len(runs.times) == mlp.snapshot_count(task, recipe, 4)
+    assert len(runs.times) == recipe.steps(task) // 4 + 1
 
 
 def test_one_layer_never_rises_in_two_dimensions():

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -15,7 +14,7 @@ from tessera.studies.swingby.data import Array
 
 MONOTONE = 1e-9  # a continuous flow on the population loss that rises by less has not risen
 THRESHOLD = 1e-4  # share of the first error that counts as a rise
-COMES_BACK = 0.1  # share of the rise that may be left at the end
+_COMES_BACK = 0.1  # share of the rise that may be left at the end
 _HYSTERESIS = 1e-3  # error change below which a turn is not counted as a descent
 
 
@@ -28,7 +27,7 @@ class Swing:
     t_max: float | None
     e_max: float | None
     rise: float
-    relative: float  # rise over the first error
+    rise_over_first: float
     swing_by: bool
 
 
@@ -51,9 +50,12 @@ def check_threshold(threshold: float) -> None:
 
 def swings(errors: Array, threshold: float = THRESHOLD) -> NDArray[np.bool_]:
     """The verdict for many curves (T, ...): a rise of at least `threshold` E(0) that is undone by the end."""
-    height = rise(errors)
-    left = errors[-1] - errors.min(0)
-    return (height > MONOTONE) & (height >= threshold * errors[0]) & (left <= COMES_BACK * height)
+    return swung(errors[0], errors.min(0), rise(errors), errors[-1], threshold)
+
+
+def swung(first: Array, lowest: Array, height: Array, last: Array, threshold: float) -> NDArray[np.bool_]:
+    """The same verdict from the height of the rise and the first, lowest and last error."""
+    return (height > MONOTONE) & (height >= threshold * first) & (last - lowest <= _COMES_BACK * height)
 
 
 def swing(times: Array, errors: Array, threshold: float = THRESHOLD) -> Swing:
@@ -113,19 +115,16 @@ def rises(times: Array, errors: Array, hysteresis: float = _HYSTERESIS) -> list[
 def descents(errors: Array, hysteresis: float = _HYSTERESIS) -> int:
     """How many times the curve falls: 1 for an ordinary curve, 2 for a double descent, and so on."""
     events = [0, *turns(errors, hysteresis), len(errors) - 1]
-    return sum(bool(errors[start] - errors[end] > hysteresis) for start, end in pairwise(events))
+    return int((-np.diff(errors[events]) > hysteresis).sum())
 
 
 def crossing(times: Array, values: Array, level: float = 0.5) -> float:
     """First time a curve reaches `level` from below (linear between samples); infinity if it never does."""
     above = np.flatnonzero(values >= level)
     if not len(above):
-        return float("inf")
-    at = int(above[0])
-    if at == 0:
-        return float(times[0])
-    share = (level - values[at - 1]) / (values[at] - values[at - 1])
-    return float(times[at - 1] + share * (times[at] - times[at - 1]))
+        return math.inf
+    around = slice(max(above[0] - 1, 0), above[0] + 1)
+    return float(np.interp(level, values[around], times[around]))
 
 
 def half_times(times: Array, w: Array, s: int, level: float = 0.5) -> Array:
@@ -167,13 +166,6 @@ def stages(times: Array, w: Array, s: int) -> list[_Stage]:
         events.append(("growth", coming + 1, float(times[overtakes])))
     ends = [start for _, _, start in events[1:]] + [float(times[-1])]
     return [_Stage(what, concept, start, end) for (what, concept, start), end in zip(events, ends)]
-
-
-def terminal_slope(times: Array, outputs: Array, between: tuple[float, float]) -> float:
-    """Slope of log speed over a stretch of time; near the end it is minus twice the smallest a (paper clock)."""
-    speed = np.linalg.norm(np.gradient(outputs, times, axis=0), axis=-1)
-    inside = (times >= between[0]) & (times <= between[1])
-    return float(np.polyfit(times[inside], np.log(speed[inside]), 1)[0])
 
 
 def hierarchy_kept(errors: Array, pairs: Sequence[tuple[int, int]]) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from tessera.errors import UserError
 from tessera.studies.swingby import deep, one_layer
 from tessera.studies.swingby.data import Array
-from tessera.studies.swingby.integrate import Path, State, flow_path
+from tessera.studies.swingby.integrate import Path, State, solve
 from tessera.studies.swingby.starts import root
 
 
@@ -23,22 +23,18 @@ def input_moment(a: Array, tau: float) -> Array:
     return np.block([[moment, scale * moment], [scale * moment, noisy]])
 
 
-def one_layer_flow(a: Array, tau: float, times: Array, start: Array | None = None) -> Array:
-    """B(t) of x0_hat = B [c ; y'] under gradient flow, in closed form: (T, d, 2d)."""
-    d = len(a)
-    moment = input_moment(a, tau)
-    goal = np.eye(d, 2 * d)  # copying the condition is the exact answer
-    off = (np.zeros((d, 2 * d)) if start is None else start) - goal
-    values, vectors = np.linalg.eigh(moment)
-    decay = np.exp(-values * np.asarray(times, float)[:, None])  # (T, 2d)
-    return goal + ((off @ vectors) * decay[:, None, :]) @ vectors.T
+def one_layer_flow(a: Array, tau: float, times: Array) -> Array:
+    """B(t) of x0_hat = B [c ; y'] under gradient flow from zero, in closed form: (T, d, 2d)."""
+    goal = np.eye(len(a), 2 * len(a))  # copying the condition is the exact answer
+    values, vectors = np.linalg.eigh(input_moment(a, tau))
+    decay = np.exp(-values * np.asarray(times)[:, None])  # (T, 2d)
+    return goal - (goal @ vectors * decay[:, None, :]) @ vectors.T
 
 
 def distance_from_sim(a: Array, tau: float, times: Array) -> float:
     """Largest difference, over time and entries, between the condition block and SIM's one-layer closed form."""
-    d = len(a)
-    sim = one_layer.flow(np.zeros((d, d)), a, times)
-    return float(np.abs(one_layer_flow(a, tau, times)[:, :, :d] - sim).max())
+    sim = one_layer.flow(np.zeros((len(a), len(a))), a, times)
+    return float(np.abs(one_layer_flow(a, tau, times)[..., : len(a)] - sim).max())
 
 
 def two_layer_flow(w0: Array, a: Array, tau: float, duration: float, step: float) -> Path:
@@ -46,14 +42,13 @@ def two_layer_flow(w0: Array, a: Array, tau: float, duration: float, step: float
     d = len(a)
     moment = input_moment(a, tau)
     inputs = root(moment)  # (2d, 2d)
-    above, below = deep.balanced_layers(w0, 2)
+    below, above = deep.balanced_layers(w0, 2)
     layers = (np.concatenate([below, np.zeros((d, d))], axis=1), above)
-    fastest = 2 * float(np.linalg.eigvalsh(moment)[-1])
 
     def velocity(state: State) -> State:
         return deep.velocity(state, inputs, inputs[:d])
 
-    return flow_path(velocity, layers, deep.product, fastest, duration, step)
+    return solve(velocity, layers, deep.product, 2 * np.linalg.eigvalsh(moment)[-1], duration, step)
 
 
 def condition_error(blocks: Array, point: Array) -> Array:

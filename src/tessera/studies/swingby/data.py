@@ -39,11 +39,11 @@ class Sim:
 
     def _check(self) -> None:
         if not self.mu or not all(np.isfinite(m) and m > 0 for m in self.mu):
-            raise UserError(f"Signal strengths mu must be positive numbers, not {_words(self.mu)}.")
+            raise UserError(f"Signal strengths mu must be positive numbers, not {_format_numbers(self.mu)}.")
         if len(self.spread) != self.s:
             raise UserError(f"Give one sigma for all concepts or one for each of the {self.s}, not {len(self.spread)}.")
         if not all(np.isfinite(v) and v >= 0 for v in self.spread):
-            raise UserError(f"Diversities sigma must not be negative: {_words(self.spread)}.")
+            raise UserError(f"Diversities sigma must not be negative: {_format_numbers(self.spread)}.")
         if self.truncate and self.s < 2:
             raise UserError("With one concept the composition is its own cluster; truncate would leave nothing.")
         if self.s > self.d:
@@ -80,11 +80,6 @@ class Sim:
             return np.eye(self.d)
         q, r = np.linalg.qr(generator(self.rotation).standard_normal((self.d, self.d)))
         return q * np.sign(np.diag(r))  # Haar: the sign fixes the freedom QR leaves
-
-    @cached_property
-    def moment(self) -> Array:
-        """Uncentred second moment E[x x^T] in coordinates, (d, d)."""
-        return self.turn @ np.diag(self.a) @ self.turn.T
 
     @cached_property
     def codes(self) -> Array:
@@ -142,26 +137,10 @@ def second_moment(mu: ArrayLike, sigma: ArrayLike, dim: int, clusters: int | Non
     return a
 
 
-def empirical_moment(points: Array) -> Array:
-    """A_n = (1/N) sum x x^T of points (N, d)."""
-    return points.T @ points / len(points)
-
-
-def sample_loss(outputs: Array, points: Array) -> float:
-    """Mean over samples of half the squared error of the copy."""
-    return float(0.5 * np.square(outputs - points).sum(-1).mean())
-
-
 def population_loss(w: Array, a: Array) -> Array:
     """L = 1/2 tr((W - I) A (W - I)^T) for maps (..., d, d) and a diagonal A given as (..., d)."""
     off = w - np.eye(w.shape[-1])
     return 0.5 * (np.square(off) * a[..., None, :]).sum((-2, -1))
-
-
-def moment_loss(w: Array, moment: Array) -> Array:
-    """The same for any second moment (d, d); with the empirical one it equals the sample loss exactly."""
-    off = w - np.eye(w.shape[-1])
-    return 0.5 * ((off @ moment) * off).sum((-2, -1))
 
 
 def error_at(w: Array, point: Array) -> Array:
@@ -176,5 +155,5 @@ def ordered_pairs(codes: Array) -> list[tuple[int, int]]:
     return [(int(low), int(high)) for low, high in np.argwhere(is_below)]
 
 
-def _words(values) -> str:
+def _format_numbers(values) -> str:
     return ", ".join(f"{value:g}" for value in values)

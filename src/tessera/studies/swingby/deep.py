@@ -4,26 +4,16 @@ A linear network depends on the data only through a root of their second moment,
 `inputs`) stand for the whole cloud, and one backward pass over them gives the exact population gradient.
 """
 
+from collections.abc import Iterable
 from functools import reduce
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tessera.errors import UserError
 from tessera.rng import generator
 from tessera.studies.swingby.data import Array
-from tessera.studies.swingby.integrate import (
-    EULER_REACH,
-    Path,
-    State,
-    Velocity,
-    check_step,
-    descend,
-    descent_path,
-    flow_path,
-    watch,
-)
+from tessera.studies.swingby.integrate import Path, Solver, State, Velocity, check_step, solve, trajectory, watch
 from tessera.studies.swingby.starts import root
 
 
@@ -51,16 +41,12 @@ def product(layers: State) -> Array:
     return reduce(lambda below, above: above @ below, layers)
 
 
-def flow(layers: State, a: Array, duration: float, step: float, every: int = 1, on_step=None) -> Path:
-    """Gradient flow by Runge-Kutta on the identity task."""
-    speed, fastest = _identity_velocity(a), len(layers) * float(a.max())
-    return flow_path(speed, layers, product, fastest, duration, step, every, on_step)
-
-
-def descent(layers: State, a: Array, rate: float, steps: int, every: int = 1, on_step=None) -> Path:
-    """Gradient descent on the identity task."""
-    speed, fastest = _identity_velocity(a), len(layers) * float(a.max())
-    return descent_path(speed, layers, product, fastest, rate, steps, every, on_step)
+def path(
+    layers: State, a: Array, duration: float, step: float, solver: Solver = "flow", every: int = 1, on_step=None
+) -> Path:
+    """Gradient flow or descent on the identity task."""
+    fastest = len(layers) * a.max()
+    return solve(_identity_velocity(a), layers, product, fastest, duration, step, solver, every, on_step)
 
 
 def descent_errors(layers: State, a: Array, rate: float, steps: int, point: Array) -> Array:
@@ -70,8 +56,8 @@ def descent_errors(layers: State, a: Array, rate: float, steps: int, point: Arra
         out = reduce(lambda below, layer: layer @ below, state, point[:, None])[..., 0]
         return 0.5 * np.square(out - point).sum(-1)
 
-    check_step(rate, len(layers) * float(a.max()), EULER_REACH, "learning rate")
-    return watch(descend(_identity_velocity(a), layers, rate, steps), error)
+    check_step(rate, len(layers) * a.max(), "descent")
+    return watch(trajectory(_identity_velocity(a), layers, rate, steps, "descent"), error)
 
 
 def _identity_velocity(a: Array) -> Velocity:
@@ -88,29 +74,16 @@ def balanced_layers(w0: Array, depth: int) -> State:
     return tuple(layer.copy() for _ in range(depth))
 
 
-def uniform_layers(seeds: range | NDArray[np.int_], dims: tuple[int, ...]) -> State:
+def uniform_layers(seeds: Iterable[int], dims: tuple[int, ...]) -> State:
     """The default of torch.nn.Linear without bias, U(-1/sqrt(fan_in), 1/sqrt(fan_in)), for each seed on its own.
 
     dims = (in, hidden, ..., out) -> layers (seeds, out, in).
     """
-    per_seed = [_uniform_network(int(seed), dims) for seed in seeds]
-    return tuple(np.stack(layer) for layer in zip(*per_seed))
-
-
-def _uniform_network(seed: int, dims: tuple[int, ...]) -> list[Array]:
-    rng = generator(seed)
-    return [rng.uniform(-1, 1, (wide, narrow)) / np.sqrt(narrow) for narrow, wide in pairwise(dims)]
-
-
-def scalar_mode(w0: float, a: float, depth: int, times: Array) -> Array:
-    """One balanced mode: w' = depth a w^{2 - 2/depth} (1 - w), integrated finely; (T,)."""
-    from scipy.integrate import solve_ivp
-
-    def speed(_, w):
-        return depth * a * w ** (2 - 2 / depth) * (1 - w)
-
-    answer = solve_ivp(speed, (0, times[-1]), [w0], t_eval=times, rtol=1e-11, atol=1e-13, method="DOP853")
-    return answer.y[0]
+    rngs = [generator(seed) for seed in seeds]
+    layers = []
+    for narrow, wide in pairwise(dims):
+        layers.append(np.stack([rng.uniform(-1, 1, (wide, narrow)) for rng in rngs]) / np.sqrt(narrow))
+    return tuple(layers)
 
 
 def check_depth(depth: int) -> None:

@@ -1,10 +1,11 @@
 """The figures of the Swing-by paper drawn from our own runs, and a few it does not have.
 
 Numbers follow the published revision. Figure 1 there is a drawing and figure 6 needs a trained diffusion network.
-A figure is a function registered under its name; it calls `tick` as parts of its computation finish.
+`FIGURES` at the end names all others.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import matplotlib
@@ -30,24 +31,10 @@ _DOTTED = (0, (1, 1.6))
 _TIME = "time  (paper clock)"
 _COMPOSITION_ERROR = "error at the composition"
 
-_Tick = Callable[..., Any]
-_Drawing = Callable[[_Tick], Figure]
-FIGURES: dict[str, _Drawing] = {}
 
-
-def _figure(name: str) -> Callable[[_Drawing], _Drawing]:
-    """Register a drawing function."""
-
-    def register(draw: _Drawing) -> _Drawing:
-        FIGURES[name] = styled(draw)
-        return draw
-
-    return register
-
-
-def draw(name: str, tick: _Tick = lambda share=1: None) -> Figure:
-    """Run what figure `name` needs and draw it; `tick` is called as parts get ready."""
-    return FIGURES[name](tick)
+def draw(name: str) -> Figure:
+    """Run what figure `name` needs and draw it."""
+    return styled(FIGURES[name])()
 
 
 def _panels(columns: int, width: float = 3.4, height: float = 3.0) -> tuple[Figure, list[Axes]]:
@@ -71,19 +58,20 @@ def _legend_below(ax: Axes) -> None:
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3, handlelength=1.6, columnspacing=1.2)
 
 
-def _log_time(ax: Axes, low: float, high: float | None = None) -> None:
-    ax.set_xscale("log")
-    ax.set_xlim(low, high)
-
-
-def _concept_axes(ax: Axes, low: float = -0.15, high: float = 1.15) -> None:
+def _concept_axes(ax: Axes, title: str, low: float = -0.15, high: float = 1.15) -> None:
     """The unit square of two concepts, with training corners and the composition."""
     ax.plot([0, 1], [0, 1], color=QUIET, lw=0.8, ls=(0, (4, 3)), zorder=0)
     _draw_training_corners(ax, np.array([[0, 1], [1, 0]]))
     _draw_composition(ax, np.ones(2))
-    ax.set(xlim=(low, high), ylim=(low, high), xlabel="concept 1  ($f_1/\\mu_1$)")
-    ax.set_ylabel("concept 2  ($f_2/\\mu_2$)")
-    ax.set_aspect("equal")
+    ax.set(xlabel="concept 1  ($f_1/\\mu_1$)", ylabel="concept 2  ($f_2/\\mu_2$)", title=title)
+    ax.set(xlim=(low, high), ylim=(low, high), aspect="equal")
+
+
+def _output_axes(ax: Axes, title: str = "", labels: tuple[str | None, str | None] = (None, None)) -> None:
+    """Outputs of the canonical task, with training centers and the composition."""
+    _draw_training_corners(ax, PAIR.centers, labels[0])
+    _draw_composition(ax, PAIR.target, labels[1])
+    ax.set(xlabel="$f_1$", ylabel="$f_2$", title=title, xlim=(-0.12, 1.15), ylim=(-0.15, 2.3))
 
 
 def _draw_entries(ax: Axes, path: Path, task: Sim) -> None:
@@ -114,8 +102,7 @@ def _draw_swing(ax: Axes, path: Path, task: Sim) -> None:
         ax.scatter([found.t_min, found.t_max], [found.e_min, found.e_max], s=28, color=_CONCEPTS[0], zorder=5)
         note = f"rise {found.rise:.4f}\n({100 * found.rise / found.e_min:.1f}% of the minimum)"
         ax.annotate(note, (found.t_max, found.e_max), (12, 26), textcoords="offset points", color=_CONCEPTS[0])
-    ax.set_ylim(0)
-    ax.set(ylabel="error", title="Loss falls, OOD error swings")
+    ax.set(ylabel="error", title="Loss falls, OOD error swings", ylim=0)
     ax.legend(loc="upper right")
 
 
@@ -133,73 +120,53 @@ def _draw_timed_line(ax: Axes, points: Array, times: Array, end: float) -> None:
 ORDER_SEEDS, ORDER_DIM = range(3), 64
 
 
-def _order_recipe(depth: int, relu: bool, scale: float, epochs: int) -> Recipe:
-    """`scale` multiplies the start; small, so that the paths begin near the origin."""
-    return Recipe(depth=depth, relu=relu, epochs=epochs, scale=scale, rate=_SMOOTH_RATE)
-
-
-def _draw_orders(axes: list[Axes], recipe: Recipe, tick: _Tick) -> None:
+def _draw_orders(axes: list[Axes], recipe: Recipe) -> None:
+    """In which order concepts come, by signal and by diversity."""
     signals = {f"$\\mu_1={m:g}$": Sim((m, 2), 0.05, ORDER_DIM, rotation=0) for m in (1, 2, 3)}
-    _draw_order(axes[0], signals, recipe, tick)
-    axes[0].set_title("Signal sets the order  ($\\mu_2=2$)")
+    _draw_order(axes[0], "Signal sets the order  ($\\mu_2=2$)", signals, recipe)
     spreads = (0.05, 0.6, 1.0, 1.5, 2.0)
     diversities = {f"$\\sigma_1={v:g}$": Sim((1, 2), (v, 0.05), ORDER_DIM, rotation=0) for v in spreads}
-    _draw_order(axes[1], diversities, recipe, tick)
-    axes[1].set_title("So does diversity  ($\\sigma_2=0.05$)")
+    _draw_order(axes[1], "So does diversity  ($\\sigma_2=0.05$)", diversities, recipe)
 
 
-def _draw_order(ax: Axes, tasks: Mapping[str, Sim], recipe: Recipe, tick: _Tick) -> None:
+def _draw_order(ax: Axes, title: str, tasks: Mapping[str, Sim], recipe: Recipe) -> None:
     shades = matplotlib.colormaps["viridis"](np.linspace(0.05, 0.85, len(tasks)))
-    has_closed_form = recipe.depth == 1
     for (name, task), shade in zip(tasks.items(), shades):
         runs = train(task, recipe, ORDER_SEEDS, task.target[None])
-        _draw_paths(ax, task, runs, name, {"color": shade, "lw": 1.1, "alpha": 0.85})
-        if has_closed_form:
+        _draw_paths(ax, task, runs, name, shade)
+        if recipe.depth == 1:
             closed = 1 - np.exp(-task.a[:2] * np.linspace(0, 60, 4000)[:, None])
             ax.plot(*closed.T, color=shade, lw=2.4, ls=_DOTTED)
-        tick()
-    if has_closed_form:
+    if recipe.depth == 1:
         ax.plot([], [], color=INK, lw=2.4, ls=_DOTTED, label="closed form, zero start")
-    _concept_axes(ax)
+    _concept_axes(ax, title)
     _legend_below(ax)
 
 
-def _draw_paths(ax: Axes, task: Sim, runs: SgdRun, name: str, style: dict[str, Any]) -> None:
+def _draw_paths(ax: Axes, task: Sim, runs: SgdRun, name: str, color: Any) -> None:
     """Concept coordinates of the composition over training, a line per seed."""
     concepts = task.concepts(runs.outputs[:, :, 0])  # (T, seeds, 2)
     for seed in range(concepts.shape[1]):
-        ax.plot(*concepts[:, seed].T, **style, label=name if seed == 0 else None)
+        ax.plot(*concepts[:, seed].T, color=color, lw=1.1, alpha=0.85, label=name if seed == 0 else None)
 
 
-@_figure("2")
-def _figure_2(tick: _Tick) -> Figure:
+def _figure_2() -> Figure:
     """Order of concepts in a one-layer network, and a deep one that swings in 2 but hardly in 64 dimensions."""
     figure, axes = _panels(3, height=4.0)
-    _draw_orders(axes[:2], _order_recipe(1, relu=False, scale=0.3, epochs=5), tick)
+    # Small starts, so that the paths begin near the origin.
+    _draw_orders(axes[:2], Recipe(depth=1, epochs=5, scale=0.3, rate=_SMOOTH_RATE))
     ax = axes[2]
     for dim, seeds, color in ((64, 3, _CONCEPTS[1]), (2, 12, _CONCEPTS[0])):
-        task, runs = _four_layers(dim, seeds)
-        _draw_paths(ax, task, runs, f"$d={dim}$, {seeds} seeds", {"color": color, "lw": 1.1, "alpha": 0.8})
-        tick()
-    _concept_axes(ax, -0.45, 1.25)
-    ax.set_title("Four linear layers  ($\\mu=(1,2)$)")
+        _draw_paths(ax, *_four_layers(dim, seeds), f"$d={dim}$, {seeds} seeds", color)
+    _concept_axes(ax, "Four linear layers  ($\\mu=(1,2)$)", -0.45, 1.25)
     _legend_below(ax)
     return figure
 
 
-@_figure("11")
-def _figure_11(tick: _Tick) -> Figure:
-    """The order sweeps with two linear layers."""
+def _figure_order(recipe: Recipe) -> Figure:
+    """The order sweeps with two layers."""
     figure, axes = _panels(2, height=4.0)
-    _draw_orders(axes, _order_recipe(2, relu=False, scale=0.5, epochs=8), tick)
-    return figure
-
-
-@_figure("12")
-def _figure_12(tick: _Tick) -> Figure:
-    """The order sweeps with a two-layer ReLU network."""
-    figure, axes = _panels(2, height=4.0)
-    _draw_orders(axes, _order_recipe(2, relu=True, scale=0.5, epochs=20), tick)
+    _draw_orders(axes, recipe)
     return figure
 
 
@@ -217,14 +184,12 @@ def _four_layers(dim: int, seeds: int) -> tuple[Sim, SgdRun]:
     return task, _deep_runs(task, 4, seeds, epochs=60 if dim == 2 else 10)
 
 
-@_figure("3")
-def _figure_3(tick: _Tick) -> Figure:
+def _figure_3() -> Figure:
     """Four linear layers in 2 and in 64 dimensions: trajectories and error at the composition."""
     figure, axes = _panels(4, width=3.1, height=3.4)
     for (left, right), dim, seeds in ((axes[:2], 2, 12), (axes[2:], 64, 4)):
         task, runs = _four_layers(dim, seeds)
         _draw_swings(left, right, task, runs, f"$d={dim}$")
-        tick()
     return figure
 
 
@@ -240,43 +205,27 @@ def _draw_swings(left: Axes, right: Axes, task: Sim, runs: SgdRun, name: str) ->
     highest = int(heights.argmax())
     concepts = task.concepts(runs.outputs[:, :, 0])
     for seed in np.argsort(heights):
-        style: dict[str, Any] = {"color": FLOW, "lw": 1, "alpha": 0.8}
-        if seed == highest:
-            style = {"color": _CONCEPTS[0], "lw": 2.2}
-        left.plot(*concepts[:, seed].T, **style)
-        right.plot(runs.times, runs.errors[:, seed, 0], **style)
-    _concept_axes(left, -0.45, 1.25)
+        color, width = (_CONCEPTS[0], 2.2) if seed == highest else (FLOW, 1)
+        left.plot(*concepts[:, seed].T, color=color, lw=width)
+        right.plot(runs.times, runs.errors[:, seed, 0], color=color, lw=width)
+    _concept_axes(left, "", -0.45, 1.25)
     left.set_title(f"{name}: outputs at the composition", fontsize=9)
     count = int((heights > 0.01).sum())
     right.set_title(f"{count} of {len(heights)} seeds rise by over 1% of $E(0)$", fontsize=9)
-    _log_time(right, 0.1, runs.times[-1])
-    right.set_ylim(0)
     right.set(xlabel="time  (steps × learning rate)", ylabel=f"{_COMPOSITION_ERROR}  $E$")
+    right.set(xscale="log", xlim=(0.1, runs.times[-1]), ylim=0)
 
 
-def _three_layers(tick: _Tick, mu: tuple[float, float], truncate: bool = False) -> Figure:
+def _three_layers(mu: tuple[float, float], truncate: bool = False) -> Figure:
+    """Three linear layers in three dimensions; `truncate` keeps training points away from the composition."""
     figure, (left, right) = _panels(2, height=3.4)
     task = Sim(mu, 0.05, 3, truncate=truncate)
     rate = _SMOOTH_RATE / mu[0] ** 2  # the scale rule: twice the means need a quarter of the step
     _draw_swings(left, right, task, _deep_runs(task, 3, 12, 40, rate), f"$\\mu=({mu[0]:g},{mu[1]:g})$")
-    tick()
     return figure
 
 
-@_figure("13")
-def _figure_13(tick: _Tick) -> Figure:
-    """Three linear layers in three dimensions, mu = (1, 2)."""
-    return _three_layers(tick, (1, 2))
-
-
-@_figure("14")
-def _figure_14(tick: _Tick) -> Figure:
-    """Three linear layers in three dimensions, mu = (2, 4)."""
-    return _three_layers(tick, (2, 4))
-
-
-@_figure("15")
-def _figure_15(tick: _Tick) -> Figure:
+def _figure_15() -> Figure:
     """The scale rule: doubling mu and sigma multiplies errors by 4 and divides times by 4."""
     figure, (left, right) = _panels(2, height=3.2)
     for scale, color in ((1, _CONCEPTS[0]), (2, _CONCEPTS[1])):
@@ -285,22 +234,14 @@ def _figure_15(tick: _Tick) -> Figure:
         errors = runs.errors[:, int(_relative_rises(runs).argmax()), 0]
         name = f"$\\mu=({scale},{2 * scale})$, $\\sigma={0.05 * scale:g}$"
         left.plot(runs.times, errors, color=color, label=name)
-        dashes: Any = "-" if scale == 1 else (0, (2, 2))
+        dashes = "-" if scale == 1 else ":"
         right.plot(runs.times * scale**2, errors / scale**2, color=color, ls=dashes, lw=2.4, label=name)
-        tick()
     left.set(xlabel="time", ylabel=f"{_COMPOSITION_ERROR}  $E$", title="Three layers, as measured")
     right.set(xlabel="time × scale²", ylabel="$E$ / scale²", title="Rescaled: one curve")
     for ax in (left, right):
-        _log_time(ax, 0.02)
-        ax.set_ylim(0)
+        ax.set(xscale="log", xlim=(0.02, None), ylim=0)
         ax.legend()
     return figure
-
-
-@_figure("16")
-def _figure_16(tick: _Tick) -> Figure:
-    """Figure 13 with training points kept away from the composition."""
-    return _three_layers(tick, (1, 2), truncate=True)
 
 
 # --- Figures 4, 5, 17, 18: the symmetric model with two concepts --------------------------------------------
@@ -310,8 +251,7 @@ def canonical_path(duration: float = 14.0) -> Path:
     return symmetric.flow(_CANONICAL, PAIR.a, duration, 0.005)
 
 
-@_figure("4")
-def _figure_4(tick: _Tick) -> Figure:
+def _figure_4() -> Figure:
     """The map W at the turns of the run: all entries grow, the strong major suppresses, the weak major repairs."""
     path = canonical_path()
     found = analysis.stages(path.times, path.w, 2)
@@ -334,7 +274,6 @@ def _figure_4(tick: _Tick) -> Figure:
         ax.grid(False)
         ax.spines[:].set_visible(False)
     figure.colorbar(shown, ax=axes[-1], shrink=0.75, label="entry of $W$")
-    tick()
     return figure
 
 
@@ -344,8 +283,7 @@ def _entry_text(value: float) -> str:
     return f"{value:.4f}" if value >= 1e-4 else "≈ 0"
 
 
-@_figure("5")
-def _figure_5(tick: _Tick) -> Figure:
+def _figure_5() -> Figure:
     """Entries of W, error at the composition and output trajectory of the canonical swing-by."""
     path = canonical_path()
     figure, axes = _panels(3, width=3.6, height=3.3)
@@ -355,7 +293,6 @@ def _figure_5(tick: _Tick) -> Figure:
     _draw_swing(axes[1], path, PAIR)
     _draw_stages(axes[1], path, PAIR, named=False)
     _draw_trajectory(axes[2], path)
-    tick()
     return figure
 
 
@@ -371,8 +308,7 @@ def _draw_stages(ax: Axes, path: Path, task: Sim, named: bool = True) -> None:
 def _draw_trajectory(ax: Axes, path: Path) -> None:
     outputs = path.outputs(PAIR.target)
     _draw_timed_line(ax, outputs, path.times, path.times[-1])
-    _draw_training_corners(ax, PAIR.centers)
-    _draw_composition(ax, PAIR.target)
+    _output_axes(ax, "The output swings by")
     note: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7.5}
     arrow = {"arrowstyle": "-", "color": QUIET, "lw": 0.7, "shrinkB": 3}
     for moment, beside in ((1.5, (6, -4)), (2.13, (8, -6)), (3.92, (34, -40)), (7.6, (-8, -13))):
@@ -381,12 +317,9 @@ def _draw_trajectory(ax: Axes, path: Path) -> None:
         ax.annotate(f"$t={moment:g}$", tuple(outputs[at]), beside, arrowprops=arrow, **note)
     ax.annotate("training center (0, 2)", tuple(PAIR.centers[1]), (0, 10), **note)
     ax.annotate("composition", tuple(PAIR.target), (-58, 8), **note)
-    ax.set(xlabel="$f_1$", ylabel="$f_2$", title="The output swings by")
-    ax.set(xlim=(-0.12, 1.15), ylim=(-0.15, 2.3))
 
 
-@_figure("17")
-def _figure_17(tick: _Tick) -> Figure:
+def _figure_17() -> Figure:
     """Training loss falls throughout while the error at the composition rises; linear and logarithmic axes."""
     path = canonical_path(20)
     figure, (left, right) = _panels(2, width=3.8, height=3.1)
@@ -401,37 +334,29 @@ def _figure_17(tick: _Tick) -> Figure:
     guide = errors[late][0] * np.exp(-4 * PAIR.a[0] * (path.times[late] - 10)) * 3
     right.plot(path.times[late], guide, color=QUIET, ls=(0, (2, 2)), lw=1.2)
     left.legend()
-    tick()
     return figure
 
 
-@_figure("18")
-def _figure_18(tick: _Tick) -> Figure:
+def _figure_18() -> Figure:
     """Outputs at the training centers bend too."""
     path = canonical_path(20)
     figure, (ax,) = _panels(1, width=4.2, height=3.8)
     for point in (*PAIR.centers, PAIR.target):
         _draw_timed_line(ax, path.outputs(point), path.times, path.times[-1])
-    _draw_training_corners(ax, PAIR.centers, "training centers")
-    _draw_composition(ax, PAIR.target, "composition")
-    ax.set(xlabel="$f_1$", ylabel="$f_2$", title="Outputs at three inputs, colored by time")
-    ax.set(xlim=(-0.1, 1.15), ylim=(-0.15, 2.3))
+    _output_axes(ax, "Outputs at three inputs, colored by time", ("training centers", "composition"))
     ax.legend(loc="center right")
-    tick()
     return figure
 
 
 # --- Figure 7: the hierarchy of corners ---------------------------------------------------------------------
 
 
-@_figure("7")
-def _figure_7(tick: _Tick) -> Figure:
+def _figure_7() -> Figure:
     """Errors of all 16 corners of four concepts in a two-layer ReLU network after 1, 3 and 5 epochs."""
     task = Sim((1, 2, 3, 4), 0.5, 64, rotation=0)
     # Averaging the squared error over the 64 coordinates too, as torch's own loss does, divides the step by 32.
     recipe = Recipe(depth=2, relu=True, epochs=5, rate=0.1 / 32)
-    steps = -(-task.clusters * recipe.samples // recipe.batch)
-    runs = train(task, recipe, range(1), task.corners, every=steps)
+    runs = train(task, recipe, range(1), task.corners, every=recipe.steps(task) // recipe.epochs)
     figure, axes = _panels(3, width=3.7, height=3.9)
     pairs = ordered_pairs(task.codes)
     for ax, epoch in zip(axes, (1, 3, 5)):
@@ -440,7 +365,6 @@ def _figure_7(tick: _Tick) -> Figure:
         kept = round(analysis.hierarchy_kept(errors, pairs) * len(pairs))
         ax.set_title(f"epoch {epoch}: {kept} of {len(pairs)} pairs in order")
     figure.colorbar(shown, ax=axes, shrink=0.8, label="error (clipped at 1)", extend="max")
-    tick()
     return figure
 
 
@@ -472,16 +396,15 @@ def _draw_corner_lattice(ax: Axes, task: Sim, errors: Array) -> Any:
 _DESCENTS = {1: "one descent", 2: "double descent", 3: "triple descent", 4: "quadruple descent"}
 
 
-def _draw_descents(task: Sim, omega: float, seed: int, duration: float, tick: _Tick) -> Figure:
+def _figure_descents(task: Sim, omega: float, seed: int, duration: float) -> Figure:
     """Entries and error on logarithmic time, every rise with its turning points."""
     u0 = positive_factors([seed], omega, (task.s, task.s), low=0.0, high=1.0)[0]
-    path = symmetric.factor_flow(u0, task.a, duration, 0.01 / task.a.max() * 2)
+    path = symmetric.factor_path(u0, task.a, duration, 0.02 / task.a.max())
     figure, (left, right) = _panels(2, width=4.2, height=3.3)
     _draw_entries(left, path, task)
     left.legend(loc="upper left", ncols=3)
-    left.set_ylim(-0.06, 1.35)
     mu = ", ".join(f"{m:g}" for m in task.mu)
-    left.set_title(f"$\\mu=({mu})$, seed {seed}, $\\omega={omega:g}$")
+    left.set(title=f"$\\mu=({mu})$, seed {seed}, $\\omega={omega:g}$", ylim=(-0.06, 1.35))
     errors = _draw_errors(right, path, task)
     for number, (t0, e0, t1, e1) in enumerate(analysis.rises(path.times, errors)):
         label = None if number else "turning points"
@@ -489,35 +412,15 @@ def _draw_descents(task: Sim, omega: float, seed: int, duration: float, tick: _T
     count = analysis.descents(errors)
     right.set(ylabel=_COMPOSITION_ERROR, title=_DESCENTS.get(count, f"{count} descents"), ylim=(0, None))
     for ax in (left, right):
-        _log_time(ax, 0.2, duration)
+        ax.set(xscale="log", xlim=(0.2, duration))
     right.legend()
-    tick()
     return figure
-
-
-@_figure("8")
-def _figure_8(tick: _Tick) -> Figure:
-    """Three concepts: triple descent."""
-    return _draw_descents(Sim((1, 1.5, 2.2), 0.05), 0.02, 48, 40, tick)
-
-
-@_figure("9")
-def _figure_9(tick: _Tick) -> Figure:
-    """Four concepts: quadruple descent."""
-    return _draw_descents(Sim((1, 1.5, 2.2, 2.7), (0.05, 0.05, 0.05, 0.5)), 0.1, 46, 60, tick)
-
-
-@_figure("10")
-def _figure_10(tick: _Tick) -> Figure:
-    """Signals far apart: the weakest concept is learned after a long plateau."""
-    return _draw_descents(Sim((0.7, 1.7, 3), 0.05), 0.05, 0, 60, tick)
 
 
 # --- Our own ------------------------------------------------------------------------------------------------
 
 
-@_figure("terms")
-def _figure_terms(tick: _Tick) -> Figure:
+def _figure_terms() -> Figure:
     """Growth, suppression and noise of the minor and of the weak major over time."""
     path = canonical_path(10)
     parts = symmetric.terms(path.w, PAIR.a)
@@ -530,31 +433,26 @@ def _figure_terms(tick: _Tick) -> Figure:
         ax.plot(path.times, speed[:, i, j], color=INK, lw=1.2, label="sum")
         ax.set(xlabel=_TIME, ylabel="speed", title=f"What moves the {name}")
     axes[0].legend()
-    tick()
     return figure
 
 
-@_figure("depth")
-def _figure_depth(tick: _Tick) -> Figure:
+def _figure_depth() -> Figure:
     """Depth: longer plateaus, sharper steps, a larger rise; one layer from the same start never rises."""
     figure, (left, right) = _panels(2, width=3.8, height=3.2)
     for depth, color in zip((1, 2, 3, 4), (FLOW, *_CONCEPTS)):
-        path = deep.flow(deep.balanced_layers(_CANONICAL, depth), PAIR.a, 120, 0.02)
+        path = deep.path(deep.balanced_layers(_CANONICAL, depth), PAIR.a, 120, 0.02)
         errors = path.error(PAIR.target)
         name = f"{depth} layer{'s' if depth > 1 else ''}: rise {analysis.rise(errors):.3f}"
         left.plot(path.times, errors, color=color, label=name)
         right.plot(*PAIR.concepts(path.outputs(PAIR.target)).T, color=color, label=f"{depth}")
-        tick()
     left.set(xlabel="time", ylabel=_COMPOSITION_ERROR, title="Untied layers, one start", ylim=0)
-    _log_time(left, 0.1, 120)
+    left.set(xscale="log", xlim=(0.1, 120))
     left.legend(loc="upper right")
-    _concept_axes(right)
-    right.set_title("Outputs at the composition")
+    _concept_axes(right, "Outputs at the composition")
     return figure
 
 
-@_figure("bridge")
-def _figure_bridge(tick: _Tick) -> Figure:
+def _figure_bridge() -> Figure:
     """A linear conditional denoiser: at high noise it is SIM, and there it swings."""
     figure, (distance, heights, curves) = _panels(3, width=3.6, height=3.2)
     times = np.linspace(0, 20, 2001)
@@ -567,7 +465,6 @@ def _figure_bridge(tick: _Tick) -> Figure:
         blocks = bridge.two_layer_flow(_CANONICAL, PAIR.a, tau, 25, 0.02).w
         condition_rises.append(analysis.rise(bridge.condition_error(blocks, PAIR.target)))
         full_rises.append(analysis.rise(bridge.full_error(blocks, PAIR.target, tau)))
-        tick(1 / len(noises))
     heights.semilogx(noises, condition_rises, color=INK, label="condition alone")
     heights.semilogx(noises, full_rises, color=MINOR, label="condition and image")
     heights.set(ylabel="rise of the error", title="Two layers: swing-by")
@@ -583,8 +480,7 @@ def _figure_bridge(tick: _Tick) -> Figure:
     return figure
 
 
-@_figure("certificate")
-def _figure_certificate(tick: _Tick, draws: int = 500) -> Figure:
+def _figure_certificate(draws: int = 500) -> Figure:
     """One layer: how often a Gaussian start is monotone, and how often the certificate predicts it."""
     scales = np.array([0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0])
     times = np.linspace(0, 30, 1500)
@@ -595,42 +491,37 @@ def _figure_certificate(tick: _Tick, draws: int = 500) -> Figure:
         errors = Path(times, one_layer.flow(w0, PAIR.a, times)).error(PAIR.target)  # (T, draws)
         monotone.append(100 * np.mean(analysis.rise(errors) <= analysis.MONOTONE))
         certified.append(100 * np.mean(one_layer.certificate(w0, PAIR.a, 2)))
-        tick(1 / len(scales))
     figure, (ax,) = _panels(1, width=4.4, height=3.2)
     ax.semilogx(scales, monotone, "o-", color=INK, label="monotone in the run")
     ax.semilogx(scales, certified, "o-", color=_CONCEPTS[1], label="certified beforehand")
     ax.set(xlabel="scale of the Gaussian start", ylabel="share of starts (%)", ylim=(0, 105))
-    ax.set_title("One layer needs a small start")
+    ax.set(title="One layer needs a small start")
     ax.legend(loc="lower left")
     return figure
 
 
-@_figure("phase")
-def _figure_phase(tick: _Tick) -> Figure:
+def _figure_phase() -> Figure:
     """Three phase diagrams of the symmetric model from aligned starts."""
     figure, axes = _panels(3, width=3.7, height=3.3)
     planes: tuple[tuple[AxisName, AxisName], ...] = (("ratio", "omega"), ("omega", "rho"), ("ratio", "sigma"))
     symbols = {"ratio": "\\mu_2/\\mu_1", "omega": "\\omega", "rho": "\\rho", "sigma": "\\sigma"}
     for ax, (x, y) in zip(axes, planes):
         phase = phase_diagram(x, y, cells=60, seeds=1, start="aligned")
-        shown = _draw_phase(ax, phase, x, y)
+        shown = _draw_phase(ax, phase, phase.mean)
         held = [f"{symbols[name]}={DEFAULTS[name]:g}" for name in DEFAULTS if name not in (x, y)]
         ax.set_title("$" + ",\\ ".join(held) + "$")
         figure.colorbar(shown, ax=ax, label="rise / ($\\mu_1^2/2$)")
-        tick(1 / 3)
     return figure
 
 
-def _draw_phase(ax: Axes, phase: Phase, x: str, y: str, values: Array | None = None, top: float | None = None) -> Any:
+def _draw_phase(ax: Axes, phase: Phase, values: Array, top: float | None = None) -> Any:
     """A phase diagram as a map; the line bounds the settings where the rise exceeds a thousandth."""
-    values = phase.mean if values is None else values
+    x, y = (AXES[name] for name in phase.axes)
     shown = ax.pcolormesh(phase.x, phase.y, values, cmap="magma_r", vmin=0, vmax=top, shading="nearest")
     shown.set_rasterized(True)
     if phase.mean.min() < 1e-3 < phase.mean.max():
         ax.contour(phase.x, phase.y, phase.mean, levels=[1e-3], colors=[INK], linewidths=1)
-    ax.set(xlabel=AXES[x].label, ylabel=AXES[y].label)
-    ax.set_xscale("log" if AXES[x].log else "linear")
-    ax.set_yscale("log" if AXES[y].log else "linear")
+    ax.set(xlabel=x.label, xscale="log" if x.log else "linear", ylabel=y.label, yscale="log" if y.log else "linear")
     ax.grid(False)
     return shown
 
@@ -639,14 +530,11 @@ def _draw_phase(ax: Axes, phase: Phase, x: str, y: str, values: Array | None = N
 
 
 @styled
-def figure_sweep(phase: Phase, x: str, y: str) -> Figure:
+def figure_sweep(phase: Phase) -> Figure:
     """For `tessera dynamics sweep`: mean height and share of starts that swing."""
-    figure, axes = _panels(2, width=4.0, height=3.4)
-    for ax, values, top, name in (
-        (axes[0], phase.mean, None, "mean rise / ($\\mu_1^2/2$)"),
-        (axes[1], phase.share, 1.0, "share of starts that swing"),
-    ):
-        figure.colorbar(_draw_phase(ax, phase, x, y, values, top), ax=ax, label=name)
+    figure, (left, right) = _panels(2, width=4.0, height=3.4)
+    figure.colorbar(_draw_phase(left, phase, phase.mean), ax=left, label="mean rise / ($\\mu_1^2/2$)")
+    figure.colorbar(_draw_phase(right, phase, phase.share, 1.0), ax=right, label="share of starts that swing")
     return figure
 
 
@@ -656,9 +544,8 @@ def figure_run(path: Path, task: Sim) -> Figure:
     figure, (left, right) = _panels(2, width=4.0, height=3.2)
     _draw_entries(left, path, task)
     _draw_swing(right, path, task)
-    right.set_title("Errors")  # not every run swings
-    for ax in (left, right):
-        ax.set_xlabel("time")
+    right.set(xlabel="time", title="Errors")  # not every run swings
+    left.set(xlabel="time")
     return figure
 
 
@@ -694,9 +581,7 @@ def _draw_output_until(ax: Axes, path: Path, now: int) -> None:
     ax.plot(*outputs.T, color=GRID)
     _draw_timed_line(ax, outputs[: now + 1], path.times[: now + 1], path.times[-1])
     ax.scatter(outputs[now, 0], outputs[now, 1], s=26, color=_CONCEPTS[0], zorder=7)
-    _draw_training_corners(ax, PAIR.centers)
-    _draw_composition(ax, PAIR.target)
-    ax.set(xlabel="$f_1$", ylabel="$f_2$", xlim=(-0.1, 1.15), ylim=(-0.15, 2.3))
+    _output_axes(ax)
 
 
 def swingby_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
@@ -720,6 +605,28 @@ def swingby_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def figure_names() -> list[str]:
-    """All figures: those of the paper by number, then ours."""
-    return sorted(FIGURES, key=lambda name: int(name) if name.isdigit() else len(FIGURES))
+# --- All of them: those of the paper by number, then ours ----------------------------------------------------
+
+FIGURES: dict[str, Callable[[], Figure]] = {
+    "2": _figure_2,
+    "3": _figure_3,
+    "4": _figure_4,
+    "5": _figure_5,
+    "7": _figure_7,
+    "8": partial(_figure_descents, Sim((1, 1.5, 2.2), 0.05), 0.02, 48, 40),  # triple descent
+    "9": partial(_figure_descents, Sim((1, 1.5, 2.2, 2.7), (0.05, 0.05, 0.05, 0.5)), 0.1, 46, 60),  # quadruple
+    "10": partial(_figure_descents, Sim((0.7, 1.7, 3), 0.05), 0.05, 0, 60),  # a long plateau
+    "11": partial(_figure_order, Recipe(depth=2, epochs=8, scale=0.5, rate=_SMOOTH_RATE)),
+    "12": partial(_figure_order, Recipe(depth=2, relu=True, epochs=20, scale=0.5, rate=_SMOOTH_RATE)),
+    "13": partial(_three_layers, (1, 2)),
+    "14": partial(_three_layers, (2, 4)),
+    "15": _figure_15,
+    "16": partial(_three_layers, (1, 2), truncate=True),
+    "17": _figure_17,
+    "18": _figure_18,
+    "terms": _figure_terms,
+    "depth": _figure_depth,
+    "bridge": _figure_bridge,
+    "certificate": _figure_certificate,
+    "phase": _figure_phase,
+}

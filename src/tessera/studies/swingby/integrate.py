@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -11,9 +12,11 @@ from tessera.studies.swingby.data import Array, error_at
 
 State = tuple[Array, ...]
 Velocity = Callable[[State], State]
+Solver = Literal["flow", "descent"]  # continuous time by Runge-Kutta, or gradient descent
 
-_RK4_REACH = 2.785293563  # fourth-order Runge-Kutta damps exp(-rate t) while step * rate stays below this
-EULER_REACH = 2.0
+# Largest step * rate at which a mode exp(-rate t) still decays: of fourth-order Runge-Kutta, and of Euler's method.
+_STABLE: dict[Solver, float] = {"flow": 2.785293563, "descent": 2.0}
+_STEP_NAMES: dict[Solver, str] = {"flow": "step", "descent": "learning rate"}
 _CHECK_EVERY = 64  # steps between two checks that all numbers are finite
 
 
@@ -33,32 +36,53 @@ class Path:
         return error_at(self.w, point)
 
 
-def runge_kutta(velocity: Velocity, state: State, step: float | Array, steps: int) -> Iterator[State]:
-    """Classical fourth order; yields the start and then every step. `step` may differ from run to run."""
+def solve(
+    velocity: Velocity,
+    state: State,
+    read: Callable[[State], Array],
+    fastest: float,
+    duration: float,
+    step: float,
+    solver: Solver = "flow",
+    every: int = 1,
+    on_step=None,
+) -> Path:
+    """The path over `duration`; `read` gives the end-to-end map, `fastest` is the largest rate near the solution.
 
-    def ahead(slope: State, length) -> State:
-        return tuple(part + length * change for part, change in zip(state, slope))
+    The step of a descent is its learning rate, and time is their number times that rate.
+    """
+    check_step(step, fastest, solver)
+    steps = step_count(duration, step)
+    states = trajectory(velocity, state, step, steps, solver)
+    return Path(step * np.arange(0, steps + 1, every), watch(states, read, every, on_step))
 
+
+def trajectory(velocity: Velocity, state: State, step: float, steps: int, solver: Solver = "flow") -> Iterator[State]:
+    """The start, and the state after every step. Descent needs minus a gradient as `velocity`."""
+    advance = _runge_kutta if solver == "flow" else _euler
     yield state
     for m in range(1, steps + 1):
-        k1 = velocity(state)
-        k2 = velocity(ahead(k1, step / 2))
-        k3 = velocity(ahead(k2, step / 2))
-        k4 = velocity(ahead(k3, step))
-        state = ahead(tuple(p + 2 * q + 2 * r + s for p, q, r, s in zip(k1, k2, k3, k4)), step / 6)
+        state = advance(velocity, state, step)
         if m % _CHECK_EVERY == 0 or m == steps:
             _check_finite(state, m)
         yield state
 
 
-def descend(velocity: Velocity, state: State, rate: float, steps: int) -> Iterator[State]:
-    """Plain gradient descent when `velocity` is minus a gradient; yields the start and then every step."""
-    yield state
-    for m in range(1, steps + 1):
-        state = tuple(part + rate * change for part, change in zip(state, velocity(state)))
-        if m % _CHECK_EVERY == 0 or m == steps:
-            _check_finite(state, m)
-        yield state
+def _runge_kutta(velocity: Velocity, state: State, step: float) -> State:
+    """One step of classical fourth order."""
+    k1 = velocity(state)
+    k2 = velocity(_ahead(state, k1, step / 2))
+    k3 = velocity(_ahead(state, k2, step / 2))
+    k4 = velocity(_ahead(state, k3, step))
+    return _ahead(state, tuple(p + 2 * q + 2 * r + s for p, q, r, s in zip(k1, k2, k3, k4)), step / 6)
+
+
+def _euler(velocity: Velocity, state: State, step: float) -> State:
+    return _ahead(state, velocity(state), step)
+
+
+def _ahead(state: State, slope: State, length: float) -> State:
+    return tuple(part + length * change for part, change in zip(state, slope))
 
 
 def watch(states: Iterable[State], read: Callable[[State], Array], every: int = 1, on_step=None) -> Array:
@@ -72,39 +96,6 @@ def watch(states: Iterable[State], read: Callable[[State], Array], every: int = 
     return np.stack(values)
 
 
-def flow_path(
-    velocity: Velocity,
-    state: State,
-    read: Callable[[State], Array],
-    fastest: float,
-    duration: float,
-    step: float,
-    every: int = 1,
-    on_step=None,
-) -> Path:
-    """Runge-Kutta for `duration`; `read` gives the end-to-end map, `fastest` is the largest rate near the solution."""
-    check_step(step, fastest, _RK4_REACH)
-    steps = step_count(duration, step)
-    states = runge_kutta(velocity, state, step, steps)
-    return Path(step * np.arange(0, steps + 1, every), watch(states, read, every, on_step))
-
-
-def descent_path(
-    velocity: Velocity,
-    state: State,
-    read: Callable[[State], Array],
-    fastest: float,
-    rate: float,
-    steps: int,
-    every: int = 1,
-    on_step=None,
-) -> Path:
-    """Gradient descent; time is rate * steps."""
-    check_step(rate, fastest, EULER_REACH, "learning rate")
-    states = descend(velocity, state, rate, steps)
-    return Path(rate * np.arange(0, steps + 1, every), watch(states, read, every, on_step))
-
-
 def _check_finite(state: State, step: int) -> None:
     if not all(np.isfinite(part).all() for part in state):
         raise UserError(
@@ -113,13 +104,13 @@ def _check_finite(state: State, step: int) -> None:
         )
 
 
-def check_step(step: float, fastest: float, reach: float, what: str = "step") -> None:
+def check_step(step: float, fastest: float, solver: Solver) -> None:
     """Refuse a step with which the fastest mode near the solution would grow; name the limit."""
-    if not step > 0:
-        raise UserError(f"The {what} must be positive, not {step:g}.")
-    if fastest > 0 and step * fastest >= reach:
-        limit = reach / fastest
-        raise UserError(f"A {what} of {step:g} diverges here; the stable limit is {limit:.4g}.")
+    name = _STEP_NAMES[solver]
+    _check_positive(step, name)
+    if fastest > 0 and step * fastest >= _STABLE[solver]:
+        limit = _STABLE[solver] / fastest
+        raise UserError(f"A {name} of {step:g} diverges here; the stable limit is {limit:.4g}.")
 
 
 def step_count(duration: float, step: float) -> int:
@@ -127,6 +118,12 @@ def step_count(duration: float, step: float) -> int:
     return max(1, round(duration / step))
 
 
-def check_time(duration: float, step: float) -> None:
+def check_time(duration: float, step: float, name: str = "step") -> None:
+    _check_positive(step, name)
     if not (duration > 0 and math.isfinite(duration / step)):
         raise UserError(f"The time to run must be positive and finite, not {duration:g}.")
+
+
+def _check_positive(step: float, name: str) -> None:
+    if not step > 0:
+        raise UserError(f"The {name} must be positive, not {step:g}.")

@@ -4,9 +4,10 @@ All seeds of a setting train side by side as one batched network; each has its o
 gives the same run in any batch.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from tessera.errors import UserError
 from tessera.scenes.random import seeded_generator
 from tessera.studies.swingby.data import Array, Sim
+from tessera.studies.swingby.integrate import check_step
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,9 @@ class Recipe:
     epochs: int = 40
     scale: float = 1.0
     """Multiplies the starting weights, which are uniform in +-1/sqrt(fan_in) without bias."""
+
+    def steps(self, task: Sim) -> int:
+        return self.epochs * math.ceil(task.clusters * self.samples / self.batch)
 
     def __post_init__(self):
         counts = (self.depth, self.batch, self.epochs, self.samples)
@@ -52,43 +57,39 @@ class SgdRun:
 
 def train(task: Sim, recipe: Recipe, seeds: range, points: Array, every: int = 1, on_snapshot=None) -> SgdRun:
     """Train one network per seed; snapshots of its outputs at `points` (P, d) every `every` steps."""
-    _check_rate(task, recipe)
+    if not recipe.relu:  # which has no such simple limit
+        check_step(recipe.rate, _fastest(task, recipe), "descent")
     data = torch.stack([_tensor(task.draw(recipe.samples, seed)) for seed in seeds])  # (S, N, d)
     fresh = torch.stack([_tensor(task.draw(500, seed + 2**31)) for seed in seeds])
     layers = start(task, recipe, seeds)
     probes = _tensor(points).expand(len(seeds), *points.shape)  # (S, P, d)
-    snapshots: list[tuple[int, Tensor, Tensor]] = []
-    for step, rows in enumerate(_with_start(batches(len(data[0]), recipe, seeds))):
+    losses, outputs = [], []
+    for step, rows in enumerate(chain([None], batches(len(data[0]), recipe, seeds))):
         if rows is not None:
             update(layers, data.gather(1, rows[..., None].expand(-1, -1, task.d)), recipe)
         if step % every == 0:
-            snapshots.append((step, *evaluate(layers, fresh, probes, recipe.relu)))
-            check_finite(snapshots[-1][1], task, recipe, step)
+            loss, output = evaluate(layers, fresh, probes, recipe.relu)
+            _check_finite(loss, task, recipe, step)
+            losses.append(loss)
+            outputs.append(output)
             if on_snapshot:
-                on_snapshot(1)
-    steps, losses, outputs = zip(*snapshots)
+                on_snapshot()
     found = torch.stack(outputs).double().numpy()
     errors = 0.5 * np.square(found - points).sum(-1)
-    return SgdRun(recipe.rate * np.array(steps, float), torch.stack(losses).double().numpy(), found, errors)
-
-
-def snapshot_count(task: Sim, recipe: Recipe, every: int) -> int:
-    """Number of snapshots of `train`."""
-    steps = recipe.epochs * -(-task.clusters * recipe.samples // recipe.batch)
-    return steps // every + 1
+    times = recipe.rate * (every * np.arange(len(losses)))
+    return SgdRun(times, torch.stack(losses).double().numpy(), found, errors)
 
 
 def start(task: Sim, recipe: Recipe, seeds: range) -> list[Tensor]:
     """Layers (S, out, in), uniform in +-scale/sqrt(fan_in)."""
     hidden = recipe.hidden or task.d
     dims = [task.d, *[hidden] * (recipe.depth - 1), task.d]
-    networks = [_one_start(seed, dims) for seed in seeds]
-    return [(recipe.scale * torch.stack(layer)).requires_grad_() for layer in zip(*networks)]
-
-
-def _one_start(seed: int, dims: list[int]) -> list[Tensor]:
-    rng = seeded_generator(seed)
-    return [(2 * torch.rand(wide, narrow, generator=rng) - 1) / narrow**0.5 for narrow, wide in pairwise(dims)]
+    rngs = [seeded_generator(seed) for seed in seeds]
+    layers = []
+    for narrow, wide in pairwise(dims):
+        uniform = 2 * torch.stack([torch.rand(wide, narrow, generator=rng) for rng in rngs]) - 1
+        layers.append((recipe.scale * (uniform / narrow**0.5)).requires_grad_())
+    return layers
 
 
 def forward(layers: list[Tensor], x: Tensor, relu: bool) -> Tensor:
@@ -113,9 +114,9 @@ def evaluate(layers: list[Tensor], fresh: Tensor, probes: Tensor, relu: bool) ->
     return loss, forward(layers, probes, relu)
 
 
-def check_finite(loss: Tensor, task: Sim, recipe: Recipe, step: int) -> None:
+def _check_finite(loss: Tensor, task: Sim, recipe: Recipe, step: int) -> None:
     if not bool(loss.isfinite().all()):
-        limit = _stable_limit(task, recipe)
+        limit = 2 / _fastest(task, recipe)
         raise UserError(
             f"SGD with learning rate {recipe.rate:g} diverged by step {step}; "
             f"a linear network of balanced layers is stable below {limit:.4g}, and this start needs less."
@@ -130,20 +131,9 @@ def batches(count: int, recipe: Recipe, seeds: range) -> Iterator[Tensor]:
         yield from shuffled.split(recipe.batch, dim=1)
 
 
-def _check_rate(task: Sim, recipe: Recipe) -> None:
-    """A linear network of balanced layers is stable below 2 / (depth * largest a); ReLU has no such simple limit."""
-    limit = _stable_limit(task, recipe)
-    if not recipe.relu and recipe.rate >= limit:
-        raise UserError(f"A learning rate of {recipe.rate:g} diverges here; the stable limit is {limit:.4g}.")
-
-
-def _stable_limit(task: Sim, recipe: Recipe) -> float:
-    return 2 / (recipe.depth * float(task.a.max()))
-
-
-def _with_start(steps: Iterator[Tensor]) -> Iterator[Tensor | None]:
-    yield None
-    yield from steps
+def _fastest(task: Sim, recipe: Recipe) -> float:
+    """The largest rate of a linear network of balanced layers near the solution."""
+    return recipe.depth * task.a.max()
 
 
 def _tensor(array: Array) -> Tensor:

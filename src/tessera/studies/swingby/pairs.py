@@ -4,12 +4,12 @@ Batches of 2x2 matrix products are slow; written out, the same equations run at 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tessera.studies.swingby.analysis import COMES_BACK, MONOTONE, THRESHOLD
+from tessera.studies.swingby.analysis import MONOTONE, THRESHOLD, swung
 from tessera.studies.swingby.data import Array
 from tessera.studies.swingby.starts import aligned_map, root
 from tessera.studies.swingby.symmetric import settling_time
@@ -19,9 +19,8 @@ _STRIDE = 0.05  # step times the larger a until the strong concept is learned; t
 _LATE_STRIDE = 0.15  # afterwards, when only motion at the rate of the weak concept is left
 
 
-@dataclass(frozen=True)
-class _PairRuns:
-    """What a batch of two-concept runs did, each (B,)."""
+class _PairRuns(NamedTuple):
+    """The first, lowest and last error of a batch of two-concept runs and the largest rise, each (B,)."""
 
     first: Array
     lowest: Array
@@ -30,8 +29,7 @@ class _PairRuns:
 
     def swings(self, threshold: float = THRESHOLD) -> np.ndarray:
         """The swing-by verdict of every run."""
-        returned = self.last - self.lowest <= COMES_BACK * self.rise
-        return (self.rise > MONOTONE) & (self.rise >= threshold * self.first) & returned
+        return swung(*self, threshold)
 
 
 def pair_velocity(u: Array, a1: Array, a2: Array) -> Array:
@@ -53,14 +51,6 @@ def _pair_map(u: Array) -> tuple[Array, Array, Array]:
     return u[0] * u[0] + u[1] * u[1], u[0] * u[2] + u[1] * u[3], u[2] * u[2] + u[3] * u[3]
 
 
-def pair_map_velocity(w: Array, a1: Array, a2: Array) -> Array:
-    """(w11', w12', w22') on the paper's clock for w (3, B): the same motion in the entries of the map."""
-    w11, w12, w22 = w
-    square = (a1 + a2) * w12**2
-    minor = w12 * (a1 + a2 - 0.5 * w11 * (3 * a1 + a2) - 0.5 * w22 * (3 * a2 + a1))
-    return np.stack([2 * a1 * w11 * (1 - w11) - square, minor, 2 * a2 * w22 * (1 - w22) - square])
-
-
 def _pair_error(u: Array, mu1: Array, mu2: Array) -> Array:
     """E at the composition (mu1, mu2) for u (4, B)."""
     w11, w12, w22 = _pair_map(u)
@@ -69,29 +59,28 @@ def _pair_error(u: Array, mu1: Array, mu2: Array) -> Array:
     return 0.5 * (weak * weak + strong * strong)
 
 
-def run_pairs(w0: Array, mu: Array, a: Array, duration: ArrayLike | None = None, on_chunk=None) -> _PairRuns:
-    """Runs from W0 (B, 2, 2) on data mu (B, 2), a (B, 2) until all is learned (or for `duration`, paper clock).
+def run_pairs(w0: Array, mu: Array, a: Array, on_chunk=None) -> _PairRuns:
+    """Runs from W0 (B, 2, 2) on data mu (B, 2), a (B, 2) until all is learned.
 
     Every run has its own step and end; runs of similar length are integrated together. `on_chunk(n)` reports progress.
     """
     u0 = root(w0).reshape(len(w0), 4).T  # (4, B)
-    ends = settling_time(w0, a) if duration is None else np.broadcast_to(np.asarray(duration, float), len(w0))
-    lengths, counts = _step_lengths(w0, a, ends)
+    lengths, counts = _step_lengths(w0, a)
     results = np.empty((4, len(w0)))
     longest_first = np.argsort(-counts.sum(0), kind="stable")
     for start in range(0, len(w0), _RUNS_AT_ONCE):
-        runs_at_once = longest_first[start : start + _RUNS_AT_ONCE]
-        schedule = _step_schedule(lengths[:, runs_at_once], counts[:, runs_at_once])
-        (a1, a2), (mu1, mu2) = a[runs_at_once].T.copy(), mu[runs_at_once].T.copy()
-        states = _integrate_pairs(u0[:, runs_at_once], a1, a2, schedule)
-        results[:, runs_at_once] = summarize(states, mu1, mu2)
+        chunk = longest_first[start : start + _RUNS_AT_ONCE]
+        schedule = _step_schedule(lengths[:, chunk], counts[:, chunk])
+        (a1, a2), (mu1, mu2) = a[chunk].T.copy(), mu[chunk].T.copy()
+        results[:, chunk] = _summarize(_integrate_pairs(u0[:, chunk], a1, a2, schedule), mu1, mu2)
         if on_chunk:
-            on_chunk(len(runs_at_once))
+            on_chunk(len(chunk))
     return _PairRuns(*results)
 
 
-def _step_lengths(w0: Array, a: Array, ends: Array) -> tuple[Array, np.ndarray]:
+def _step_lengths(w0: Array, a: Array) -> tuple[Array, np.ndarray]:
     """Length and number of the early and of the late steps of every run, each (2, B)."""
+    ends = settling_time(w0, a)
     early = np.minimum(_strong_settles(w0, a), ends)
     spans = np.stack([early, ends - early])
     counts = np.ceil(spans * a.max(-1) / np.array([[_STRIDE], [_LATE_STRIDE]])).astype(int)
@@ -128,7 +117,7 @@ def _integrate_pairs(u: Array, a1: Array, a2: Array, lengths: Array) -> Iterator
         yield u
 
 
-def summarize(states: Iterator[Array], mu1: Array, mu2: Array) -> tuple[Array, Array, Array, Array]:
+def _summarize(states: Iterator[Array], mu1: Array, mu2: Array) -> tuple[Array, Array, Array, Array]:
     """First and lowest error, largest rise and last error of every run, without keeping the curves."""
     first = error = _pair_error(next(states), mu1, mu2)
     lowest, height = first.copy(), np.zeros_like(first)
@@ -141,7 +130,7 @@ def summarize(states: Iterator[Array], mu1: Array, mu2: Array) -> tuple[Array, A
 
 def threshold_alignment(omega: ArrayLike, mu: tuple[float, float], a: Array, digits: int = 5) -> Array:
     """rho_c(omega): the alignment above which the error at the composition rises at all, by bisection."""
-    omega = np.atleast_1d(np.asarray(omega, float))
+    omega = np.atleast_1d(omega).astype(float)
     low, high = np.zeros_like(omega), np.full_like(omega, 0.999)
     mus, moments = np.tile(mu, (len(omega), 1)), np.tile(a, (len(omega), 1))
     for _ in range(int(np.ceil(digits * np.log2(10)))):

@@ -11,11 +11,11 @@ from tessera.studies.swingby.data import Array
 
 def aligned_map(omega: Array | float, rho: Array | float) -> Array:
     """W0 of two concepts whose rows of U have norm omega and cosine rho: (..., 2, 2)."""
-    omega, rho = np.broadcast_arrays(np.asarray(omega, float), np.asarray(rho, float))
+    omega, rho = np.broadcast_arrays(omega, rho)
     if (np.abs(rho) > 1).any():
         raise UserError("The alignment rho is a cosine and must lie between -1 and 1.")
-    square = omega**2
-    return np.stack([np.stack([square, rho * square], -1), np.stack([rho * square, square], -1)], -2)
+    cosines = np.where(np.eye(2, dtype=bool), 1.0, rho[..., None, None])
+    return omega[..., None, None] ** 2 * cosines
 
 
 def positive_factors(seeds: Iterable[int], omega: float, shape: tuple[int, int], low=0.5, high=1.5) -> Array:
@@ -28,9 +28,11 @@ def gaussian_factors(seeds: Iterable[int], scale: float, shape: tuple[int, int])
     return scale * np.stack([generator(seed).standard_normal(shape) for seed in seeds])
 
 
-def alignment(w: Array, i: int = 0, j: int = 1) -> Array:
-    """rho = w_ij / sqrt(w_ii w_jj)."""
-    return w[..., i, j] / np.sqrt(w[..., i, i] * w[..., j, j])
+def unit_factors(kind: str, seeds: Iterable[int], shape: tuple[int, int]) -> Array:
+    """U of size 1, positive or Gaussian with rows of norm about 1: (seeds, d, d')."""
+    if kind == "positive":
+        return positive_factors(seeds, 1.0, shape)
+    return gaussian_factors(seeds, 1 / np.sqrt(shape[1]), shape)
 
 
 def root(w0: Array, power: float = 0.5) -> Array:

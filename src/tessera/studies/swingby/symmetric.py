@@ -6,12 +6,13 @@ same path at twice the speed.
 
 import warnings
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Literal
 
 import numpy as np
 
 from tessera.studies.swingby.data import Array
-from tessera.studies.swingby.integrate import Path, State, Velocity, descent_path, flow_path
+from tessera.studies.swingby.integrate import Path, Solver, State, solve
 
 Clock = Literal["paper", "flow"]
 CLOCK_SPEED: dict[str, float] = {"paper": 1.0, "flow": 2.0}
@@ -65,52 +66,33 @@ def flow(w0: Array, a: Array, duration: float, step: float, clock: Clock = "pape
     def velocity(state: State) -> State:
         return (speed * field(state[0], a),)
 
-    return flow_path(velocity, (w0,), lambda state: state[0], _fastest(a, clock), duration, step, every)
+    return solve(velocity, (w0,), itemgetter(0), 2 * speed * a.max(), duration, step, every=every)
 
 
-def factor_flow(
-    u0: Array, a: Array, duration: float, step: float, clock: Clock = "paper", every: int = 1, on_step=None
+def factor_path(
+    u0: Array,
+    a: Array,
+    duration: float,
+    step: float,
+    solver: Solver = "flow",
+    clock: Clock = "paper",
+    every: int = 1,
+    on_step=None,
 ) -> Path:
-    """The ODE on the factor U (..., d, d'); recorded as W = U U^T."""
+    """The ODE on the factor U (..., d, d'); recorded as W = U U^T.
+
+    Gradient descent on U is U+ = U - step/2 dL/dU (paper) or U - step dL/dU (flow).
+    """
     _warn_if_narrow(u0, a)
-    velocity = _factor_velocity(a, clock)
-    return flow_path(velocity, (u0,), _factor_map, _fastest(a, clock), duration, step, every, on_step)
+    speed = CLOCK_SPEED[clock]
 
-
-def factor_descent(
-    u0: Array, a: Array, rate: float, steps: int, clock: Clock = "paper", every: int = 1, on_step=None
-) -> Path:
-    """Gradient descent on U: U+ = U - rate/2 dL/dU (paper) or U - rate dL/dU (flow). Time is rate * steps."""
-    _warn_if_narrow(u0, a)
-    velocity = _factor_velocity(a, clock)
-    return descent_path(velocity, (u0,), _factor_map, _fastest(a, clock), rate, steps, every, on_step)
-
-
-def _fastest(a: Array, clock: Clock) -> float:
-    """The largest rate near the solution."""
-    return 2 * CLOCK_SPEED[clock] * float(a.max())
-
-
-def _factor_map(state: State) -> Array:
-    return map_of(state[0])
-
-
-def _factor_velocity(a: Array, clock: Clock) -> Velocity:
     def velocity(state: State) -> State:
-        return (-0.5 * CLOCK_SPEED[clock] * gradient(state[0], a),)
+        return (-0.5 * speed * gradient(state[0], a),)
 
-    return velocity
+    def read(state: State) -> Array:
+        return map_of(state[0])
 
-
-def diagonal_path(w0: Array, a: Array, times: Array) -> Array:
-    """A diagonal start stays diagonal and every entry is a logistic curve (paper clock): (T, d)."""
-    odds = w0 / (1 - w0) * np.exp(2 * a * np.asarray(times)[:, None])
-    return odds / (1 + odds)
-
-
-def log_det_speed(w: Array, a: Array) -> Array:
-    """d log det W / dt = 2 tr(A (I - W)) on the paper's clock: full rank is never lost, missing rank never gained."""
-    return 2 * (a * (1 - np.diagonal(w, axis1=-2, axis2=-1))).sum(-1)
+    return solve(velocity, (u0,), read, 2 * speed * a.max(), duration, step, solver, every, on_step)
 
 
 def settling_time(w0: Array, a: Array, margin: float = 5.0) -> Array:
