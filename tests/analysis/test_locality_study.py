@@ -92,6 +92,7 @@ def test_a_local_painter_is_local_in_pixels_and_conditions(source, k):
     for row in record["levels"]:  # three channels, each 1 / (1 + sigma^2)
         assert row["energy"] == pytest.approx((3 / (1 + row["sigma"] ** 2)) ** 2, rel=1e-4)
     assert [probe.name for probe in found.probes] == [*(f"loc {n}" for n in range(k)), "center"]
+    assert [probe.title for probe in found.probes] == [*(f"location {n}" for n in range(1, k + 1)), "center"]
     assert found.scenes[0].condition_influence_maps.shape == (4, k, 16, 16)
 
 
@@ -181,7 +182,7 @@ def test_the_residual_of_a_mean_over_the_image_is_known():
         return x.mean((2, 3), keepdim=True).expand_as(x)
 
     way = way_of()
-    found = definition_residual(denoise, way, None, None, radius=0, fill="other", exchanged=("pixels",))
+    found = definition_residual(denoise, way, None, None, radius=0, fill="other")
     other = way.x.roll(1, 1)
     known = ((way.x.mean((3, 4)) - other.mean((3, 4))) ** 2).mean(2).T  # were everything exchanged, (B, S)
     np.testing.assert_allclose(found.ceiling, known, rtol=1e-4)
@@ -216,7 +217,7 @@ def test_a_residual_is_relative_to_the_ceiling_as_roots_not_squares():
 def test_a_patchwise_network_is_a_local_conditional_score(patchwise):
     cond = patchwise.conditioner.at(LOCATIONS[:2]).expand(1, -1)
     way = way_of(1, 32, (2.0,))
-    found = definition_residual(patchwise, way, cond, patchwise.conditioner, radius=1, exchanged=("both",), rows=8)
+    found = definition_residual(patchwise, way, cond, patchwise.conditioner, radius=1, rows=8)
     row = found.record()[0]
     assert row["both"]["rms"] <= 1e-5 and row["ceiling"] > 0.1
 

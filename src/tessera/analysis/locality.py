@@ -1,7 +1,7 @@
 """Locality along sampling trajectories of the model, and of noised rendered images."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -40,16 +40,26 @@ if TYPE_CHECKING:
 
 Source = Literal["generated", "truth"]
 OFFICIAL_MOST = 9  # more objects than this rarely fit by the official distances
-SHARE = 0.9
 TURNS = 16  # times as many random scenes are drawn as are needed, at most
+_AT = "loc "
 SCENE_SEED = 7_000_000  # scenes of a locality study are others than those of training streams
 
 
 class Probe(NamedTuple):
-    """An output pixel whose influences are measured, and its name in figures."""
+    """An output pixel whose influences are measured, and its name in records: `loc 0` at the first prompted location."""
 
     name: str
     at: Pixel
+
+    @property
+    def condition(self) -> int | None:
+        """The number of the condition at whose location it lies, counted from 0."""
+        return int(self.name.removeprefix(_AT)) if self.name.startswith(_AT) else None
+
+    @property
+    def title(self) -> str:
+        """Its name for readers, who count from 1."""
+        return self.name if self.condition is None else f"location {self.condition + 1}"
 
 
 # -- trajectories --------------------------------------------------------------------------------------------
@@ -141,7 +151,7 @@ def truth(prompt: Sequence[Any], size: int, count: int, seed: int, device=None) 
 def default_probes(prompt: Sequence[Any], height: int, width: int) -> list[Probe]:
     """The prompted locations, and the image's center (Figure 10)."""
     locations = [part for part in prompt if not isinstance(part, str)]
-    named = [Probe(f"loc {n}", pixel_of(location, height, width)) for n, location in enumerate(locations)]
+    named = [Probe(f"{_AT}{n}", pixel_of(location, height, width)) for n, location in enumerate(locations)]
     return [*named, Probe("center", pixel_of((0.5, 0.5), height, width))]
 
 
@@ -168,9 +178,8 @@ class SceneLocality:
     energy_each: Tensor  # (B, S, P)
     condition_influence: Tensor  # (B, S, P, K), Eq. 10 at the probes; K = 0 without conditions
     condition_influence_maps: Tensor  # (S, K, H, W), Eq. 10 everywhere, mean over images
-    own_condition_influence: (
-        Tensor  # (B, S, K, K), I_k(location j) at [b, s, j, k]; empty for conditions without a location
-    )
+    # (B, S, K, K), I_k(location j) at [b, s, j, k]; (B, S, 0, K) for conditions without a location
+    own_condition_influence: Tensor
 
     def to_dict(self) -> dict[str, Any]:
         """Curves as Figure 10 draws them."""
@@ -226,18 +235,13 @@ class LocalityResult:
 
     @cached_property
     def _locality(self) -> dict[str, Any] | None:
-        if self.scenes[0].own_condition_influence.shape[-2] == 0:
-            return None
-        influence = np.concatenate([scene.own_condition_influence.numpy() for scene in self.scenes])
-        return conditional_locality(influence, self.sigmas, self._scene_of_each, seed=self.seed)
+        own = [scene.own_condition_influence for scene in self.scenes]
+        return _locality_record(own, self.sigmas, self.seed)
 
     @property
     def _scene_of_each(self) -> list[int]:
         """The number of the scene that each image is of."""
-        numbers: list[int] = []
-        for number, scene in enumerate(self.scenes):
-            numbers += [number] * len(scene.sides_each)
-        return numbers
+        return _numbers_of([scene.sides_each for scene in self.scenes])
 
     def to_dict(self) -> dict[str, Any]:
         """Conditional locality, 90% side and energy of every level, and curves of every scene, JSON-ready."""
@@ -252,19 +256,15 @@ class LocalityResult:
 
         Intervals draw images again, or whole scenes where there are several, as that of conditional locality does.
         """
-        sides = np.concatenate([scene.sides_each.numpy().mean(-1) for scene in self.scenes])  # (B, S)
-        energies = np.concatenate([scene.energy_each.numpy().mean(-1) for scene in self.scenes])
-        draws = group_counts(generator(self.seed), len(sides), self._scene_of_each)  # (R, B)
-        levels = []
-        for level, sigma in enumerate(self.sigmas):
-            record = {
-                "sigma": sigma,
-                "side90": float(np.mean([scene.sides[level].float().mean() for scene in self.scenes])),
-                "energy": float(np.mean([scene.energy[level].mean() for scene in self.scenes])),
-                "side90_each": mean_of_draws(sides[:, level], draws).to_dict(),
-                "energy_each": mean_of_draws(energies[:, level], draws).to_dict(),
-            }
-            levels.append(record)
+        groups = self._scene_of_each
+        draws = group_counts(generator(self.seed), len(groups), groups)  # (R, B)
+        levels: list[dict[str, Any]] = [{"sigma": sigma} for sigma in self.sigmas]
+        for name, field in (("side90", "sides"), ("energy", "energy")):
+            means = [getattr(scene, field).double().mean(-1) for scene in self.scenes]  # (S,) each
+            each = torch.cat([getattr(scene, f"{field}_each").double().mean(-1) for scene in self.scenes]).numpy()
+            for number, level in enumerate(levels):
+                level[name] = float(np.mean([mean[number] for mean in means]))
+                level[f"{name}_each"] = mean_of_draws(each[:, number], draws).to_dict()
         return levels
 
     def table(self) -> Table:
@@ -314,7 +314,6 @@ def measure(
     *,
     how: GradientConfig = PLAIN,
     rows: int = 64,
-    share: float = SHARE,
 ) -> SceneLocality:
     """Both kinds of influence on every probe at every level of a trajectory. cond (B, dim)."""
     levels, images = trajectory.x.shape[:2]
@@ -322,11 +321,7 @@ def measure(
     at = [probe.at for probe in probes]
     each = pixel_influence(denoise, trajectory.flat, trajectory.flat_sigmas, every, at=at, how=how)
     each = each.unflatten(0, (levels, images)).cpu()  # (S, B, P, H, W)
-    maps = (
-        condition_influence_maps(denoise, trajectory, every, conditioner, prompt, rows)
-        .unflatten(0, (levels, images))
-        .cpu()
-    )
+    maps = _condition_influence_maps(denoise, trajectory, cond, conditioner, prompt, rows)
     first = torch.arange(levels, device=trajectory.x.device) * images
     with torch.no_grad():
         first_cond = None if every is None else every[first]
@@ -338,17 +333,17 @@ def measure(
         sigmas=[float(sigma) for sigma in trajectory.sigmas],
         clean=clean,
         influence=influence,
-        sides=smallest_square(influence, at, share),
+        sides=smallest_square(influence, at),
         energy=total_energy(influence),
-        sides_each=smallest_square(each, at, share).transpose(0, 1),
+        sides_each=smallest_square(each, at).transpose(0, 1),
         energy_each=total_energy(each).transpose(0, 1),
         condition_influence=_read_at(maps, at),
         condition_influence_maps=maps.mean(1),
-        own_condition_influence=_read_at(maps, _own_pixels(prompt, *trajectory.x.shape[-2:])),
+        own_condition_influence=_own_influence(maps, prompt),
     )
 
 
-def condition_influence_maps(
+def _condition_influence_maps(
     denoise: Denoiser,
     trajectory: Trajectory,
     cond: Tensor | None,
@@ -356,16 +351,36 @@ def condition_influence_maps(
     prompt: Sequence[Any],
     rows: int,
 ) -> Tensor:
-    """Eq. 10 at every pixel of every image and level, (S B, K, H, W)."""
+    """Eq. 10 at every pixel of every image and level, (S, B, K, H, W) on the CPU; cond (B, dim)."""
+    levels, images, _, height, width = trajectory.x.shape
     if conditioner is None or cond is None or not prompt:
-        return trajectory.flat.new_zeros(len(trajectory.flat), 0, *trajectory.x.shape[-2:])
-    return condition_influence(denoise, trajectory.flat, trajectory.flat_sigmas, cond, conditioner, prompt, rows=rows)
+        return torch.zeros(levels, images, 0, height, width)
+    noisy = trajectory.flat, trajectory.flat_sigmas, cond.repeat(levels, 1)
+    maps = condition_influence(denoise, *noisy, conditioner, prompt, rows=rows)
+    return maps.unflatten(0, (levels, images)).cpu()
+
+
+def _own_influence(maps: Tensor, prompt: Sequence[Any]) -> Tensor:
+    """Eq. 10 at the prompted locations, (B, S, K, K) from (S, B, K, H, W); (B, S, 0, K) if conditions have none."""
+    return _read_at(maps, [pixel_of(part, *maps.shape[-2:]) for part in prompt if not isinstance(part, str)])
 
 
 def _read_at(maps: Tensor, at: Sequence[tuple[int, int]]) -> Tensor:
     """Values of maps (S, B, K, H, W) at some pixels: (B, S, P, K)."""
     row, col = torch.tensor(list(at), dtype=torch.long).reshape(-1, 2).T
     return maps[..., row, col].permute(1, 0, 3, 2)
+
+
+def _locality_record(own: Sequence[Tensor], sigmas: Sequence[float], seed: int) -> dict[str, Any] | None:
+    """Conditional locality from (B, S, K, K) of each scene; None where conditions have no location."""
+    if own[0].shape[-2] == 0:
+        return None
+    return conditional_locality(torch.cat(list(own)).numpy(), sigmas, _numbers_of(own), seed=seed)
+
+
+def _numbers_of(scenes: Sequence[Tensor]) -> list[int]:
+    """For each image of all scenes, (B, ...) each, the number of its scene."""
+    return np.repeat(np.arange(len(scenes)), [len(images) for images in scenes]).tolist()
 
 
 @dataclass(frozen=True)
@@ -394,15 +409,9 @@ def measure_locality(
     on_scene: Callable = lambda: None,
 ) -> LocalityResult:
     """The whole study."""
-    if plan.images < 1:
-        raise UserError(f"At least one image is needed for each scene, not {plan.images}.")
     scenes = []
-    for scene, prompt in enumerate(prompts_of(conditioner, plan)):
-        cond = conditioner.at(prompt, device=device).expand(plan.images, -1)
-        trajectory = trajectory_of_scene(denoise, cond, prompt, size, plan, scene, device)
-        probes = default_probes(prompt, size, size)
-        if plan.probes is not None:
-            probes = probes_at(plan.probes, size, size)
+    for prompt, cond, trajectory in scenes_of(denoise, conditioner, size, plan, device):
+        probes = default_probes(prompt, size, size) if plan.probes is None else probes_at(plan.probes, size, size)
         scenes.append(measure(denoise, trajectory, cond, conditioner, prompt, probes, how=plan.how, rows=plan.rows))
         on_scene()
     return LocalityResult(scenes, plan.seed)
@@ -412,25 +421,29 @@ def conditional_locality_alone(
     denoise: Denoiser, conditioner: Conditioner, size: int, plan: LocalityConfig, device=None
 ) -> dict[str, Any] | None:
     """The record behind `LocalityResult.conditional_locality` without any gradient, for series of many models."""
-    every, groups, sigmas = [], [], []
+    own, sigmas = [], []
+    for prompt, cond, trajectory in scenes_of(denoise, conditioner, size, plan, device):
+        maps = _condition_influence_maps(denoise, trajectory, cond, conditioner, prompt, plan.rows)
+        own.append(_own_influence(maps, prompt))
+        sigmas = trajectory.sigmas.tolist()
+    return _locality_record(own, sigmas, plan.seed)
+
+
+def scenes_of(
+    denoise: Denoiser, conditioner: Conditioner, size: int, plan: LocalityConfig, device=None
+) -> Iterator[tuple[tuple[Any, ...], Tensor, Trajectory]]:
+    """For each scene its prompt, its condition (B, dim), and its noisy images: the model's own samples, or truth."""
+    if plan.images < 1:
+        raise UserError(f"At least one image is needed for each scene, not {plan.images}.")
     for scene, prompt in enumerate(prompts_of(conditioner, plan)):
         cond = conditioner.at(prompt, device=device).expand(plan.images, -1)
-        trajectory = trajectory_of_scene(denoise, cond, prompt, size, plan, scene, device)
-        maps = condition_influence_maps(
-            denoise, trajectory, cond.repeat(len(trajectory.sigmas), 1), conditioner, prompt, plan.rows
-        )
-        own = _own_pixels(prompt, size, size)
-        every.append(_read_at(maps.unflatten(0, trajectory.x.shape[:2]).cpu(), own).numpy())
-        groups += [scene] * plan.images
-        sigmas = trajectory.sigmas.tolist()
-    if not every or every[0].shape[-2] == 0:
-        return None
-    return conditional_locality(np.concatenate(every), sigmas, groups, seed=plan.seed)
-
-
-def _own_pixels(prompt: Sequence[Any], height: int, width: int) -> list[Pixel]:
-    """The pixels of the prompted locations; none for conditions without a location."""
-    return [pixel_of(part, height, width) for part in prompt if not isinstance(part, str)]
+        seeds = [image_seed(plan.seed, scene, n) for n in range(plan.images)]
+        if plan.source == "truth":
+            images = truth(prompt, size, plan.images, plan.seed + scene, device)
+            trajectory = noised(images, seeds, steps=plan.steps, levels=plan.levels)
+        else:
+            trajectory = generated(denoise, cond, size, seeds, steps=plan.steps, levels=plan.levels, device=device)
+        yield prompt, cond, trajectory
 
 
 def prompts_of(conditioner: Conditioner, plan: LocalityConfig) -> list[tuple[Any, ...]]:
@@ -440,14 +453,3 @@ def prompts_of(conditioner: Conditioner, plan: LocalityConfig) -> list[tuple[Any
         return prompts_for_k(conditioner, plan.k, plan.scenes, plan.seed)
     check_number(conditioner, len(plan.locations), None)
     return [plan.locations]
-
-
-def trajectory_of_scene(
-    denoise: Denoiser, cond: Tensor, prompt: Sequence[Any], size: int, plan: LocalityConfig, scene: int, device
-) -> Trajectory:
-    """The noisy images of one scene: the model's own samples, or rendered truth under noise."""
-    seeds = [image_seed(plan.seed, scene, n) for n in range(plan.images)]
-    if plan.source == "truth":
-        images = truth(prompt, size, plan.images, plan.seed + scene, device)
-        return noised(images, seeds, steps=plan.steps, levels=plan.levels)
-    return generated(denoise, cond, size, seeds, steps=plan.steps, levels=plan.levels, device=device)

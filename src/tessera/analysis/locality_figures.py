@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
@@ -32,6 +32,7 @@ from tessera.plots.figures import (
     sigma_title,
     styled,
 )
+from tessera.rows import columns
 
 COLUMNS = 8  # levels shown side by side
 FAINT = 0.07  # of a cross whose condition does not matter at all
@@ -41,20 +42,13 @@ FAINT = 0.07  # of a cross whose condition does not matter at all
 
 
 @styled
-def figure_maps(result: SceneLocality, title: str = "", columns: int = COLUMNS) -> Figure:
+def figure_maps(result: SceneLocality, title: str = "") -> Figure:
     """The clean estimates, then a row of heat-maps per probe, from high noise (left) to low."""
-    levels = evenly_spaced(len(result.sigmas), columns)
+    levels = evenly_spaced(len(result.sigmas), COLUMNS)
     rows = 1 + len(result.probes)
     size = (1.05 * len(levels) + 0.75, 1.05 * rows + 0.55 + 0.25 * bool(title))
     figure = Figure(figsize=size, layout=compact_layout())
-    axes = figure.subplots(rows, len(levels), squeeze=False)
-    for column, level in enumerate(levels):
-        show_image(axes[0, column], result.clean[level])
-        mark_locations(axes[0, column], result)
-        sigma_title(axes[0, column], result.sigmas[level])
-        for row, probe in enumerate(result.probes):
-            _heat_map(axes[row + 1, column], result, row, level, probe)
-    _row_names(axes, ["denoised", *(probe.name for probe in result.probes)])
+    _draw_maps(figure, result, levels)
     note = "heat: pixel influence (root, each map to its own maximum)   \u25a1 90% of its energy"
     if result.condition_influence.shape[-1]:
         note += "   \u00d7 strength: influence of that condition on the probe (root)"
@@ -64,73 +58,59 @@ def figure_maps(result: SceneLocality, title: str = "", columns: int = COLUMNS) 
     return figure
 
 
-def _heat_map(ax: Axes, result: SceneLocality, row: int, level: int, probe: Probe) -> None:
-    show_heat_map(ax, result.influence[level, row])
-    outline_square(ax, probe.at, int(result.sides[level, row]))
-    crosses(ax, result, row, level)
+def _draw_maps(figure: FigureBase, result: SceneLocality, levels: Sequence[int]) -> None:
+    """A column for each level: its clean estimate with rings at prompted locations, and a heat map for each probe."""
+    axes = figure.subplots(1 + len(result.probes), len(levels), squeeze=False)
+    for column, level in zip(axes.T, levels):
+        show_image(column[0], result.clean[level])
+        sigma_title(column[0], result.sigmas[level])
+        for number, part in enumerate(result.prompt):
+            _mark(column[0], part, number, marker="o", ms=4, mfc="none", mew=1.1)
+        for number, (ax, probe) in enumerate(zip(column[1:], result.probes)):
+            show_heat_map(ax, result.influence[level, number])
+            outline_square(ax, probe.at, int(result.sides[level, number]))
+            _draw_crosses(ax, result, number, level)
+    _name_rows(axes, ["denoised", *(probe.title for probe in result.probes)])
 
 
-def crosses(ax: Axes, result: SceneLocality, row: int, level: int) -> None:
+def _draw_crosses(ax: Axes, result: SceneLocality, probe: int, level: int) -> None:
     """A cross at every prompted location, the stronger the more its condition influences the probe."""
     condition_influence = result.condition_influence.mean(0).numpy()  # (S, P, K); one scale for the whole figure
-    strongest = max(condition_influence.max(), 1e-30) if condition_influence.size else 1.0
-    strength = np.sqrt(condition_influence[level, row] / strongest)
-    height, width = result.influence.shape[-2:]
+    strength = np.sqrt(condition_influence[level, probe] / condition_influence.max(initial=1e-30))
     for number, part in enumerate(result.prompt):
-        if isinstance(part, str):
-            continue
         alpha = min(1.0, FAINT + (1 - FAINT) * float(strength[number]))
-        ax.plot(
-            part[0] * width - 0.5,
-            part[1] * height - 0.5,
-            marker="x",
-            ms=6,
-            mew=1.8,
-            color=condition_color(number),
-            alpha=alpha,
-            path_effects=[withStroke(linewidth=3.2, foreground="white", alpha=0.75 * alpha)],
-        )
+        rim = [withStroke(linewidth=3.2, foreground="white", alpha=0.75 * alpha)]
+        _mark(ax, part, number, marker="x", ms=6, mew=1.8, alpha=alpha, path_effects=rim)
 
 
-def mark_locations(ax: Axes, result: SceneLocality) -> None:
-    """Small rings in the colors of the conditions."""
-    height, width = result.clean.shape[-2:]
-    for number, part in enumerate(result.prompt):
-        if not isinstance(part, str):
-            spot = (part[0] * width - 0.5, part[1] * height - 0.5)
-            ax.plot(*spot, marker="o", ms=4, mfc="none", mew=1.1, color=condition_color(number))
+def _mark(ax: Axes, part: Any, number: int, **style: Any) -> None:
+    """A marker in the color of a condition at its location, if it has one."""
+    if not isinstance(part, str):
+        x, y = part
+        ax.plot(x, 1 - y, transform=ax.transAxes, color=condition_color(number), **style)
 
 
-def _row_names(axes: np.ndarray, names: Sequence[str]) -> None:
+def _name_rows(axes: np.ndarray, names: Sequence[str]) -> None:
     for ax, name in zip(axes[:, 0], names):
         ax.set_ylabel(name, fontsize=8)
 
 
 @styled
-def figure_conditions(result: SceneLocality, columns: int = COLUMNS) -> Figure:
+def figure_conditions(result: SceneLocality) -> Figure:
     """Where each condition acts: Eq. 10 over the whole image, one row per condition, one scale per level."""
-    levels = evenly_spaced(len(result.sigmas), columns)
+    levels = evenly_spaced(len(result.sigmas), COLUMNS)
     rows = max(1, result.condition_influence_maps.shape[1])
     figure = Figure(figsize=(1.05 * len(levels) + 0.9, 1.05 * rows + 0.5), layout=compact_layout())
     axes = figure.subplots(rows, len(levels), squeeze=False)
-    for column, level in enumerate(levels):
-        maps = result.condition_influence_maps[level]
-        sigma_title(axes[0, column], result.sigmas[level])
-        for row, condition_influence in enumerate(maps):
-            ax = axes[row, column]
-            show_heat_map(ax, condition_influence, float(maps.max()))
-            _mark_own(ax, result, row)
-    _row_names(axes, [condition_name(part) for part in result.prompt])
+    for column, level in zip(axes.T, levels):
+        maps = result.condition_influence_maps[level]  # (K, H, W)
+        sigma_title(column[0], result.sigmas[level])
+        for number, (ax, part) in enumerate(zip(column, result.prompt)):
+            show_heat_map(ax, maps[number], float(maps.max()))
+            _mark(ax, part, number, marker="o", ms=9, mfc="none", mew=1.1)
+    _name_rows(axes, [condition_name(part) for part in result.prompt])
     figure.supxlabel("change when one condition is removed (root, one scale per column)", fontsize=7, color=QUIET)
     return figure
-
-
-def _mark_own(ax: Axes, result: SceneLocality, row: int) -> None:
-    part = result.prompt[row]
-    if not isinstance(part, str):
-        height, width = result.condition_influence_maps.shape[-2:]
-        spot = (part[0] * width - 0.5, part[1] * height - 0.5)
-        ax.plot(*spot, marker="o", ms=9, mfc="none", mew=1.1, color=condition_color(row))
 
 
 def condition_name(part: Any) -> str:
@@ -154,7 +134,8 @@ def figure_curves(result: SceneLocality, title: str = "", band: tuple[float, flo
         share_y = share_y or ax
         ax.set_ylim(0, 1.05 * _highest_curve(result))  # one scale for all, set before it is shared further
         _condition_curves(ax, result, number, probe)
-        shade(ax, band)
+        if band is not None:
+            ax.axvspan(*band, color=GRID, alpha=0.6, lw=0, zorder=0)
         if number // 2 == 0:
             ax.set_ylabel("condition influence $I_k$")
         if number % 2 == 1 or number == len(panels) - 1:
@@ -174,10 +155,8 @@ def figure_curves(result: SceneLocality, title: str = "", band: tuple[float, flo
 
 
 def _highest_curve(result: SceneLocality) -> float:
-    condition_influence = result.condition_influence.numpy()  # (B, S, P, K)
-    return max(
-        float(np.quantile(condition_influence, 0.9, axis=0).max()), float(condition_influence.mean(0).max()), 1e-30
-    )
+    influence = result.condition_influence.numpy()  # (B, S, P, K)
+    return max(float(np.quantile(influence, 0.9, axis=0).max()), float(influence.mean(0).max()), 1e-30)
 
 
 def _condition_legend(figure: Figure, result: SceneLocality, shaded: bool) -> None:
@@ -191,46 +170,28 @@ def _condition_legend(figure: Figure, result: SceneLocality, shaded: bool) -> No
 
 
 def _condition_curves(ax: Axes, result: SceneLocality, number: int, probe: Probe) -> None:
-    condition_influence = result.condition_influence[:, :, number].numpy()  # (B, S, K)
-    own = _probe_condition(result, probe)
-    for k in range(condition_influence.shape[-1]):
-        values, color = condition_influence[..., k], condition_color(k)
-        ax.plot(result.sigmas, values.mean(0), color=color, lw=2.4 if k == own else 1.2, zorder=3 + (k == own))
+    influence = result.condition_influence[:, :, number].numpy()  # (B, S, K)
+    for k in range(influence.shape[-1]):
+        values, color, own = influence[..., k], condition_color(k), k == probe.condition
+        ax.plot(result.sigmas, values.mean(0), color=color, lw=2.4 if own else 1.2, zorder=3 + own)
         if len(values) > 1:
             low, high = np.quantile(values, [0.1, 0.9], axis=0)
             ax.fill_between(result.sigmas, low, high, color=color, alpha=0.12, lw=0)
-    title = ax.set_title(probe.name, fontsize=9)
-    if own is not None:
-        title.set_color(condition_color(own))
+    ax.set_title(probe.title, fontsize=9, color=INK if probe.condition is None else condition_color(probe.condition))
     noise_axis(ax)
-
-
-def _probe_condition(result: SceneLocality, probe: Probe) -> int | None:
-    """The condition whose location this probe is."""
-    names = [f"loc {n}" for n in range(len(result.prompt))]
-    return names.index(probe.name) if probe.name in names else None
 
 
 def _probe_curves(ax: Axes, result: SceneLocality, values: Tensor, name: str, log: bool = False) -> None:
     """values (S, P)."""
     for number, probe in enumerate(result.probes):
-        own = _probe_condition(result, probe)
-        color = condition_color(own) if own is not None else _probe_color(number, result)
-        ax.plot(result.sigmas, values[:, number], color=color, lw=1.6, label=probe.name, marker="o", ms=2.5)
+        # Where nothing is prompted, the colors of conditions are free for the probes.
+        condition = probe.condition if result.prompt else number
+        color = INK if condition is None else condition_color(condition)
+        ax.plot(result.sigmas, values[:, number], color=color, lw=1.6, label=probe.title, marker="o", ms=2.5)
     if log:
         ax.set_yscale("log")
     noise_axis(ax)
     ax.set(ylabel=name, xlabel=r"noise level $\sigma$")
-
-
-def _probe_color(number: int, result: SceneLocality) -> str:
-    return INK if result.prompt else condition_color(number)
-
-
-def shade(ax: Axes, band: tuple[float, float] | None) -> None:
-    """The levels at which conditions matter."""
-    if band is not None:
-        ax.axvspan(*band, color=GRID, alpha=0.6, lw=0, zorder=0)
 
 
 # -- the definition, put to the test -----------------------------------------------------------------------------
@@ -243,15 +204,12 @@ def figure_residual(rows: Sequence[dict[str, Any]], title: str = "") -> Figure:
     ax = figure.subplots()
     sigmas = [row["sigma"] for row in rows]
     ax.plot(sigmas, [row["ceiling"] for row in rows], color=QUIET, ls=(0, (4, 2)), label="everything exchanged")
-    for number, name in enumerate(("pixels", "conditions", "both")):
-        if name not in rows[0]:
-            continue
-        color = CONDITIONS[number]
+    for name, color in zip(("pixels", "conditions", "both"), CONDITIONS):
         changes = [row[name] for row in rows]
         label = f"{name} beyond the neighborhood" if name != "both" else "both"
         ax.plot(sigmas, [change["rms"] for change in changes], color=color, label=label)
-        ends = [change["low"] for change in changes], [change["high"] for change in changes]
-        ax.fill_between(sigmas, *ends, color=color, alpha=0.15, lw=0)
+        low, high = columns(changes, "low", "high")
+        ax.fill_between(sigmas, low, high, color=color, alpha=0.15, lw=0)
     noise_axis(ax)
     ax.set(xlabel=r"noise level $\sigma$", ylabel="change of the clean pixel (rms)", ylim=(0, None))
     ax.legend(fontsize=7)
@@ -321,25 +279,18 @@ def _correlation_words(record: dict[str, Any]) -> str:
 
 
 @styled
-def figure_12(result: SceneLocality, title: str = "", columns: int = COLUMNS) -> Figure:
+def figure_12(result: SceneLocality, title: str = "") -> Figure:
     """Left: 90% side and energy over noise levels. Right: denoised images and heat-maps at every probe."""
-    levels = evenly_spaced(len(result.sigmas), columns)
+    levels = evenly_spaced(len(result.sigmas), COLUMNS)
     rows = 1 + len(result.probes)
     figure = Figure(figsize=(3.1 + 0.95 * len(levels), 0.98 * rows + 0.55))
-    parts = figure.subfigures(1, 2, squeeze=False, width_ratios=[2.9, 0.95 * len(levels)])
-    left, right = parts[0]
+    left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[2.9, 0.95 * len(levels)])[0]
     top, bottom = left.subplots(2, 1, sharex=True)
     _probe_curves(top, result, result.sides.float(), "90% side, pixels")
     _probe_curves(bottom, result, result.energy, "pixel energy", log=True)
     top.set(xlabel="", ylim=(0, None))
     top.legend(fontsize=7)
-    axes = right.subplots(rows, len(levels), squeeze=False)
-    for column, level in enumerate(levels):
-        show_image(axes[0, column], result.clean[level])
-        sigma_title(axes[0, column], result.sigmas[level])
-        for row, probe in enumerate(result.probes):
-            _heat_map(axes[row + 1, column], result, row, level, probe)
-    _row_names(axes, ["denoised", *(probe.name for probe in result.probes)])
+    _draw_maps(right, result, levels)
     if title:
         figure_title(figure, title, 10)
     return figure

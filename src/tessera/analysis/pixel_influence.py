@@ -34,7 +34,7 @@ class Pixel(NamedTuple):
 
 @dataclass(frozen=True)
 class GradientConfig:
-    """How gradients are computed; only `autocast` changes the numbers beyond rounding.
+    """How gradients are computed, which changes the numbers by no more than rounding.
 
     `vmap` shares one forward pass among all probes and several probes per backward. `rows` gives every probe an
     image of its own, which is best where an output pixel is cheap alone. `loop` is one call per probe and
@@ -44,7 +44,6 @@ class GradientConfig:
 
     method: Method = "auto"
     memory: int = 2**30  # bytes for what forward and backward passes hold
-    autocast: torch.dtype | None = None
     checkpoint: bool = False  # recompute the inside of blocks, where the network can
 
 
@@ -137,10 +136,10 @@ def _swept(
     """What `keep` leaves of the derivatives of every probe and channel: (N, P, C, ...)."""
     request = ProbeRequest(bare(denoise), x.detach(), per_image(sigma, x), cond, _checked_probes(at, x))
     rows = how.method == "rows" or (how.method == "auto" and hasattr(request.denoise, "clean_pixels"))
-    with _gradient_config(request.denoise, how, x.device):
-        found = _by_rows(request, how, keep) if rows else _by_cotangents(request, how, keep)  # (P, C, N, ...)
-    check_finite(found, request.sigma)
-    return found.movedim(2, 0)
+    with _gradient_config(request.denoise, how):
+        found = (_by_rows if rows else _by_cotangents)(request, how, keep).movedim(2, 0)
+    check_finite(found, request.sigma, "gradient")
+    return found
 
 
 @dataclass(frozen=True)
@@ -277,26 +276,18 @@ def _attached(clean: Tensor) -> Tensor:
     return clean
 
 
-def check_finite(found: Tensor, sigma: Tensor) -> None:
-    """found (P, C, N, ...)."""
-    fine = found.movedim(2, 0).flatten(1).isfinite().all(1)  # (N,)
+def check_finite(found: Tensor, sigma: Tensor, what: str) -> None:
+    """found (N, ...), of images at levels sigma (N,)."""
+    fine = found.flatten(1).isfinite().all(1)
     if not bool(fine.all()):
-        level = sigma[~fine][0].item()
-        raise UserError(f"The denoiser's gradient is not finite at noise level {level:.4g}.")
+        raise UserError(f"The denoiser's {what} is not finite at noise level {sigma[~fine][0].item():.4g}.")
 
 
 @contextlib.contextmanager
-def _gradient_config(denoise: Denoiser, how: GradientConfig, device: torch.device) -> Iterator[None]:
-    """Gradients on, precision and recomputation as configured, attention by formulas whose backward can be batched."""
-    kind = device.type
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        if how.autocast is not None:
-            stack.enter_context(torch.autocast(kind, how.autocast))
-        if how.checkpoint:
-            stack.enter_context(checkpointing(denoise))
+def _gradient_config(denoise: Denoiser, how: GradientConfig) -> Iterator[None]:
+    """Gradients on, recomputation as configured, attention by formulas whose backward can be batched."""
+    recomputing = checkpointing(denoise) if how.checkpoint else contextlib.nullcontext()
+    with torch.inference_mode(False), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), recomputing:
         yield
 
 

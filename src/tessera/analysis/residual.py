@@ -6,7 +6,6 @@ Pixels of one cell share their neighborhood: `radius` cells to each side, as a p
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tessera.analysis.condition_influence import check_finite
-from tessera.analysis.pixel_influence import bare, slices
+from tessera.analysis.pixel_influence import bare, check_finite, slices
 from tessera.conditioning import Conditioner, SpatialConditioner
 from tessera.conditioning.cells import every_cell, window
 from tessera.devices import double_home, in_double
@@ -50,17 +48,14 @@ class Residuals:
         rng = generator(seed)
         records = []
         for level, sigma in enumerate(self.sigmas):
-            record: dict[str, Any] = {"sigma": sigma, "ceiling": float(np.sqrt(self.ceiling[:, level].mean()))}
-            for name, values in self.squares.items():
-                record[name] = self.at_level(values[:, level], level, rng)
+            ceiling = float(np.sqrt(self.ceiling[:, level].mean()))
+            record: dict[str, Any] = {"sigma": sigma, "ceiling": ceiling}
+            for name, squares in self.squares.items():
+                rms, low, high = (math.sqrt(value or 0) for value in mean_interval(squares[:, level], rng)[:3])
+                relative = rms / ceiling if ceiling > 0 else None
+                record[name] = {"rms": rms, "low": low, "high": high, "relative": relative}
             records.append(record)
         return records
-
-    def at_level(self, squares: np.ndarray, level: int, rng: np.random.Generator) -> dict[str, Any]:
-        ceiling = float(self.ceiling[:, level].mean())
-        rms, low, high = (math.sqrt(value or 0) for value in mean_interval(squares, rng)[:3])
-        relative = rms / math.sqrt(ceiling) if ceiling > 0 else None
-        return {"rms": rms, "low": low, "high": high, "relative": relative}
 
 
 @torch.no_grad()
@@ -74,7 +69,6 @@ def definition_residual(
     fill: Fill = "noise",
     seed: int = 0,
     rows: int = 64,
-    exchanged: Sequence[_Exchanged] = _EXCHANGED,
 ) -> Residuals:
     """Compare D(x | c) at every pixel with D of the same x inside N_i and c inside L_i, for every level.
 
@@ -87,11 +81,10 @@ def definition_residual(
     given = None if cond is None else cond.repeat(levels, 1)
     work = _Exchange(bare(denoise), trajectory.flat, trajectory.flat_sigmas, given, conditioner, cells, radius, rows)
     filling = replacement(trajectory, fill, seed).flatten(0, 1)
-    true = work.answers(work.x, work.sigma, work.cond)
-    nothing = None if given is None else torch.zeros_like(given)
-    blank = work.answers(filling, work.sigma, nothing)
-    squares = {what: work.changes(true, filling, what) for what in exchanged}
-    check_finite(torch.stack([*squares.values()], dim=1).cpu(), work.sigma.cpu())
+    true = work.denoised(work.x, given)
+    blank = work.denoised(filling, None if given is None else torch.zeros_like(given))
+    squares = {what: work.changes(true, filling, what) for what in _EXCHANGED}
+    check_finite(torch.stack([*squares.values()], dim=1).cpu(), work.sigma.cpu(), "output")
 
     def table(values: Tensor) -> np.ndarray:
         return in_double(values).cpu().unflatten(0, (levels, images)).T.numpy()
@@ -139,10 +132,10 @@ class _Exchange:
     radius: int
     rows: int
 
-    def answers(self, x: Tensor, sigma: Tensor, cond: Tensor | None) -> Tensor:
+    def denoised(self, x: Tensor, cond: Tensor | None) -> Tensor:
         parts = []
         for some in slices(len(x), self.rows):
-            parts.append(self.denoise(x[some], sigma[some], None if cond is None else cond[some]))
+            parts.append(self.denoise(x[some], self.sigma[some], None if cond is None else cond[some]))
         return torch.cat(parts)
 
     def changes(self, true: Tensor, filling: Tensor, what: _Exchanged) -> Tensor:
@@ -152,28 +145,18 @@ class _Exchange:
         number = torch.arange(len(self.x) * self.cells**2, device=self.x.device)
         for some in number.split(self.rows):
             image, cell = some // self.cells**2, every_cell(self.cells, some.device)[some % self.cells**2]
-            x = self.x[image]
+            x, cond = self.x[image], None if self.cond is None else self.cond[image]
             if what != "conditions":
-                x = torch.where(self.inside(cell), x, filling[image])
-            given = None if self.cond is None else self.cond[image]
-            clean = self.denoise(x, self.sigma[image], self.near(given, cell, what))
-            change = (clean - true[image]).square() * self.own(cell)
+                x = torch.where(self.around(cell, self.radius), x, filling[image])
+            # Conditions that lie nowhere are near everything.
+            if cond is not None and what != "pixels" and isinstance(self.conditioner, SpatialConditioner):
+                cond = self.conditioner.near(cond, cell, self.radius)
+            clean = self.denoise(x, self.sigma[image], cond)
+            change = (clean - true[image]).square() * self.around(cell, 0)
             total.index_add_(0, image.to(home), in_double(change.flatten(1).sum(1)))
         return total / self.x[0].numel()
 
-    def near(self, cond: Tensor | None, cell: Tensor, what: _Exchanged) -> Tensor | None:
-        """Conditions that lie nowhere are near everything."""
-        if cond is None or what == "pixels" or not isinstance(self.conditioner, SpatialConditioner):
-            return cond
-        return self.conditioner.near(cond, cell, self.radius)
-
-    def inside(self, cell: Tensor) -> Tensor:
-        return self.enlarged(window(cell, self.radius, self.cells))
-
-    def own(self, cell: Tensor) -> Tensor:
-        return self.enlarged(window(cell, 0, self.cells))
-
-    def enlarged(self, mask: Tensor) -> Tensor:
-        """Cells (n, cells, cells) as pixels (n, 1, H, W)."""
+    def around(self, cell: Tensor, radius: int) -> Tensor:
+        """Which pixels (n, 1, H, W) lie in cells at most `radius` from each cell (n,)."""
         side = self.x.shape[-1] // self.cells
-        return mask.repeat_interleave(side, 1).repeat_interleave(side, 2)[:, None]
+        return window(cell, radius, self.cells).repeat_interleave(side, 1).repeat_interleave(side, 2)[:, None]

@@ -7,14 +7,7 @@ from typing import Any, Literal
 import tyro
 from rich.table import Table
 
-from tessera.analysis.locality import (
-    LocalityConfig,
-    LocalityResult,
-    Source,
-    measure_locality,
-    prompts_of,
-    trajectory_of_scene,
-)
+from tessera.analysis.locality import LocalityConfig, LocalityResult, Source, measure_locality, prompts_of, scenes_of
 from tessera.analysis.locality_figures import figure_conditions, figure_residual
 from tessera.analysis.pixel_influence import GradientConfig, memory_bytes
 from tessera.analysis.residual import Fill, definition_residual
@@ -157,9 +150,7 @@ class Locality(OpensModels, Printed, WithDetails):
 
     def test_definition(self, model: Model, plan: LocalityConfig, device) -> dict[str, Any]:
         """On the first scene."""
-        wanted = prompts_of(model.conditioner, plan)[0]
-        cond = model.conditioner.at(wanted, device=device).expand(plan.images, -1)
-        trajectory = trajectory_of_scene(model.denoiser, cond, wanted, model.size, plan, 0, device)
+        _, cond, trajectory = next(scenes_of(model.denoiser, model.conditioner, model.size, plan, device))
         found = definition_residual(
             model.denoiser,
             trajectory,

@@ -1,7 +1,6 @@
 """Images for the page: sampled ones with the detector's boxes, and heat-maps of locality at every noise level."""
 
 import base64
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -162,16 +161,10 @@ def viewer(subject: ReportColumn) -> _Viewer | None:
         name=subject.name,
         frames=frames,
         start=inside[len(inside) // 2] if inside else len(frames) // 2,
-        probes=[probe_name(probe) for probe in chosen(result)],
+        probes=[probe.title for probe in chosen(result)],
         prompts=[(_prompt_name(want, k), condition_color(k)) for k, want in enumerate(result.prompt)],
         source=record["plan"]["source"],
     )
-
-
-def probe_name(probe: Probe) -> str:
-    """`location 1` for the probe at the first prompted location, which records call `loc 0`."""
-    found = re.fullmatch(r"loc (\d+)", probe.name)
-    return f"location {int(found[1]) + 1}" if found else probe.name
 
 
 def _prompt_name(want: Any, number: int) -> str:
@@ -216,7 +209,7 @@ def _pixel_map(result: SceneLocality, level: int, probe: int) -> _Map:
         _Cross(cross.x, cross.y, cross.color, _faded(float(condition_influence[level, probe, k]) / loudest))
         for k, cross in enumerate(locations(result))
     ]
-    words = f"{result.probes[probe].name}: 90% of the influence within {side} of {width} pixels"
+    words = f"{result.probes[probe].title}: 90% of the influence within {side} of {width} pixels"
     return _Map(_data_uri(_heated(heat)), words, (left, top, side / width), tuple(crosses))
 
 
