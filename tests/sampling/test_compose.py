@@ -7,9 +7,10 @@ from tessera.conditioning import ColorCounts, LocationGrid
 from tessera.errors import UserError
 from tessera.models.contract import Denoiser
 from tessera.models.patchwise import Patchwise
+from tessera.models.precondition import per_image
 from tessera.sampling import compose, euler, noise_levels, sample
 from tessera.sampling.compose import COMPOSE_METHODS, compose_by_name, nearest_regions
-from tessera.studies.theory.compositions import FamilyDenoiser, coupled, on_grid
+from tessera.studies.theory.compositions import Family, assembled, coupled
 
 CONDITIONER = LocationGrid(cells=2)
 METHODS = (
@@ -17,6 +18,29 @@ METHODS = (
     lambda d: compose.Project(d, CONDITIONER, radius=0),
     lambda d: compose.Localize(d, CONDITIONER, radius=0),
 )
+
+
+def on_grid(cells: int, cell: int, kind, rng: torch.Generator) -> Family:
+    """A CPC over square images: condition j controls the j-th cell of a grid, row by row; no background."""
+    pixels = torch.arange((cells * cell) ** 2).unflatten(0, (cells, cell, cells, cell))
+    regions = pixels.permute(0, 2, 1, 3).reshape(cells**2, -1).tolist()
+    return assembled([*regions, []], kind, rng)
+
+
+class FamilyDenoiser:
+    """A family over square images as a denoiser (Tweedie: x + sigma^2 score), conditioned on a set J."""
+
+    def __init__(self, family: Family):
+        self.family = family
+
+    def __call__(self, x, sigma, cond=None):
+        """The clean image for x (B, 1, S, S), noise level () or (B,), conditions (B, conditions) of 0 and 1."""
+        levels = per_image(sigma, x).tolist()
+        active = [()] * len(x) if cond is None else [tuple(row.nonzero()[:, 0].tolist()) for row in cond]
+        rows = []
+        for image, level, J in zip(x.flatten(1).double(), levels, active):
+            rows.append(image + level**2 * self.family.given(J).noised(level).score(image[None])[0])
+        return torch.stack(rows).reshape(x.shape).to(x.dtype)
 
 
 def denoiser(kind="mixture"):
@@ -30,6 +54,10 @@ def conditions():
 
 def noisy(sigma, seed=0):
     return sigma * torch.randn(4, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_cells_of_a_grid_are_regions():
+    assert on_grid(2, 2, "gaussian", torch.Generator().manual_seed(0)).regions[1] == [2, 3, 6, 7]
 
 
 @pytest.mark.parametrize("sigma", [0.1, 1.0, 20.0])

@@ -44,7 +44,7 @@ _TASKS = Registry(
         "crowding": "tessera.cli.studies:Crowding",
         "composition": "tessera.cli.studies:Composition",
         "swingby": "tessera.cli.swingby:Swingby",
-        "theory": "tessera.cli.theory:Theory",
+        "theory": "tessera.studies.theory.checks:Theory",
         "closed-form": "tessera.cli.closed_form:ClosedForm",
     },
 )

@@ -8,7 +8,6 @@ import torch
 
 from programs import with_set
 from tessera.cli import closed_form as ideal_verb
-from tessera.cli import theory as verbs
 from tessera.cli.main import main
 from tessera.conditioning import LocationGrid
 from tessera.evaluation import Detection
@@ -72,7 +71,8 @@ def test_as_many_instances_are_tried_as_the_record_says(found):
 @pytest.mark.parametrize("noise_on_y", [False, True])
 def test_lemma_3_is_refuted_where_noise_is_taken_away(conditional_first, noise_on_y, monkeypatch):
     monkeypatch.setattr(noise_checks, "LEVELS", noise_checks.LEVELS[::-1])
-    outcome = noise_checks.lemma3(Trial(instances=2), conditional_first, noise_on_y)
+    lemma3 = [check for check in checks.CHECKS if check.measure.startswith("largest rise from one noise level to")]
+    outcome = lemma3[2 * conditional_first + noise_on_y].run(Trial(instances=2)).outcome
     assert outcome.holds is False and outcome.error > 1e-3
 
 
@@ -88,7 +88,7 @@ def run(words, capsys):
 
 
 def test_the_record_is_one_json_object(capsys, monkeypatch):
-    monkeypatch.setattr(verbs, "run_checks", lambda trial, after: [checks.CHECKS[1].run(QUICK)])
+    monkeypatch.setattr(checks, "run_checks", lambda trial, after: [checks.CHECKS[1].run(QUICK)])
     code, out = run(["reproduce", "theory", "--json"], capsys)
     (entry,) = json.loads(out)["checks"]
     assert code == 0 and {"name", "holds", "expected", "error", "instances", "witness"} <= set(entry)
@@ -98,7 +98,7 @@ def test_the_record_is_one_json_object(capsys, monkeypatch):
 def test_a_surprise_leaves_with_one(capsys, monkeypatch):
     result = checks.CHECKS[1].run(QUICK)
     surprising = replace(result, check=replace(result.check, expected=True))
-    monkeypatch.setattr(verbs, "run_checks", lambda trial, after: [surprising])
+    monkeypatch.setattr(checks, "run_checks", lambda trial, after: [surprising])
     code, out = run(["reproduce", "theory"], capsys)
     assert code == 1 and out.splitlines()[-1] == f"Not as expected: {surprising.check.name}."
 

@@ -15,7 +15,6 @@ from tessera.studies.theory.compositions import (
     layout,
     literal_composition,
     local_score,
-    on_grid,
     subsets,
     wide_local_score,
 )
@@ -93,10 +92,6 @@ def test_a_literal_composition_is_local_only_with_the_wider_neighborhood(rng):
 def test_a_coupling_of_zero_changes_nothing(rng):
     family = composition((1, 2), 1, "mixture", rng)
     assert torch.equal(coupled(family, 0.0, rng).given((0,)).covs, family.given((0,)).covs)
-
-
-def test_cells_of_a_grid_are_regions(rng):
-    assert on_grid(2, 2, "gaussian", rng).regions[1] == [2, 3, 6, 7]
 
 
 @pytest.mark.parametrize("kind", ["orthogonal", "linear", "nonlinear"])

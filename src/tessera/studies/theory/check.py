@@ -1,18 +1,20 @@
 """Statements as checks: a function tried on exact distributions says whether the numbers bear a statement out.
 
-A check is one decorated function; its docstring's first paragraph is the statement::
+A check is one decorated function; its docstring's first paragraph is the statement. It yields errors, none of which may
+be larger than the bound, or returns an `Outcome`::
 
     check = CheckRegistry()
 
-    @check("claim 2", "largest rise from one noise level to the next", expected=False)
-    def _claim2(trial: Trial) -> Outcome:
-        \"""KL(N_t[A#p] || A#N_t[p]) falls with t.\"""
+    @check("lemma 1", "largest difference of scores", 1e-10)
+    def _lemma1(trial: Trial) -> Iterator[float]:
+        \"""The score of a CPC whose unconditional distribution factorizes is the local conditional score.\"""
         ...
-        return at_most(0, rises)
+        yield error
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,19 +46,17 @@ class Outcome:
     witness: dict[str, Any] = field(default_factory=dict)  # numbers that show it
 
 
-def at_most(
-    bound: float, errors: Sequence[Any], instances: int | None = None, witness: dict[str, Any] | None = None
-) -> Outcome:
+def at_most(bound: float, errors: Sequence[Any], witness: dict[str, Any] | None = None) -> Outcome:
     """The statement holds if no error is larger than the bound."""
     worst = largest(errors)
-    return Outcome(worst <= bound, worst, len(errors) if instances is None else instances, witness or {})
+    return Outcome(worst <= bound, worst, len(errors), witness or {})
 
 
 def largest(errors: Sequence[Any]) -> float:
     return float(max(float(error) for error in errors))
 
 
-_Test = Callable[[Trial], Outcome]
+_Test = Callable[[Trial], Outcome | Iterable[Any]]
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,13 @@ class Check:
     statement: str
     measure: str  # what `Outcome.error` is
     test: _Test
+    bound: float = math.inf  # of errors that `test` yields
     expected: bool = True  # False: the documentation says that the statement fails
     published: bool = True  # False: ours, such as a corrected statement or a converse
 
     def run(self, trial: Trial) -> "CheckResult":
-        return CheckResult(self, self.test(trial))
+        found = self.test(trial)
+        return CheckResult(self, found if isinstance(found, Outcome) else at_most(self.bound, [*found]))
 
 
 @dataclass(frozen=True)
@@ -98,23 +100,17 @@ class CheckResult:
         }
 
 
-class CheckRegistry:
+class CheckRegistry(list[Check]):
     """Collects the checks of one module; the object is the decorator."""
 
-    def __init__(self) -> None:
-        self.registered: list[Check] = []
-
     def __call__(
-        self, name: str, measure: str, *, expected: bool = True, published: bool = True
+        self, name: str, measure: str, bound: float = math.inf, *, expected: bool = True, published: bool = True
     ) -> Callable[[_Test], _Test]:
         """Register a function as a check; the first paragraph of its docstring is the statement."""
 
         def register(test: _Test) -> _Test:
             statement = " ".join((inspect.getdoc(test) or name).split("\n\n")[0].split())
-            self.add(Check(name, statement, measure, test, expected, published))
+            self.append(Check(name, statement, measure, test, bound, expected, published))
             return test
 
         return register
-
-    def add(self, new: Check) -> None:
-        self.registered.append(new)

@@ -9,7 +9,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tessera.models.precondition import per_image
 from tessera.studies.theory.mixtures import (
     Mixture,
     gaussian,
@@ -48,9 +47,15 @@ class Family:
     def conditions(self) -> int:
         return len(self.regions)
 
-    def uncontrolled(self, J: Subset) -> list[int]:
-        """M_J^c: pixels that no active condition controls."""
-        return _without(self.dim, [self.regions[j] for j in J])
+    def parts(self, J: Subset) -> list[tuple[Sequence[int], Subset]]:
+        """Lemma 1's N and L: every region with its own condition, where active, and the background with none."""
+        regions = [(region, (j,) if j in J else ()) for j, region in enumerate(self.regions)]
+        return [*regions, (self.background, ())]
+
+    def wide_parts(self, J: Subset) -> list[tuple[Sequence[int], Subset]]:
+        """The regions of active conditions, and M_J^c: all pixels that none of them controls."""
+        rest = _without(self.dim, [self.regions[j] for j in J])
+        return [*((self.regions[j], (j,)) for j in J), (rest, ())]
 
 
 def _without(dim: int, regions: Sequence[Sequence[int]]) -> list[int]:
@@ -61,24 +66,19 @@ def _without(dim: int, regions: Sequence[Sequence[int]]) -> list[int]:
 
 def local_score(family: Family, J: Subset, sigma: float, x: Tensor) -> Tensor:
     """The score of Lemma 1: N_i = M_j and L_i = {j} n J for i in M_j, else N_i = M_b and L_i empty."""
-    score = torch.empty_like(x)
-    for j, region in enumerate(family.regions):
-        own = (j,) if j in J else ()
-        score[:, region] = family.given(own).on(region).noised(sigma).score(x[:, region])
-    rest = list(family.background)
-    if rest:
-        score[:, rest] = family.given(()).on(rest).noised(sigma).score(x[:, rest])
-    return score
+    return _score_by_parts(family, family.parts(J), sigma, x)
 
 
 def wide_local_score(family: Family, J: Subset, sigma: float, x: Tensor) -> Tensor:
     """Lemma 1 repaired without a new assumption: N_i(J) = M_J^c for every pixel no active condition controls."""
-    score, rest = torch.empty_like(x), family.uncontrolled(J)
-    for j in J:
-        region = family.regions[j]
-        score[:, region] = family.given((j,)).on(region).noised(sigma).score(x[:, region])
-    if rest:
-        score[:, rest] = family.given(()).on(rest).noised(sigma).score(x[:, rest])
+    return _score_by_parts(family, family.wide_parts(J), sigma, x)
+
+
+def _score_by_parts(family: Family, parts, sigma: float, x: Tensor) -> Tensor:
+    score = torch.empty_like(x)
+    for pixels, J in parts:
+        if len(pixels):
+            score[:, pixels] = family.given(J).on(pixels).noised(sigma).score(x[:, pixels])
     return score
 
 
@@ -88,7 +88,7 @@ def wide_local_score(family: Family, J: Subset, sigma: float, x: Tensor) -> Tens
 def layout(sizes: Sequence[int], background: int, rng: torch.Generator | None = None) -> list[list[int]]:
     """Pixels of every region, then of the background; scattered over the image when rng is given."""
     total = sum(sizes) + background
-    order = torch.randperm(total, generator=rng).tolist() if rng else list(range(total))
+    order = torch.randperm(total, generator=rng).tolist() if rng else range(total)
     cuts = [0, *itertools.accumulate([*sizes, background])]
     return [sorted(order[low:high]) for low, high in itertools.pairwise(cuts)]
 
@@ -99,14 +99,12 @@ def _random_part(dim: int, kind: Kind, rng: torch.Generator) -> Mixture:
     return random_mixture(dim, 1 if kind == "gaussian" else 2, rng)
 
 
-def composition(
-    sizes: Sequence[int], background: int, kind: Kind, rng: torch.Generator, scattered: bool = True
-) -> Family:
-    """A CPC whose unconditional distribution factorizes over the regions too."""
-    return _assembled(layout(sizes, background, rng if scattered else None), kind, rng)
+def composition(sizes: Sequence[int], background: int, kind: Kind, rng: torch.Generator) -> Family:
+    """A CPC whose unconditional distribution factorizes over the regions too, which are scattered over the image."""
+    return assembled(layout(sizes, background, rng), kind, rng)
 
 
-def _assembled(regions: Sequence[Sequence[int]], kind: Kind, rng: torch.Generator) -> Family:
+def assembled(regions: Sequence[Sequence[int]], kind: Kind, rng: torch.Generator) -> Family:
     """A CPC with random parts on these regions, the last one the background (which may be empty)."""
     dim = sum(len(pixels) for pixels in regions)
     nonempty = [pixels for pixels in regions if len(pixels)]
@@ -118,29 +116,6 @@ def _assembled(regions: Sequence[Sequence[int]], kind: Kind, rng: torch.Generato
         return product([on[r] if r in J else off[r] for r in range(len(nonempty))], nonempty, dim)
 
     return Family(tuple(regions[:-1]), regions[-1], given)
-
-
-def on_grid(cells: int, cell: int, kind: Kind, rng: torch.Generator) -> Family:
-    """A CPC over square images: condition j controls the j-th cell of a grid, row by row; no background."""
-    pixels = torch.arange((cells * cell) ** 2).unflatten(0, (cells, cell, cells, cell))
-    regions = pixels.permute(0, 2, 1, 3).reshape(cells**2, -1).tolist()
-    return _assembled([*regions, []], kind, rng)
-
-
-class FamilyDenoiser:
-    """A family over square images as a denoiser (Tweedie: x + sigma^2 score), conditioned on a set J."""
-
-    def __init__(self, family: Family):
-        self.family = family
-
-    def __call__(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
-        """The clean image for x (B, 1, S, S), noise level () or (B,), conditions (B, conditions) of 0 and 1."""
-        levels = per_image(sigma, x).tolist()
-        active = [()] * len(x) if cond is None else [tuple(row.nonzero()[:, 0].tolist()) for row in cond]
-        rows = []
-        for image, level, J in zip(x.flatten(1).double(), levels, active):
-            rows.append(image + level**2 * self.family.given(J).noised(level).score(image[None])[0])
-        return torch.stack(rows).reshape(x.shape).to(x.dtype)
 
 
 def literal_composition(sizes: Sequence[int], background: int, rng: torch.Generator) -> Family:
@@ -213,9 +188,3 @@ def feature_map(kind: MapKind, dim: int, rng: torch.Generator) -> _FeatureMap:
     stretch = 0.5 + 1.5 * torch.rand(dim, dtype=torch.float64, generator=rng)
     matrix = random_orthogonal(dim, rng) * stretch @ random_orthogonal(dim, rng)
     return _FeatureMap(matrix, 0.0 if kind == "linear" else 0.5)
-
-
-def in_pixels(family: Family, matrix: Tensor) -> Callable[[Subset], Mixture]:
-    """The distribution of x = A^-1 z for z from a feature-space CPC, A a matrix."""
-    inverse = torch.linalg.inv(matrix)
-    return lambda J: family.given(J).mapped(inverse)

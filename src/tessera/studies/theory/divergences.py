@@ -37,7 +37,7 @@ def mapped_kl_rate(cov: Tensor, matrix: Tensor, sigma: float) -> tuple[Tensor, T
     return published, -sigma * torch.trace(slope @ (spread @ sharp_b - sharp_a) @ first)
 
 
-def mapped_kl(cov: Tensor, matrix: Tensor, sigma: float) -> Tensor:
+def mapped_kl(cov: Tensor, matrix: Tensor, sigma: float | Tensor) -> Tensor:
     """KL(N_t[A#p] || A#N_t[p]) for p = N(m, cov): how badly noising and A fail to commute."""
     mapped, zero = matrix @ cov @ matrix.T, torch.zeros(len(cov)).to(cov)
     eye = torch.eye(len(cov)).to(cov)
