@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from tessera.version import __version__
+from tessera.version import __version__ as __version__
 
 # Public name -> where it is defined. Imported at first use: `import tessera` loads neither torch nor NumPy.
 # `__init__.pyi` says the same to type checkers; a test compares the two.
@@ -24,23 +24,7 @@ _PUBLIC = {
     "sample": "tessera.sampling.sample:sample",
 }
 
-__all__ = [
-    "Model",
-    "Scene",
-    "SceneObject",
-    "Scenes",
-    "__version__",
-    "compose",
-    "evaluate",
-    "features",
-    "from_diffusers",
-    "length_generalization",
-    "load",
-    "locality",
-    "render",
-    "report",
-    "sample",
-]
+__all__ = sorted([*_PUBLIC, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
@@ -52,4 +36,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

@@ -7,7 +7,7 @@ like the mapping it is stored as; its class names the entries that are always th
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from tessera.errors import UserError
 from tessera.files import read_json, write_json
@@ -15,14 +15,23 @@ from tessera.version import __version__
 
 FORMAT = 2
 HEAD = ("kind", "format", "tessera")
+KINDS: dict[str, type["Record"]] = {}
 
 
+@dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Record(Mapping[str, Any]):
-    """Entries that every record of a kind has, and whatever else was stored with it."""
+    """Entries that every record of a kind has, and whatever else was stored with it.
+
+    A kind of record is a subclass, `class MyRecord(Record, kind="mine")`, a frozen dataclass of its entries.
+    """
 
     kind: ClassVar[str]
     more: dict[str, Any] = field(default_factory=dict, kw_only=True)
+
+    def __init_subclass__(cls, kind: str):
+        cls.kind = kind
+        KINDS[kind] = dataclass(frozen=True)(cls)
 
     @classmethod
     def from_content(cls, content: Mapping[str, Any]) -> "Record":
@@ -55,21 +64,17 @@ class Record(Mapping[str, Any]):
 # --- kinds --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class EvaluationRecord(Record):
+class EvaluationRecord(Record, kind="evaluation"):
     """Of `tessera evaluate`: K_max, and shares for every K."""
 
-    kind = "evaluation"
     folder: str
     k_max: dict[str, Any]
     rows: list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class StudyRunRecord(Record):
+class StudyRunRecord(Record, kind="study-run"):
     """One training of the study with its evaluations: a file of results/study."""
 
-    kind = "study-run"
     cell: str
     preset: str
     seed: int
@@ -83,21 +88,17 @@ class StudyRunRecord(Record):
     provenance: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class StudyRecord(Record):
+class StudyRecord(Record, kind="study"):
     """results/study.json: a row for every cell of the study."""
 
-    kind = "study"
     presets: dict[str, Any]
     records: list[str]
     commits: list[str]
 
 
-@dataclass(frozen=True)
-class ReportEvaluationRecord(Record):
+class ReportEvaluationRecord(Record, kind="report-evaluation"):
     """The evaluation that a report keeps of a model."""
 
-    kind = "report-evaluation"
     model: dict[str, Any]
     evaluation: dict[str, Any]
     result: dict[str, Any]
@@ -106,11 +107,9 @@ class ReportEvaluationRecord(Record):
     provenance: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class ReportLocalityRecord(Record):
+class ReportLocalityRecord(Record, kind="report-locality"):
     """The locality that a report keeps of a model."""
 
-    kind = "report-locality"
     model: dict[str, Any]
     plan: dict[str, Any]
     conditional_locality: dict[str, Any] | None
@@ -119,129 +118,100 @@ class ReportLocalityRecord(Record):
     provenance: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class LocalityRecord(Record):
+class LocalityRecord(Record, kind="locality"):
     """Of `tessera locality`."""
 
-    kind = "locality"
     conditional_locality: dict[str, Any] | None
     studies: list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class ScatterRecord(Record):
+class ScatterRecord(Record, kind="scatter"):
     """Correlation of conditional locality with length generalization, and its points."""
 
-    kind = "scatter"
     spearman: dict[str, Any]
     pearson: dict[str, Any]
     rows: list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class PointsRecord(Record):
+class PointsRecord(Record, kind="points"):
     """Points of locality and K_max, as `tessera locality` adds them to a file."""
 
-    kind = "points"
     points: list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class TheoryRecord(Record):
+class TheoryRecord(Record, kind="theory"):
     """The paper's statements, checked."""
 
-    kind = "theory"
     checks: list[dict[str, Any]]
     as_expected: bool
 
 
-@dataclass(frozen=True)
-class ClosedFormRecord(Record):
+class ClosedFormRecord(Record, kind="closed-form"):
     """A closed-form denoiser, sampled and evaluated."""
 
-    kind = "closed-form"
     closed_form: str
     scenes: int
     reach: int
 
 
-@dataclass(frozen=True)
-class SweepRecord(Record):
+class SweepRecord(Record, kind="dynamics-sweep"):
     """Swing-by dynamics over a plane of settings, depths or widths."""
 
-    kind = "dynamics-sweep"
     study: str
 
 
-@dataclass(frozen=True)
-class DynamicsRecord(Record):
+class DynamicsRecord(Record, kind="dynamics"):
     """One run of the swing-by dynamics."""
 
-    kind = "dynamics"
     e_min: float
     t_max: float
 
 
-@dataclass(frozen=True)
-class SwingbyRecord(Record):
+class SwingbyRecord(Record, kind="swingby"):
     """Swing-by in a diffusion model."""
 
-    kind = "swingby"
     plan: dict[str, Any]
     gaps: list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class CompositionRecord(Record):
+class CompositionRecord(Record, kind="composition"):
     """K_max of each way to compose conditions at inference time."""
 
-    kind = "composition"
     radius: int
     evaluation: dict[str, Any]
     rows: list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class CrowdingRecord(Record):
+class CrowdingRecord(Record, kind="crowding"):
     """Many locations, or locations close to one another."""
 
-    kind = "crowding"
     model: str
     study: dict[str, Any]
     apart: dict[str, Any]
     pairs: list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class LearningRecord(Record):
+class LearningRecord(Record, kind="learning"):
     """K_max along training."""
 
-    kind = "learning"
     k: int
     preset: str
     cells: list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class _Fig12Record(Record):
+class _Fig12Record(Record, kind="fig12"):
     """Pixel influence by noise level in a model of CIFAR-10."""
 
-    kind = "fig12"
     growth: dict[str, Any]
     levels: list[dict[str, Any]]
     probes: list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class CalibrationRecord(Record):
+class CalibrationRecord(Record, kind="calibration"):
     """The detector's own error on images whose truth is known."""
 
-    kind = "calibration"
     cell: float
     sizes: dict[str, Any]
-
-
-KINDS: dict[str, type[Record]] = {kind.kind: kind for kind in Record.__subclasses__()}
 
 
 # --- reading and writing ------------------------------------------------------------------------------------
@@ -406,14 +376,12 @@ def _with_value(content: dict[str, Any]) -> dict[str, Any]:
         if name in content and "value" not in content and not {"median", "networks"} & content.keys():
             ends = content.get("ci95", content.get("interval"))
             if "low" in content or isinstance(ends, list):
+                said = {name, "low", "high", "count", "ci95", "interval"}
+                rest = {key: value for key, value in content.items() if key not in said}
                 low, high = ends or (content["low"], content["high"])
-                n = {"n": content["objects"]} if name == "share" and "objects" in content else {}
-                rest = {
-                    key: value
-                    for key, value in content.items()
-                    if key not in (name, "low", "high", "count", "ci95", "interval", *(["objects"] if n else []))
-                }
-                return {"value": content[name], "low": low, "high": high, **n, **rest}
+                if name == "share" and "objects" in rest:
+                    rest = {"n": rest.pop("objects"), **rest}
+                return {"value": content[name], "low": low, "high": high, **rest}
     return content
 
 
