@@ -7,11 +7,12 @@ Types that are written in a special way on the command line (4Mi, 1-3, 1,2,2, on
 
 import dataclasses
 import difflib
+import json
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
@@ -24,6 +25,7 @@ UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": Ki, "mi": Mi, "gi": 2*
 
 Label = Literal["all", "one", "random", "all-but-one", "drop"]
 Strategy = Literal["eager", "compiled", "graph"]
+_Changes = dict[str, dict[str, Any]]  # group -> setting -> value
 
 
 # -- how settings are written -----------------------------------------------------------------------------
@@ -96,25 +98,29 @@ _Switch = Annotated[
 
 
 @dataclass(frozen=True)
-class _GridConfig:
-    """Counts of labeled objects on a grid."""
+class _LabelsConfig:
+    """What all conditioners of labeled objects have."""
 
-    kind: Literal["grid"] = "grid"
+    kind: str = ""
     """Conditioner: grid, list, color or nothing."""
     labels: Label = "all"
     """Objects that are labeled: all, one, a random number, all-but-one (at least 1), or drop (n - 1, even 0)."""
+
+
+@dataclass(frozen=True)
+class _GridConfig(_LabelsConfig):
+    """Counts of labeled objects on a grid."""
+
+    kind: Literal["grid"] = "grid"
     cells: int = 16
     """Cells along one side of the image."""
 
 
 @dataclass(frozen=True)
-class _ListConfig:
+class _ListConfig(_LabelsConfig):
     """A list of the locations of labeled objects."""
 
     kind: Literal["list"] = "list"
-    """Conditioner: grid, list, color or nothing."""
-    labels: Label = "all"
-    """Objects that are labeled: all, one, a random number, all-but-one (at least 1), or drop (n - 1, even 0)."""
     cells: int = 16
     """Cells along one side of the image, by which distances are counted."""
     slots: int = 12
@@ -124,13 +130,10 @@ class _ListConfig:
 
 
 @dataclass(frozen=True)
-class _ColorConfig:
+class _ColorConfig(_LabelsConfig):
     """Counts of labeled objects of each color."""
 
     kind: Literal["color"] = "color"
-    """Conditioner: grid, list, color or nothing."""
-    labels: Label = "all"
-    """Objects that are labeled: all, one, a random number, all-but-one (at least 1), or drop (n - 1, even 0)."""
 
 
 @dataclass(frozen=True)
@@ -304,7 +307,7 @@ class Settings:
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it: tuples become lists."""
-        return listed(dataclasses.asdict(self))
+        return json.loads(json.dumps(dataclasses.asdict(self)))
 
 
 GROUPS: dict[str, tuple[type, ...]] = {
@@ -315,141 +318,84 @@ GROUPS: dict[str, tuple[type, ...]] = {
 }
 
 
-class _Experiment(dict):
-    """A row of the table: changes to the settings that make this experiment, and what it is about."""
+class _Experiment(NamedTuple):
+    """A row of the table: what makes this experiment, and what it is about."""
 
-    def __init__(self, about: str, **changes: dict[str, Any]):
-        super().__init__(changes)
-        self.about = about
+    conditioner: str
+    labels: Label
+    network: str
+    about: str
+    radius: int | None = None
+
+    @property
+    def changes(self) -> _Changes:
+        """The settings that make this experiment."""
+        denoiser = {"kind": self.network} | ({} if self.radius is None else {"radius": self.radius})
+        return {"conditioner": {"kind": self.conditioner, "labels": self.labels}, "denoiser": denoiser}
 
 
 # Numbering of the later revision; the earlier one calls exp2L "Experiment 3".
-EXPERIMENTS: dict[str, _Experiment] = {
-    "exp1": _Experiment(
-        "all objects labeled on a grid", conditioner={"kind": "grid", "labels": "all"}, denoiser={"kind": "edm2"}
-    ),
-    "exp2": _Experiment(
-        "one object, at random, labeled on a grid",
-        conditioner={"kind": "grid", "labels": "one"},
-        denoiser={"kind": "edm2"},
-    ),
-    "exp2-random": _Experiment(
-        "a random number of objects labeled on a grid",
-        conditioner={"kind": "grid", "labels": "random"},
-        denoiser={"kind": "edm2"},
-    ),
-    "exp2-drop": _Experiment(
-        "all objects but one labeled on a grid",
-        conditioner={"kind": "grid", "labels": "drop"},
-        denoiser={"kind": "edm2"},
-    ),
-    "exp3": _Experiment(
-        "all objects labeled, as a list of locations",
-        conditioner={"kind": "list", "labels": "all"},
-        denoiser={"kind": "edm2"},
-    ),
-    "exp2L": _Experiment(
-        "exp2 made local: patches conditioned only on what lies in them",
-        conditioner={"kind": "grid", "labels": "one"},
-        denoiser={"kind": "patchwise"},
-    ),
-    "exp3L": _Experiment(
-        "exp3 made local", conditioner={"kind": "list", "labels": "all"}, denoiser={"kind": "patchwise"}
-    ),
+EXPERIMENTS = {
+    "exp1": _Experiment("grid", "all", "edm2", "all objects labeled on a grid"),
+    "exp2": _Experiment("grid", "one", "edm2", "one object, at random, labeled on a grid"),
+    "exp2-random": _Experiment("grid", "random", "edm2", "a random number of objects labeled on a grid"),
+    "exp2-drop": _Experiment("grid", "drop", "edm2", "all objects but one labeled on a grid"),
+    "exp3": _Experiment("list", "all", "edm2", "all objects labeled, as a list of locations"),
+    "exp2L": _Experiment("grid", "one", "patchwise", "exp2 made local: patches conditioned only on what lies in them"),
+    "exp3L": _Experiment("list", "all", "patchwise", "exp3 made local"),
     # Ours: local at one pass per image. Its reach of 3 cells, counted from the pixel, is that of a patch of
     # 2 cells to each side, counted from the cell.
-    "exp1C": _Experiment(
-        "exp1 with a local convolutional network",
-        conditioner={"kind": "grid", "labels": "all"},
-        denoiser={"kind": "localconv", "radius": 3},
-    ),
-    "exp2C": _Experiment(
-        "exp2 with a local convolutional network",
-        conditioner={"kind": "grid", "labels": "one"},
-        denoiser={"kind": "localconv", "radius": 3},
-    ),
-    "color": _Experiment(
-        "how many objects of each color", conditioner={"kind": "color", "labels": "all"}, denoiser={"kind": "edm2"}
-    ),
+    "exp1C": _Experiment("grid", "all", "localconv", "exp1 with a local convolutional network", radius=3),
+    "exp2C": _Experiment("grid", "one", "localconv", "exp2 with a local convolutional network", radius=3),
+    "color": _Experiment("color", "all", "edm2", "how many objects of each color"),
 }
 
-PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    "tiny": {  # two minutes or so on two cores: enough for exp1C and exp2L, not for the global networks to position
-        "data": {"size": 32},
-        "denoiser": {
-            "width": 24,
-            "mult": (1, 2),
-            "blocks": 1,
-            "attention": (),
-            "head_width": 24,
-            "coords": True,
-            "tile": 2,
-        },
-        "training": {
-            "total": 12 * Ki,
-            "batch": 16,
-            "lr": 0.02,
-            "lr_decay_start": 500,
-            "lr_warmup": 512,
-            "snapshot": 4 * Ki,
-            "checkpoint": 2 * Ki,
-            "render_batch": 256,
-        },
-    },
-    "small": {  # 2.8M weights; docs/speed-log.md has what was tried on the way
-        "data": {"size": 64, "quality": "fast"},
-        "denoiser": {
-            "width": 16,  # 64, 96 and 64 channels
-            "mult": (4, 6, 4),
-            "blocks": 1,
-            "attention": (16,),
-            "head_width": 32,
-            "emb_mult": 32,  # fewer numbers than the grid has cells blur neighboring cells into one
-            "coords": True,
-            "tile": 2,
-        },
-        "training": {
-            "total": 5 * Mi // 4,
-            "batch": 256,
-            "patches": 8,
-            "lr": 0.02,
-            "lr_decay_start": 0,
-            "lr_warmup": 50_000,
-            "p_mean": 0.4,
-            "ema": (0.10, 0.20),  # instead of a falling rate
-            "snapshot": Mi // 4,
-            "checkpoint": Mi // 2,
-            "render_batch": 8192,
-        },
-    },
-    "paper": {  # 124,330,021 weights with the 256 numbers of the grid
-        "data": {"size": 128, "quality": "true"},
-        "denoiser": {
-            "width": 128,
-            "mult": (1, 2, 3, 4),
-            "blocks": 3,
-            "attention": (32, 16),
-            "head_width": 64,
-            "local_width": 512,
-            "coords": False,
-        },
-        "training": {
-            "total": 128 * Mi,
-            "batch": 2048,
-            "micro_batch": 256,
-            "lr": 0.012,
-            "lr_decay_start": 35_000,
-            "lr_warmup": 10_000_000,
-            "snapshot": 8 * Mi,
-            "checkpoint": 4 * Mi,
-            "render_batch": 4096,
-        },
-    },
+# tiny: two minutes or so on two cores, enough for exp1C and exp2L, not for the global networks to position.
+# small: 2.8M weights; docs/speed-log.md has what was tried on the way. Channels of its levels: 64, 96 and 64.
+# paper: 124,330,021 weights with the 256 numbers of the grid.
+_SIZES = ("tiny", "small", "paper")
+# fmt: off
+_SETTINGS_BY_SIZE: dict[str, tuple] = {  # None: the default
+    "data.size": (32, 64, 128),
+    "data.quality": (None, "fast", "true"),
+    "denoiser.width": (24, 16, 128),
+    "denoiser.mult": ((1, 2), (4, 6, 4), (1, 2, 3, 4)),
+    "denoiser.blocks": (1, 1, 3),
+    "denoiser.attention": ((), (16,), (32, 16)),
+    "denoiser.head_width": (24, 32, 64),
+    "denoiser.emb_mult": (None, 32, None),  # fewer numbers than the grid has cells blur neighboring cells into one
+    "denoiser.local_width": (None, None, 512),
+    "denoiser.coords": (True, True, False),
+    "denoiser.tile": (2, 2, None),
+    "training.total": (12 * Ki, 5 * Mi // 4, 128 * Mi),
+    "training.batch": (16, 256, 2048),
+    "training.micro_batch": (None, None, 256),
+    "training.patches": (None, 8, None),
+    "training.lr": (0.02, 0.02, 0.012),
+    "training.lr_decay_start": (500, 0, 35_000),
+    "training.lr_warmup": (512, 50_000, 10_000_000),
+    "training.p_mean": (None, 0.4, None),
+    "training.ema": (None, (0.10, 0.20), None),  # long ones instead of a falling rate
+    "training.snapshot": (4 * Ki, Mi // 4, 8 * Mi),
+    "training.checkpoint": (2 * Ki, Mi // 2, 4 * Mi),
+    "training.render_batch": (256, 8192, 4096),
 }
+# fmt: on
 
+
+def _column(number: int) -> _Changes:
+    groups: _Changes = {"data": {}, "denoiser": {}, "training": {}}
+    for name, values in _SETTINGS_BY_SIZE.items():
+        group, _, setting = name.partition(".")
+        if values[number] is not None:
+            groups[group][setting] = values[number]
+    return groups
+
+
+PRESETS = {size: _column(number) for number, size in enumerate(_SIZES)}
 
 # What an experiment needs beyond its size; docs/study.md has what it does without.
-NEEDS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
+_NEEDS: dict[tuple[str, str], _Changes] = {
     # Counting the loss in the center of a patch alone, it learns to let a condition further off be.
     ("small", "exp2L"): {"training": {"total": 4 * Mi, "loss_radius": 0}},
     # No condition assigns a color to an object: objects must agree on it across the image.
@@ -470,9 +416,9 @@ def settings_for(
 
     A change of `kind` chooses another network or conditioner, which then takes what it can of the preset.
     """
-    row = look_up(experiment, EXPERIMENTS, "experiment")
+    row = look_up(experiment, EXPERIMENTS, "experiment").changes
     size = look_up(preset, PRESETS, "preset")
-    own = NEEDS.get((preset, experiment), {}) if needs else {}
+    own = _NEEDS.get((preset, experiment), {}) if needs else {}
     changes = changes or {}
     settings = Settings(experiment, preset, **_empty_groups(row, own, changes))
     for layer in (size, row, own):
@@ -560,7 +506,9 @@ def changed(settings: Settings, changes: Mapping[str, Mapping[str, Any]]) -> Set
         group = getattr(settings, name)
         for key in values:
             _check_setting(group, name, key)
-        groups[name] = dataclasses.replace(group, **{key: _tupled(value) for key, value in values.items()})
+        # JSON has lists where settings have tuples.
+        tupled = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+        groups[name] = dataclasses.replace(group, **tupled)
     return dataclasses.replace(settings, **groups)
 
 
@@ -624,51 +572,61 @@ _NOT_BELOW = {  # the least that makes sense
 
 def checked(settings: Settings) -> Settings:
     """The same settings, if they make sense together."""
-    _check_values(settings)
-    _check_training(settings.training)
-    data, denoiser, conditioner = settings.data, settings.denoiser, settings.conditioner
-    low, high = data.objects
-    if not 0 <= low <= high:
-        raise UserError(f"Training scenes cannot hold from {low} to {high} objects.")
-    if data.size < 8:
-        raise UserError(f"An image needs at least 8 pixels along a side, not {data.size}.")
-    if isinstance(conditioner, _ListConfig) and conditioner.slots < high:
-        raise UserError(f"A list of {conditioner.slots} locations cannot hold {high} objects (--conditioner.slots).")
-    if isinstance(denoiser, EDM2Config) and not 0 <= denoiser.dropout < 1:
-        raise UserError(f"A share of activations to drop lies between 0 and 1, not at {denoiser.dropout}.")
-    if isinstance(denoiser, PatchwiseConfig | LocalConvConfig):
-        if not isinstance(conditioner, _GridConfig | _ListConfig):
-            raise UserError(
-                f"A local network needs conditions that lie somewhere, and `{conditioner.kind}` ones do not."
-            )
-        if isinstance(denoiser, PatchwiseConfig) and data.size % conditioner.cells:
-            raise UserError(f"{conditioner.cells} cells do not divide an image of {data.size} pixels.")
-    return settings
-
-
-def _check_values(settings: Settings) -> None:
     for group, limits in _NOT_BELOW.items():
         for name, least in limits.items():
             if not getattr(getattr(settings, group), name, least) >= least:
                 raise UserError(f"--{group}.{name.replace('_', '-')} must be at least {least}.")
+    for mistakes in (_training_mistakes(settings.training), _mistakes(settings)):
+        for sentence, is_made in mistakes.items():
+            if is_made:
+                raise UserError(sentence)
+    return settings
 
 
-def _check_training(training: TrainingConfig) -> None:
-    if min(training.batch, training.total, training.snapshot, training.checkpoint) < 1:
-        raise UserError("Batch, total, snapshot and checkpoint must each be at least one image.")
-    if isinstance(training, PatchTrainingConfig):
-        if training.patches < 2 or training.patches % 2:
-            raise UserError("Patches come in pairs, one with a condition in it and one without: --training.patches 2.")
-        if training.loss_radius < 0:
-            raise UserError("The loss counts at least the center cell of a patch: --training.loss-radius 0.")
-    if not (training.lr > 0 and training.p_std > 0):
-        raise UserError("The learning rate and the spread of noise levels must be positive.")
-    if not all(0 <= beta < 1 for beta in (training.beta1, training.beta2)):
-        raise UserError("Adam's decay rates lie between 0 and 1 (--set training.beta1, training.beta2).")
-    if not training.ema or not all(0 < std < 0.288 for std in training.ema):
-        raise UserError("At least one running average is kept, each of a length between 0 and 0.288.")
-    if len(set(training.ema)) < len(training.ema):
-        raise UserError("Of running averages of the same length one is enough.")
+def _mistakes(settings: Settings) -> dict[str, bool]:
+    """Sentences about settings that do not fit one another, and whether they hold."""
+    data, denoiser, conditioner = settings.data, settings.denoiser, settings.conditioner
+    low, high = data.objects
+    slots = getattr(conditioner, "slots", high)
+    dropout = getattr(denoiser, "dropout", 0)
+    is_local = isinstance(denoiser, PatchwiseConfig | LocalConvConfig)
+    cells = getattr(conditioner, "cells", None)  # of conditions with locations
+    return {
+        f"Training scenes cannot hold from {low} to {high} objects.": not 0 <= low <= high,
+        f"An image needs at least 8 pixels along a side, not {data.size}.": data.size < 8,
+        f"A list of {slots} locations cannot hold {high} objects (--conditioner.slots).": slots < high,
+        f"A share of activations to drop lies between 0 and 1, not at {dropout}.": not 0 <= dropout < 1,
+        f"A local network needs conditions that lie somewhere, and `{conditioner.kind}` ones do not.": (
+            is_local and cells is None
+        ),
+        f"{cells} cells do not divide an image of {data.size} pixels.": (
+            isinstance(denoiser, PatchwiseConfig) and cells is not None and data.size % cells > 0
+        ),
+    }
+
+
+def _training_mistakes(training: TrainingConfig) -> dict[str, bool]:
+    counts = (training.batch, training.total, training.snapshot, training.checkpoint)
+    patches = training.patches if isinstance(training, PatchTrainingConfig) else 2
+    return {
+        "Batch, total, snapshot and checkpoint must each be at least one image.": min(counts) < 1,
+        "Patches come in pairs, one with a condition in it and one without: --training.patches 2.": (
+            patches < 2 or patches % 2 > 0
+        ),
+        "The loss counts at least the center cell of a patch: --training.loss-radius 0.": (
+            getattr(training, "loss_radius", 0) < 0
+        ),
+        "The learning rate and the spread of noise levels must be positive.": (
+            not (training.lr > 0 and training.p_std > 0)
+        ),
+        "Adam's decay rates lie between 0 and 1 (--set training.beta1, training.beta2).": (
+            not all(0 <= beta < 1 for beta in (training.beta1, training.beta2))
+        ),
+        "At least one running average is kept, each of a length between 0 and 0.288.": (
+            not training.ema or not all(0 < std < 0.288 for std in training.ema)
+        ),
+        "Of running averages of the same length one is enough.": len(set(training.ema)) < len(training.ema),
+    }
 
 
 def first_difference(old: Settings, new: Settings, ignoring: set[str]) -> tuple[str, Any, Any] | None:
@@ -691,14 +649,3 @@ def look_up(name: str, table: Mapping[str, Any], what: str) -> Any:
     near = difflib.get_close_matches(name, table, n=1, cutoff=0.4)
     hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(table)}."
     raise UserError(f"There is no {what} `{name}`; {hint}")
-
-
-def _tupled(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def listed(value: Any) -> Any:
-    """Tuples as lists, all the way down."""
-    if isinstance(value, dict):
-        return {key: listed(item) for key, item in value.items()}
-    return [listed(item) for item in value] if isinstance(value, tuple | list) else value
