@@ -21,7 +21,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from _common import program, settings_with
-from tessera.config import Settings, listed, parse_count
+from tessera.config import Settings, parse_count
 from tessera.console import progress, publish
 from tessera.devices import DeviceName, pick_device, precision_on, synchronize, taken_memory
 from tessera.errors import UserError
@@ -105,7 +105,7 @@ class Speedrun:
         return {
             "variant": self.variant,
             "note": self.note,
-            "changes": listed(changed),
+            "changes": changed,
             "target": self.target,
             "reached": race.reached,
             "minutes": race.evaluations[-1]["seconds"] / 60 if race.reached else None,

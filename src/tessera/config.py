@@ -6,7 +6,6 @@ Types that are written in a special way on the command line (4Mi, 1-3, 1,2,2, on
 """
 
 import dataclasses
-import difflib
 import json
 import re
 import types
@@ -17,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
-from tessera.errors import UserError
+from tessera.errors import UserError, suggestion
 from tessera.records import SETTING_KEYS, SETTING_VALUES
 
 Ki, Mi = 2**10, 2**20
@@ -55,13 +54,15 @@ def parse_range(text: str, what: str = "objects") -> tuple[int, int]:
     return int(match[1]), int(match[2] or match[1])
 
 
-def _parse_numbers(text: str, kind: Callable[[str], Any] = float) -> tuple:
+def parse_numbers(
+    text: str, kind: Callable[[str], Any] = float, what: str = "numbers", example: str = "1,2,3"
+) -> tuple:
     """`1,2,3` as a tuple; an empty text or `none` as no numbers."""
     words = [] if text.strip().lower() in ("", "none") else text.replace(",", " ").split()
     try:
         return tuple(kind(word) for word in words)
     except ValueError:
-        raise UserError(f"`{text}` is no list of numbers; write for example 1,2,3.") from None
+        raise UserError(f"`{text}` is no list of {what}; write for example {example}.") from None
 
 
 def _format_numbers(numbers: Sequence[float]) -> str:
@@ -87,8 +88,8 @@ def _parse_switch(text: str) -> bool:
 
 _Count = Annotated[int, _written("COUNT", parse_count, format_count, int)]
 Range = Annotated[tuple[int, int], _written("RANGE", parse_range, lambda ends: f"{ends[0]}-{ends[1]}", tuple)]
-_Integers = Annotated[tuple[int, ...], _written("LIST", lambda text: _parse_numbers(text, int), _format_numbers, tuple)]
-_Numbers = Annotated[tuple[float, ...], _written("LIST", _parse_numbers, _format_numbers, tuple)]
+_Integers = Annotated[tuple[int, ...], _written("LIST", lambda text: parse_numbers(text, int), _format_numbers, tuple)]
+_Numbers = Annotated[tuple[float, ...], _written("LIST", parse_numbers, _format_numbers, tuple)]
 _Switch = Annotated[
     bool, tyro.conf.FlagConversionOff, _written("{on,off}", _parse_switch, lambda on: "on" if on else "off", bool)
 ]
@@ -551,7 +552,7 @@ def parse_value(hint: Any, text: str, name: str) -> Any:
     if hint is bool:
         return _parse_switch(text)
     if get_origin(hint) is tuple:
-        return _parse_numbers(text, get_args(hint)[0])
+        return parse_numbers(text, get_args(hint)[0])
     if name.endswith(".kind"):
         return text
     if get_origin(hint) is Literal:
@@ -646,6 +647,4 @@ def look_up(name: str, table: Mapping[str, Any], what: str) -> Any:
     """The entry called `name`, or one sentence that suggests the nearest."""
     if name in table:
         return table[name]
-    near = difflib.get_close_matches(name, table, n=1, cutoff=0.4)
-    hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(table)}."
-    raise UserError(f"There is no {what} `{name}`; {hint}")
+    raise UserError(f"There is no {what} `{name}`; {suggestion(name, table)}")

@@ -1,7 +1,7 @@
 """Results go to stdout, progress to stderr, so that results can be piped."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tessera.files import laid_out, make_folder, write_json
-from tessera.rows import Rows
 
 # Of tables with many columns, so that they fit into 80 characters.
 NARROW: dict[str, Any] = {"box": SIMPLE, "padding": (0, 1, 0, 0), "show_edge": False}
@@ -66,10 +65,10 @@ def print_json(record: dict[str, Any]) -> None:
     sys.stdout.write(laid_out(record) + "\n")
 
 
-def table_of(rows: Rows) -> Table:
-    """Rows of text, the head first, for the terminal."""
+def table_of(rows: Iterable[Sequence[Any]], **style: Any) -> Table:
+    """Rows of text, the head (of text or rich Columns) first, for the terminal; `style` as rich's `Table` takes it."""
     head, *body = rows
-    table = Table(*head, **NARROW)
+    table = Table(*head, **{**NARROW, **style})
     for row in body:
         table.add_row(*row)
     return table

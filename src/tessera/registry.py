@@ -6,7 +6,6 @@ A distribution registers its parts in its pyproject.toml:
     reading-order = "my_package:ReadingOrder"
 """
 
-import difflib
 import importlib
 import importlib.util
 import os
@@ -17,7 +16,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from tessera.errors import UserError
+from tessera.errors import UserError, suggestion
 
 _OBJECT = re.compile(r"(?P<module>(?:.*\.py)|(?:\w+(?:\.\w+)*)):(?P<name>\w+(?:\.\w+)*)")
 
@@ -47,9 +46,7 @@ class Registry(Mapping[str, Any]):
         installed = self.installed()
         if name in installed:
             return installed[name].load()
-        near = difflib.get_close_matches(str(name), list(self), n=1, cutoff=0.5)
-        known = f"known are {', '.join(self)}." if len(self) else "none is known."
-        raise UserError(f"There is no {self.what} `{name}`; " + (f"did you mean `{near[0]}`?" if near else known))
+        raise UserError(f"There is no {self.what} `{name}`; {suggestion(name, self, cutoff=0.5)}")
 
     def __contains__(self, name: object) -> bool:
         return name in self.parts or name in self.installed()

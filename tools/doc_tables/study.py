@@ -94,7 +94,7 @@ def extras(results: Any) -> Rows:
     heads = ("ours, paper rule", "extras not counted", "strict rule", "extras at K = 0", "where K succeeds")
     rows: Rows = [("cell", "paper", *heads)]
     for cell in CELLS.values():
-        label = EXPERIMENTS[cell.experiment]["conditioner"]["labels"]
+        label = EXPERIMENTS[cell.experiment].labels
         row = known.get(cell.name)
         if label != "all" and row:
             numbers = (str(row["k_max_filled"]), ours(row, "strict"), span_words(row["at_zero"]))

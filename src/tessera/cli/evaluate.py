@@ -2,8 +2,8 @@
 
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +14,7 @@ from tessera import console
 from tessera.app.report.measure import max_conditions
 from tessera.cli.options import File, Folder, List, OnDevice, OpensModels, Printed, Text, Whole, WithDetails
 from tessera.config import Label
-from tessera.devices import DeviceName, pick_device
+from tessera.devices import pick_device
 from tessera.errors import UserError
 from tessera.evaluation.calibrate import (
     HELD_OUT,
@@ -24,7 +24,7 @@ from tessera.evaluation.calibrate import (
     calibrate_rendered,
     load_calibration,
 )
-from tessera.evaluation.detection import Detection, ObjectDetector
+from tessera.evaluation.detection import ObjectDetector
 from tessera.evaluation.detector import load_detector
 from tessera.evaluation.empty_images import KINDS
 from tessera.evaluation.explain import draw_explanation
@@ -54,10 +54,7 @@ from tessera.sampling.compose import ComposeMethod, compose
 from tessera.sampling.prompts import Prompt, own_prompts, parse_colors, parse_ks, parse_locations, study_prompts
 from tessera.stats import RESAMPLES
 
-_NARROWEST: dict[str, Any] = {**console.NARROW, "padding": 0}
-
-
-# --- detector --------------------------------------------------------------------------------------------------
+# --- evaluate --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +91,7 @@ class Evaluate(OpensModels, Printed, WithDetails):
     calibration: tyro.conf.Fixed[File] = None
     """The detector's own error, as `detector calibrate --out` wrote it (default: the shipped one, if it is this detector's)."""
     weights: tyro.conf.Fixed[Folder] = None
-    """Folder of another detector, as `detector train` wrote it."""
+    """Folder of another detector, as `tools/train_detector.py` wrote it (default: the shipped one)."""
     seed: int = 0
     """Random seed of the bootstrap, and of a model's samples."""
     resamples: tyro.conf.Fixed[int] = RESAMPLES
@@ -106,8 +103,7 @@ class Evaluate(OpensModels, Printed, WithDetails):
 
     def run(self) -> None:
         if self.explain:
-            same = ("locations", "colors", "require_well_formed", "weights", "device", "json", "out")
-            return _Explain(image=self.path, **{name: getattr(self, name) for name in same}).run()
+            return self.explain_image()
         if self.resamples < 1:
             raise UserError(f"The bootstrap needs at least one resample, not {self.resamples}.")
         if sum(given is not None for given in (self.locations, self.colors, self.prompts)) > 1:
@@ -115,19 +111,30 @@ class Evaluate(OpensModels, Printed, WithDetails):
         device = pick_device(self.device)
         calibration = self.own_calibration()
         detector = load_detector(self.weights, device)
-        images, scored = self.score(detector, device)
+        if _names_model(self.path):
+            images, scored = self.score_model(detector, device)
+        else:
+            images = images_in(self.path, self.given_prompt(), self.prompts)
+            scored = score_folder(images, detector, self.require_well_formed, self.strict)
         _name_skipped(scored.skipped)
         record = self.record(images, scored, calibration, device)
-        self.write(record, scored)
+        if (self.path / "config.json").is_file() and (self.path / "results").is_dir():
+            write_json(self.path / "results" / "detector.json", record)
+        if self.scores:
+            _write_scores(self.scores, scored)
         words = [*conclusions(record), *record["notes"]]
-        console.publish(record, self.json, None, generalization_table(record), *words)
+        console.publish(record, self.json, self.out, generalization_table(record), *words)
 
-    def score(self, detector: ObjectDetector, device: Any) -> tuple[ImageSet, ScoredFolder]:
-        """The scores of the images in a folder, or of images sampled from a model."""
-        if _names_model(self.path):
-            return self.score_model(detector, device)
-        images = images_in(self.path, _given_prompt(self.locations, self.colors), self.prompts)
-        return images, score_folder(images, detector, self.require_well_formed, self.strict)
+    def given_prompt(self) -> tuple[Any, ...] | None:
+        """The one prompt on the command line, if there is one."""
+        if self.locations is not None:
+            return parse_locations(self.locations)
+        return None if self.colors is None else parse_colors(self.colors)
+
+    def own_calibration(self) -> dict[str, Any] | None:
+        """The calibration of this detector with these settings; the shipped one holds for the shipped detector only."""
+        as_shipped = self.weights is None and not self.require_well_formed
+        return load_calibration(self.calibration) if self.calibration or as_shipped else None
 
     def score_model(self, detector: ObjectDetector, device: Any) -> tuple[ImageSet, ScoredFolder]:
         if self.prompts is not None:
@@ -136,7 +143,7 @@ class Evaluate(OpensModels, Printed, WithDetails):
             raise UserError(f"At least one image is needed for each K, not {self.each}.")
         evaluator = Evaluator(detector, None, device)
         model = compose(evaluator.prepare(open_model(str(self.path), device=device)), self.compose)
-        given = _given_prompt(self.locations, self.colors)
+        given = self.given_prompt()
         if given is None:
             ks = parse_ks(self.k) if self.k else range(max_conditions(model.conditioner) + 1)
             prompts = study_prompts(model.conditioner, list(ks), self.each, self.seed)
@@ -148,11 +155,6 @@ class Evaluate(OpensModels, Printed, WithDetails):
             scores = score_images(detector, to_float(samples.images), samples.prompts, True)
         images = ImageSet(self.path, samples.prompts, settings=model.config.get("settings"))
         return images, ScoredFolder(samples.prompts, scores, {}, model.size)
-
-    def own_calibration(self) -> dict[str, Any] | None:
-        """The calibration of this detector with these settings; the shipped one holds for the shipped detector only."""
-        as_shipped = self.weights is None and not self.require_well_formed
-        return load_calibration(self.calibration) if self.calibration or as_shipped else None
 
     def record(
         self, images: ImageSet, scored: ScoredFolder, calibration: dict[str, Any] | None, device
@@ -174,20 +176,32 @@ class Evaluate(OpensModels, Printed, WithDetails):
         }
         return new_record(EvaluationRecord, content)
 
-    def write(self, record: dict[str, Any], scored: ScoredFolder) -> None:
-        if self.out:
-            make_folder(self.out.parent)
-            write_json(self.out, record)
-        if (self.path / "config.json").is_file() and (self.path / "results").is_dir():
-            write_json(self.path / "results" / "detector.json", record)
-        if self.scores:
-            lines = [
-                {"file": str(prompt.file), "locations": prompt.locations, "colors": prompt.colors, **score.to_dict()}
-                for prompt, score in zip(scored.prompts, scored.scores)
-            ]
-            make_folder(self.scores.parent)
-            with atomic(self.scores) as temporary:
-                temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    def explain_image(self) -> None:
+        """Show the detections in one image: boxes, words, and which parts of its prompt they fill."""
+        device = pick_device(self.device)
+        image = read_image(self.path)
+        if self.locations is not None and self.colors is not None:
+            raise UserError("Give either --locations or --colors.")
+        given = self.given_prompt()
+        prompt = prompt_of(self.path) if given is None else Prompt(checked_prompt(given), file=self.path)
+        detector = load_detector(self.weights, device)
+        (score,) = score_images(detector, to_float(image)[None], [prompt or Prompt()], self.require_well_formed)
+        out = self.out or self.path.with_name(f"{self.path.stem}{EXPLAINED}")
+        if out.resolve() == self.path.resolve():
+            raise UserError("The explanation would replace the image it explains; choose another --out.")
+        make_folder(out.parent)
+        save_png(out, draw_explanation(image, score, prompt))
+        record = {
+            "image": str(self.path),
+            "detections": [detection._asdict() for detection in score.detections],
+            "score": score.to_dict() if prompt else None,
+            "ood_score": score.ood_score,
+            "drawn": str(out),
+            "provenance": provenance(device),
+        }
+        count = len(score.detections)
+        found = {0: "nothing found", 1: "1 object found"}.get(count, f"{count} objects found")
+        console.publish(record, self.json, None, f"{score.reason if prompt else found}; see {out}.")
 
 
 def _names_model(path: Path) -> bool:
@@ -199,78 +213,21 @@ def _names_model(path: Path) -> bool:
     )
 
 
-def _given_prompt(locations: str | None, colors: str | None) -> tuple[Any, ...] | None:
-    """The one prompt on the command line, if there is one."""
-    if locations is not None:
-        return parse_locations(locations)
-    return None if colors is None else parse_colors(colors)
-
-
 def _name_skipped(skipped: dict[str, str]) -> None:
-    for number, why in enumerate(skipped.values()):
-        if number == MOST_NAMED:
-            console.say(f"... and {len(skipped) - number} more files were left out.")
-            return
+    for why in islice(skipped.values(), MOST_NAMED):
         console.say(f"Left out: {why}")
+    if len(skipped) > MOST_NAMED:
+        console.say(f"... and {len(skipped) - MOST_NAMED} more files were left out.")
 
 
-# --- detector explain ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Explain:
-    """Show the detections in one image: boxes, words, and which parts of its prompt they fill."""
-
-    image: Path
-    """The image; its prompt is read from a samples.json beside it, if there is one."""
-    locations: Text = None
-    """Prompted locations, such as "0.65,0.65 0.25,0.65"."""
-    colors: Text = None
-    """Prompted colors, such as red,blue."""
-    require_well_formed: bool = False
-    """Half-drawn objects and blobs fill no location."""
-    weights: Folder = None
-    """Folder of another detector, as `detector train` wrote it."""
-    device: DeviceName = "auto"
-    """Where to compute."""
-    json: bool = False
-    """Print one JSON object."""
-    out: File = None
-    """The PNG to write (default: NAME-explained.png beside the image)."""
-
-    def run(self) -> None:
-        device = pick_device(self.device)
-        image = read_image(self.image)
-        prompt = self.prompt()
-        (score,) = score_images(
-            load_detector(self.weights, device), to_float(image)[None], [prompt or Prompt()], self.require_well_formed
-        )
-        out = self.out or self.image.with_name(f"{self.image.stem}{EXPLAINED}")
-        if out.resolve() == self.image.resolve():
-            raise UserError("The explanation would replace the image it explains; choose another --out.")
-        make_folder(out.parent)
-        save_png(out, draw_explanation(image, score, prompt))
-        record = {
-            "image": str(self.image),
-            "detections": [detection._asdict() for detection in score.detections],
-            "score": score.to_dict() if prompt else None,
-            "ood_score": score.ood_score,
-            "drawn": str(out),
-            "provenance": provenance(device),
-        }
-        reason = score.reason if prompt else _detections_in_words(score.detections)
-        console.publish(record, self.json, None, f"{reason}; see {out}.")
-
-    def prompt(self) -> Prompt | None:
-        if self.locations is not None and self.colors is not None:
-            raise UserError("Give either --locations or --colors.")
-        given = _given_prompt(self.locations, self.colors)
-        return prompt_of(self.image) if given is None else Prompt(checked_prompt(given), file=self.image)
-
-
-def _detections_in_words(detections: Sequence[Detection]) -> str:
-    objects = {0: "nothing found", 1: "1 object found"}
-    return objects.get(len(detections), f"{len(detections)} objects found")
+def _write_scores(path: Path, scored: ScoredFolder) -> None:
+    lines = []
+    for prompt, score in zip(scored.prompts, scored.scores):
+        entry = {"file": str(prompt.file), "locations": prompt.locations, "colors": prompt.colors, **score.to_dict()}
+        lines.append(json.dumps(entry) + "\n")
+    make_folder(path.parent)
+    with atomic(path) as temporary:
+        temporary.write_text("".join(lines))
 
 
 # --- detector calibrate ----------------------------------------------------------------------------------------
@@ -299,9 +256,9 @@ class Calibrate(OnDevice, Printed, WithDetails):
     seed: tyro.conf.Fixed[int] = HELD_OUT
     """Stream of scenes; training never uses the default one."""
     batch: tyro.conf.Fixed[int] = 128
-    """ImageSet rendered and evaluated at once."""
+    """Images rendered and evaluated at once."""
     weights: tyro.conf.Fixed[Folder] = None
-    """Folder of another detector, as `detector train` wrote it."""
+    """Folder of another detector, as `tools/train_detector.py` wrote it (default: the shipped one)."""
     out: File = None
     """Write the JSON object to this file too."""
 
@@ -352,29 +309,24 @@ def _calibration_tables(record: dict[str, Any]) -> list[Table]:
 
 
 def _error_table(title: str, found: dict[str, Any]) -> Table:
-    looks = ("color", "shape", "size", "material")
     exact = Column("exact count", no_wrap=True)
-    heads = ("K", "n", exact, "bias", "recall", "prec.", "center", "color", "shape", "size", "mat.")
-    table = Table(*heads, title=f"{title}: shares in %, 99% of center errors within so many cells", **_NARROWEST)
+    rows: list[Any] = [("K", "n", exact, "bias", "recall", "prec.", "center", "color", "shape", "size", "mat.")]
     for name, row in [*found["rows"].items(), *found["pooled"].items()]:
-        shares = [row[key]["value"] for key in ("location_recall", "location_precision")]
-        counted, q99 = row["exact_count"], row["center_error_cells"]["q99"]
-        table.add_row(
-            name,
-            str(row["images"]),
-            f"{percent(counted['value'])} ({percent(counted['low'])}-{percent(counted['high'])})",
-            f"{row['count_bias']['value']:+.3f}",
-            *map(percent, shares),
-            "" if q99 is None else f"{q99:.2f}",
-            *(percent(row[name]["value"]) for name in looks),
-        )
-    return table
+        shares = [percent(row[key]["value"]) for key in ("location_recall", "location_precision")]
+        looks = [percent(row[key]["value"]) for key in ("color", "shape", "size", "material")]
+        ends = [percent(row["exact_count"][end]) for end in ("value", "low", "high")]
+        q99 = row["center_error_cells"]["q99"]
+        center = "" if q99 is None else f"{q99:.2f}"
+        bias = f"{row['count_bias']['value']:+.3f}"
+        rows.append((name, str(row["images"]), "{} ({}-{})".format(*ends), bias, *shares, center, *looks))
+    title = f"{title}: shares in %, 99% of center errors within so many cells"
+    return console.table_of(rows, title=title, padding=0)
 
 
 def _nothing_table(size: str, kinds: dict[str, Any]) -> Table:
-    heads = ("nothing to find", "n", "false objects", "any", "warned", "any, not warned")
-    table = Table(*heads, title=f"images without objects, {size} pixels: per image, and in %", **_NARROWEST)
+    rows: list[Any] = [("nothing to find", "n", "false objects", "any", "warned", "any, not warned")]
     for name, row in kinds.items():
         shares = [shown_share(row[key]) for key in ("any_object", "ood", "objects_without_warning")]
-        table.add_row(name, str(row["images"]), f"{row['false_objects']['value']:.4f}", *shares)
-    return table
+        rows.append((name, str(row["images"]), f"{row['false_objects']['value']:.4f}", *shares))
+    title = f"images without objects, {size} pixels: per image, and in %"
+    return console.table_of(rows, title=title, padding=0)

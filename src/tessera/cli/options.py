@@ -2,7 +2,7 @@
 
 import dataclasses
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import tyro
 
 from tessera.config import look_up, parse_value
-from tessera.devices import DeviceName
+from tessera.devices import DeviceName, PrecisionName
 from tessera.errors import UserError
 
 # Options that may be left out; their help says in words what happens then.
@@ -61,19 +61,62 @@ class WithDetails:
     """Change a less common setting; may be repeated."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class OpensOneModel(OpensModels, Printed, WithDetails):
+    """Options of verbs that sample or measure one model."""
+
+    model: ModelName
+    """A run folder, a model folder, the name of a shipped model, a hub id, a folder of diffusers, or my.py:make_model."""
+    std: tyro.conf.Fixed[Number] = None
+    """Length of the running average, for run folders (default: the shortest one kept)."""
+    precision: tyro.conf.Fixed[PrecisionName] = "float32"
+    """Of the network; gradients and differences of features deserve float32."""
+
+    def opened(self, images: str | None, device: Any) -> Any:
+        """The model; of a run folder, the snapshot after so many images."""
+        from tessera.models.loading import open_model, set_precision
+
+        model = open_model(self.model, self.std, images, device)
+        set_precision(model, self.precision, device)
+        return model
+
+    def facts(self, model: Any) -> dict[str, Any]:
+        """What a record says about the model."""
+        return {
+            "model": Path(self.model).name,
+            "experiment": (model.config.get("settings") or {}).get("experiment"),
+            "images_seen": model.config.get("images_seen"),
+            "ema": model.config.get("ema"),
+            "max_train_objects": model.max_train_objects,
+            "size": model.size,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions(Printed):
+    """Settings of every study of `reproduce` that computes on a device."""
+
+    device: DeviceName = "auto"
+    """Where to compute."""
+
+
 def with_changes(options: Any, kind: type) -> Any:
     """The options with what `--set` changes; what else it may name is in the help of `--set`."""
     if not issubclass(kind, WithDetails):
         return options
-    details, found = details_of(kind), {}
-    for text in getattr(options, "set", ()):
+    return dataclasses.replace(options, **parse_settings(options.set, details_of(kind), "setting"))
+
+
+def parse_settings(texts: Iterable[str], types: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """`NAME=VALUE` for each of the texts, as values of the types; `what` is the word for a NAME in messages."""
+    found = {}
+    for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise UserError(f"`{text}` changes nothing; write --set NAME=VALUE.")
         name = name.strip().replace("-", "_")
-        look_up(name, details, "setting")
-        found[name] = parse_value(details[name], value.strip(), name)
-    return dataclasses.replace(options, **found) if found else options
+        found[name] = parse_value(look_up(name, types, what), value.strip(), name)
+    return found
 
 
 def details_of(kind: Any, prefix: str = "") -> dict[str, Any]:

@@ -9,10 +9,22 @@ from typing import Annotated, Any, Literal, get_type_hints
 import tyro
 from rich.table import Column, Table
 
-from tessera.cli.options import Changes, Folder, ImageCount, List, Number, OnDevice, Printed, Text, Whole
+from tessera.cli.options import (
+    Changes,
+    Folder,
+    ImageCount,
+    List,
+    Number,
+    OnDevice,
+    Printed,
+    StudyOptions,
+    Text,
+    Whole,
+    parse_settings,
+)
 from tessera.config import PRESETS, fitting, format_count, look_up, parse_changes, parse_count, parse_value
-from tessera.console import NARROW, publish, say
-from tessera.devices import DeviceName, pick_device
+from tessera.console import publish, say, table_of
+from tessera.devices import pick_device
 from tessera.errors import UserError
 from tessera.evaluation.pipeline import EvaluationConfig
 from tessera.files import make_folder
@@ -76,61 +88,53 @@ class Reproduce(OnDevice, Printed):
     steps: Whole = None
     """Noise levels of the sampler (default: 32)."""
     snapshots: Whole = None
-    """Moments of training at which K_max is measured too, the end among them."""
+    """Number of snapshots along training that are evaluated, the last at its end (default: only the end)."""
     only: List = None
-    """Only these cells, such as exp1-M3,exp2L-M1."""
+    """Run only these cells, such as exp1-M3,exp2L-M1."""
     root: Folder = None
-    """Folder of the runs (default: runs/study)."""
+    """Folder for the runs: weights and logs of the trainings (default: runs/study)."""
     results: Folder = None
-    """Folder of records, study.json and figures (default: results)."""
+    """Folder for records, study.json and figures (default: results)."""
     out: Folder = None
-    """File or folder of the results of a study that is not of cells."""
+    """File or folder for the results of fig12, scatter, composition, swingby or closed-form."""
     minutes: Number = None
     """Stop after this many minutes, ready to be carried on by the same command."""
     dry_run: bool = False
-    """Only list what would be done, and how long it may take."""
+    """List the jobs and the time they are expected to take, and do nothing."""
     set: Changes = ()
-    """Change a setting; may be repeated."""
+    """Change a setting of the study or of its trainings; may be repeated."""
 
     def run(self) -> int | None:
         return self.study().run()
 
     def study(self) -> Any:
         """The study with its own settings, its class's defaults where nothing is given."""
-        kind = _study_class(self.what)
+        look_up(self.what, dict.fromkeys([*TARGETS, *_TASKS]), "table, figure or study")
+        kind = _TableStudy if self.what in TARGETS else _TASKS[self.what]
         hints = get_type_hints(kind, include_extras=True)
         found: dict[str, Any] = {}
         for option in fields(self):
-            value = getattr(self, option.name)
-            if option.name in hints and option.name not in ("set", "threads"):
-                found |= {} if value is None else {option.name: _as_type(hints, option.name, value)}
-            elif value not in (None, False) and option.name not in ("what", "set", "threads", "device"):
-                raise UserError(f"`reproduce {self.what}` has no --{option.name.replace('_', '-')}.")
-        for text in self.set:
-            name, _, value = text.partition("=")
-            name = name.strip().replace("-", "_")
-            if "." in name and "changes" in hints:
-                found["changes"] = (*found.get("changes", ()), text)
-            else:
-                look_up(name, hints, f"setting of `reproduce {self.what}`")
-                found[name] = parse_value(hints[name], value.strip(), name)
+            name, value = option.name, getattr(self, option.name)
+            if name in ("set", "threads"):
+                continue
+            if name not in hints and name not in ("what", "device") and value not in (None, False):
+                raise UserError(f"`reproduce {self.what}` has no --{name.replace('_', '-')}.")
+            if name in hints and value is not None:
+                is_switch = isinstance(value, bool)
+                found[name] = value if is_switch else parse_value(hints[name], str(value), f"--{name}")
+        of_trainings = [text for text in self.set if "changes" in hints and "." in text.partition("=")[0]]
+        own = [text for text in self.set if text not in of_trainings]
+        found |= parse_settings(own, hints, f"setting of `reproduce {self.what}`")
+        if of_trainings:
+            found["changes"] = tuple(of_trainings)
         missing = [f for f in fields(kind) if f.default is f.default_factory and f.name not in found]
         if missing:
             raise UserError(f"`reproduce {self.what}` needs --set {missing[0].name}=VALUE.")
         return kind(**found)
 
 
-def _study_class(what: str) -> Any:
-    look_up(what, dict.fromkeys([*TARGETS, *_TASKS]), "table, figure or study")
-    return _TableStudy if what in TARGETS else _TASKS[what]
-
-
-def _as_type(hints: dict[str, Any], name: str, value: Any) -> Any:
-    return value if isinstance(value, bool) else parse_value(hints[name], str(value), f"--{name}")
-
-
-@dataclass(frozen=True)
-class _TableStudy:
+@dataclass(frozen=True, kw_only=True)
+class _TableStudy(StudyOptions):
     """Cells of the paper's tables and figures: what is missing is trained, sampled and evaluated."""
 
     what: str
@@ -148,8 +152,6 @@ class _TableStudy:
     keep: Literal["everything", "averages", "last"] = "averages"  # of a run once its record is written
     parallel: int = 1
     dry_run: bool = False
-    device: DeviceName = "auto"
-    json: bool = False
     changes: tuple[str, ...] = ()  # of settings of the trainings; what makes a cell stays as it is
 
     def run(self) -> int | None:
@@ -202,7 +204,7 @@ class _TableStudy:
             threads = max(1, (os.cpu_count() or 1) // self.parallel)
             return run_together(Task(paths, device, self.minutes, self.keep, threads), jobs, self.parallel)
         evaluator = Evaluator(load_detector(device=device), load_calibration(), device)
-        study = Study(paths, evaluator, Clock(self.minutes), self.keep, on_record=announce)
+        study = Study(paths, evaluator, Clock(self.minutes), self.keep, on_record=_announce)
         return study.run(jobs), study.failed
 
     def draw(self, paths: StudyPaths) -> list[str]:
@@ -217,7 +219,7 @@ class _TableStudy:
         return [row for row in rows_of(read_records(paths), self.preset) if row["cell"] in wanted]
 
 
-def announce(job: StudyRun, record: Mapping[str, Any]) -> None:
+def _announce(job: StudyRun, record: Mapping[str, Any]) -> None:
     say(outcome_words(job, record))
 
 
@@ -225,27 +227,18 @@ def announce(job: StudyRun, record: Mapping[str, Any]) -> None:
 
 
 def _show_plan(plan: Sequence[Estimate], as_json: bool) -> None:
-    record = {"jobs": [one.plain() for one in plan], **totals(plan)}
-    publish(record, as_json, None, _plan_table(plan), *plan_words(plan))
-
-
-def totals(plan: Sequence[Estimate]) -> dict[str, Any]:
     known = [one.minutes for one in plan if one.minutes is not None]
-    return {
+    totals = {
         "images": sum(one.images for one in plan),
         "samples": sum(one.samples for one in plan),
         "minutes": sum(known) if len(known) == len(plan) else None,
         "minutes_known": sum(known),
-        "unknown": sum(one.minutes is None for one in plan),
+        "unknown": len(plan) - len(known),
     }
-
-
-def _plan_table(plan: Sequence[Estimate]) -> Table:
-    heads = ("state", "images to train", "images to evaluate", "minutes")
-    table = Table(Column("job", no_wrap=True), *heads, **NARROW)
-    for one in plan:
-        table.add_row(one.job.name, one.state, format_count(one.images), str(one.samples), _minutes_words(one))
-    return table
+    head = (Column("job", no_wrap=True), "state", "images to train", "images to evaluate", "minutes")
+    rows = [(one.job.name, one.state, format_count(one.images), str(one.samples), _minutes_words(one)) for one in plan]
+    record = {"jobs": [one.plain() for one in plan], **totals}
+    publish(record, as_json, None, table_of([head, *rows]), *_plan_words(plan, totals))
 
 
 def _minutes_words(one: Estimate) -> str:
@@ -254,69 +247,52 @@ def _minutes_words(one: Estimate) -> str:
     return f"{one.minutes:.1f}" + (" + evaluation" if one.evaluation_minutes is None else "")
 
 
-def plan_words(plan: Sequence[Estimate]) -> list[str]:
-    whole = totals(plan)
-    lines = [
-        f"{len(plan)} jobs, {whole['images']:,} images to train on, {whole['samples']:,} images to sample and evaluate."
-    ]
-    if whole["minutes"] is None:
-        lines.append(
-            f"How long {whole['unknown']} of them take is unknown: no speed of their networks is recorded "
-            f"(`tools/bench.py train`); the others take about {whole['minutes_known']:.1f} minutes."
-        )
-    else:
-        lines.append(f"Expected: {whole['minutes']:.1f} minutes, at the speeds recorded in results/.")
-    if any(one.samples and one.evaluation_minutes is None for one in plan):
-        lines.append(
-            "Evaluations (sampling and detecting) are not included where no earlier cell of the network gives their speed."
-        )
-    if blocked := sum(one.state == ANOTHER_RUN for one in plan):
-        lines.append(f"{blocked} cannot begin: runs with other settings lie in their folders (--root elsewhere).")
-    return lines
+def _plan_words(plan: Sequence[Estimate], totals: Mapping[str, Any]) -> list[str]:
+    jobs, images, samples, minutes = len(plan), totals["images"], totals["samples"], totals["minutes_known"]
+    blocked = sum(one.state == ANOTHER_RUN for one in plan)
+    sentences = {
+        f"{jobs} jobs, {images:,} images to train on, {samples:,} images to sample and evaluate.": True,
+        f"How long {totals['unknown']} of them take is unknown: no speed of their networks is recorded "
+        f"(`tools/bench.py train`); the others take about {minutes:.1f} minutes.": totals["unknown"],
+        f"Expected: {minutes:.1f} minutes, at the speeds recorded in results/.": not totals["unknown"],
+        "Evaluations (sampling and detecting) are not included where no earlier cell of the network gives their "
+        "speed.": any(one.samples and one.evaluation_minutes is None for one in plan),
+        f"{blocked} cannot begin: runs with other settings lie in their folders (--root elsewhere).": blocked,
+    }
+    return [sentence for sentence, applies in sentences.items() if applies]
 
 
 # --- status -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Status:
+@dataclass(frozen=True, kw_only=True)
+class Status(Printed):
     """Every cell of the study: the paper's K_max, ours by both rules with 95% intervals, or not run."""
 
     preset: str = "small"
-    """Size the cells were trained at."""
+    """Preset of the trainings: tiny, small or paper."""
     root: Path = Path("runs/study")
-    """Where the runs lie; of one that is half trained, it is said how far it has come."""
+    """Folder of the runs; of cells that are partly trained, the number of images seen is shown."""
     results: Path = Path("results")
-    """Where the records lie."""
-    json: bool = False
-    """Print one JSON object."""
+    """Folder of the records of finished cells."""
 
     def run(self) -> None:
         look_up(self.preset, PRESETS, "preset")
         paths = StudyPaths(self.root, self.results)
         rows = rows_of(read_records(paths), self.preset)
         for row in rows:
-            row["images_trained"] = _progress_of(row, paths)
+            folder = paths.runs / job_name(row["cell"], row["preset"], 0)
+            row["images_trained"] = None if row["run"] else images_seen(folder) or None
         run = sum(row["run"] for row in rows)
         record = {"preset": self.preset, "cells": rows, "run": run, "of": len(CELLS)}
         words = f"{run} of {len(rows)} cells were run at `{self.preset}`."
         publish(record, self.json, None, status_table(rows), words)
 
 
-def _progress_of(row: Mapping[str, Any], paths: StudyPaths) -> int | None:
-    """Images seen so far by a cell without a record."""
-    if row["run"]:
-        return None
-    return images_seen(paths.runs / job_name(row["cell"], row["preset"], 0)) or None
-
-
 def status_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    whole = [Column(head, no_wrap=True) for head in ("ours,\npaper rule", "ours,\nstrict rule")]
-    at_zero = ("K = 0,\npaper", "K = 0,\nours")
-    table = Table(Column("cell", no_wrap=True), "paper", *whole, *at_zero, "images", **NARROW)
-    for row in rows:
-        table.add_row(*_status_cells(row))
-    return table
+    whole = [Column(head, no_wrap=True) for head in ("cell", "ours,\npaper rule", "ours,\nstrict rule")]
+    head = (whole[0], "paper", *whole[1:], "K = 0,\npaper", "K = 0,\nours", "images")
+    return table_of([head, *map(_status_cells, rows)])
 
 
 def _status_cells(row: Mapping[str, Any]) -> list[str]:

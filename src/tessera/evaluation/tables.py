@@ -32,7 +32,8 @@ def notes(record: dict[str, Any], width: int) -> list[str]:
 def generalization_table(record: dict[str, Any]) -> Table:
     """One row per K."""
     rules = list(record["k_max"])
-    heads = ("K", "n", "all found", "no extra", "K-2 found", "found", "extra", "well-formed", *rules, "detector")
+    # Rich cuts a long word that finds no room in 80 columns, so that such heads are broken here.
+    heads = ("K", "n", "all found", "no extra", "K-2 found", "found", "extra", "well-\nformed", *rules, "detec-\ntor")
     images = plural(sum(row["n"] for row in record["rows"]), "image")
     title = f"{images}; shares in % with 95% intervals; detector: its exact counts"
     table = ResultTable(*heads, title=title, **{**NARROW, "padding": 0})
