@@ -11,12 +11,11 @@ from tessera.analysis.feature_study import FeatureResult
 from tessera.analysis.features import FeatureConfig, Source, chosen_steps, concepts_for, feature_study
 from tessera.analysis.hooks import MODULATION, OUTPUT
 from tessera.analysis.pixel_influence import memory_bytes
-from tessera.cli.options import Colors, Folder, ImageCount, ModelName, Number, OpensModels, Printed, WithDetails
+from tessera.cli.options import Colors, Folder, ImageCount, OpensOneModel
+from tessera.config import parse_numbers
 from tessera.console import progress, publish, say
-from tessera.devices import PrecisionName, pick_device
-from tessera.errors import UserError
+from tessera.devices import pick_device
 from tessera.files import make_folder, rounded
-from tessera.models.loading import open_model, set_precision
 from tessera.models.model_folder import Model
 from tessera.plots.figures import save_figure
 from tessera.provenance import provenance
@@ -24,25 +23,23 @@ from tessera.sampling.prompts import parse_colors
 
 
 @dataclass(frozen=True, kw_only=True)
-class Features(OpensModels, Printed, WithDetails):
+class Features(OpensOneModel):
     """Compare conditions by what they change inside a network, against the same network untrained."""
 
-    model: ModelName
-    """A run folder, a model folder, the name of a shipped model, or a hub id."""
     at: Annotated[str, tyro.conf.arg(metavar="PATTERNS", help_behavior_hint="")] = f"{MODULATION},{OUTPUT}"
     """Hooks to record, such as encoder.*,output (default: all modulation layers, and the output)."""
     colors: Colors = None
     """Colors to compare, such as red,blue,green (default: all; models with location conditions compare the study's locations)."""
     k: int = 4
-    """Conditions prompted together when one is removed: the first of those compared."""
+    """Number of conditions prompted together, of which one is removed at a time: the first of those compared."""
     seeds: int = 10
-    """Images for every condition, from the same seeds."""
+    """Images for every condition; all conditions have the same seeds."""
     sigmas: str = "10,2,0.4"
-    """Noise levels to measure; the sampler's nearest are taken."""
+    """Noise levels at which features are measured; the nearest of the sampler are taken."""
     source: Source = "generated"
-    """Noisy images: each condition's own sampling, one sampling shared by all, or noised rendered truth."""
+    """Noisy images: from each condition's own sampling, from one sampling shared by all, or from noised renders."""
     nulls: int = 19
-    """Untrained networks that make the null band."""
+    """Number of untrained networks to compare with."""
     steps: tyro.conf.Fixed[int] = 32
     """Steps of the sampler the noise levels are taken from."""
     rows: tyro.conf.Fixed[int] = 64
@@ -51,45 +48,36 @@ class Features(OpensModels, Printed, WithDetails):
     """GiB of features held at a time; less means more passes."""
     seed: int = 0
     """Random seed of the images."""
-    std: tyro.conf.Fixed[Number] = None
-    """Length of the running average, for run folders (default: the shortest one kept)."""
     images: tyro.conf.Fixed[ImageCount] = None
     """Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last)."""
-    precision: tyro.conf.Fixed[PrecisionName] = "float32"
-    """Of the network; differences of features deserve float32."""
     out: Folder = None
     """Folder for figures and features.json (default: none are written)."""
 
     def run(self) -> None:
         device = pick_device(self.device)
-        model = open_model(self.model, self.std, self.images, device)
-        set_precision(model, self.precision, device)
+        model = self.opened(self.images, device)
         plan = self.plan(model)
-        out = None if self.out is None else make_folder(self.out)
+        out = self.out and make_folder(self.out)
         with progress("looking inside", (1 + plan.nulls) * len(chosen_steps(plan))) as advance:
             study = feature_study(model, plan, device, advance)
         record = {**self.head(model, plan), **study.to_dict(), "provenance": provenance(device)}
         tables = [study.table(number) for number in range(len(study.sigmas))]
         if out:
             self.draw(study, out)
-        publish(rounded(record), self.json, out / "features.json" if out else None, *tables)
+        publish(rounded(record), self.json, out and out / "features.json", *tables)
         if out:
             say(f"Figures and features.json are in {out}.")
 
     def plan(self, model: Model) -> FeatureConfig:
         """Reject bad prompts before any work is done."""
+        names = ("k", "seeds", "source", "nulls", "steps", "rows", "seed")
+        shared: dict[str, Any] = {name: getattr(self, name) for name in names}
         return FeatureConfig(
             concepts=concepts_for(model.conditioner, None if self.colors is None else parse_colors(self.colors)),
-            k=self.k,
-            seeds=self.seeds,
-            sigmas=_parse_sigmas(self.sigmas),
+            sigmas=parse_numbers(self.sigmas, what="noise levels", example="10,2,0.4"),
             at=tuple(self.at.replace(",", " ").split()),
-            source=self.source,
-            nulls=self.nulls,
-            steps=self.steps,
-            rows=self.rows,
             memory=memory_bytes(self.memory),
-            seed=self.seed,
+            **shared,
         )
 
     def draw(self, study: FeatureResult, out: Path) -> None:
@@ -101,14 +89,8 @@ class Features(OpensModels, Printed, WithDetails):
         save_figure(figure_leakage(study, name), out / "leakage.png")
 
     def head(self, model: Model, plan: FeatureConfig) -> dict[str, Any]:
-        settings = model.config.get("settings") or {}
         return {
-            "model": Path(self.model).name,
-            "experiment": settings.get("experiment"),
-            "images_seen": model.config.get("images_seen"),
-            "ema": model.config.get("ema"),
-            "max_train_objects": model.max_train_objects,
-            "size": model.size,
+            **self.facts(model),
             "concepts": names_of(plan.concepts),
             "k": plan.k,
             "removed": names_of(plan.concepts[: plan.k]),
@@ -118,11 +100,3 @@ class Features(OpensModels, Printed, WithDetails):
             "steps": plan.steps,
             "untrained_networks": plan.nulls,
         }
-
-
-def _parse_sigmas(text: str) -> tuple[float, ...]:
-    """`10,2,0.4` as numbers."""
-    try:
-        return tuple(float(word) for word in text.replace(",", " ").split())
-    except ValueError:
-        raise UserError(f"`{text}` is no list of noise levels; write for example 10,2,0.4.") from None

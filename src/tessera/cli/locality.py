@@ -11,13 +11,12 @@ from tessera.analysis.locality import LocalityConfig, LocalityResult, Source, me
 from tessera.analysis.locality_figures import figure_conditions, figure_residual
 from tessera.analysis.pixel_influence import GradientConfig, memory_bytes
 from tessera.analysis.residual import Fill, definition_residual
-from tessera.cli.options import Folder, ImageCount, Locations, ModelName, Number, OpensModels, Printed, WithDetails
+from tessera.cli.options import Folder, ImageCount, Locations, OpensOneModel
 from tessera.conditioning import ColorCounts
 from tessera.console import progress, publish, say
-from tessera.devices import PrecisionName, pick_device
+from tessera.devices import pick_device
 from tessera.errors import UserError
 from tessera.files import make_folder, rounded
-from tessera.models.loading import open_model, set_precision
 from tessera.models.model_folder import Model
 from tessera.plots.figures import save_figure
 from tessera.provenance import provenance
@@ -28,29 +27,27 @@ _SOURCES: tuple[Source, ...] = ("generated", "truth")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Locality(OpensModels, Printed, WithDetails):
+class Locality(OpensOneModel):
     """Measure which pixels and which conditions move a pixel, at every noise level on the way to an image."""
 
-    model: ModelName
-    """A run folder, a model folder, the name of a shipped model, or a hub id."""
     k: str = "4"
-    """How many locations (or colors) to prompt for, such as 4 or 2-6."""
+    """Number of locations (or colors) in the prompts, such as 4 or 2-6."""
     images: int = 8
-    """Images of each scene."""
+    """Images sampled or rendered of each scene, over which influence is averaged."""
     scenes: tyro.conf.Fixed[int] = 1
     """Scenes for each K: the study's locations first, then random ones."""
     locations: Locations = None
-    """Locations of your own instead, such as "0.65,0.65 0.25,0.65" (x,y in 0..1 from the top left)."""
+    """Prompt for these locations instead, such as "0.65,0.65 0.25,0.65" (x,y in 0..1 from the top left)."""
     probes: Locations = None
-    """Locations to probe (default: the prompted locations and the center)."""
+    """Locations of the pixels whose influences are measured (default: the prompted locations and the center)."""
     source: Literal["generated", "truth", "both"] = "both"
-    """Along the model's own sampling, on noised rendered scenes, or on both in turn."""
+    """Noisy images: from the model's own sampling, from noised rendered scenes, or both in turn."""
     levels: int = 12
-    """Noise levels to measure."""
+    """Number of noise levels at which influence is measured."""
     steps: int = 32
-    """Steps of the sampler they are taken from."""
+    """Steps of the sampler from which the noise levels are taken."""
     residual: bool = False
-    """Also test the definition: exchange what lies beyond a neighborhood and see what changes."""
+    """Also test the definition of locality: replace the image beyond a neighborhood and measure what changes."""
     radius: tyro.conf.Fixed[int] = 2
     """Cells to each side that belong to the neighborhood, for --residual."""
     fill: tyro.conf.Fixed[Fill] = "noise"
@@ -63,12 +60,8 @@ class Locality(OpensModels, Printed, WithDetails):
     """Images denoised together where no gradient is needed."""
     checkpoint: tyro.conf.Fixed[bool] = False
     """Recompute the inside of the network's blocks to save memory."""
-    std: tyro.conf.Fixed[Number] = None
-    """Length of the running average, for run folders (default: the shortest one kept)."""
     images_seen: tyro.conf.Fixed[ImageCount] = None
     """Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last)."""
-    precision: tyro.conf.Fixed[PrecisionName] = "float32"
-    """Of the network; gradients deserve float32."""
     out: Folder = None
     """Folder for figures and locality.json (default: none are written)."""
 
@@ -77,60 +70,40 @@ class Locality(OpensModels, Printed, WithDetails):
         if self.rows < 1:
             raise UserError(f"At least one image is denoised at a time, not {self.rows}.")
         device = pick_device(self.device)
-        model = open_model(self.model, self.std, self.images_seen, device)
-        set_precision(model, self.precision, device)
+        model = self.opened(self.images_seen, device)
         plans = self.plans(model, how)
-        out = None if self.out is None else make_folder(self.out)
+        out = self.out and make_folder(self.out)
         studies = []
         with progress("locating", sum(len(prompts_of(model.conditioner, plan)) for plan in plans)) as advance:
             for plan in plans:
                 studies.append(self.study(model, plan, out, device, advance))
-        record = {**self.head(model), **studies[0], "studies": studies, "provenance": provenance(device)}
-        publish(
-            new_record(LocalityRecord, rounded(record)),
-            self.json,
-            out / "locality.json" if out else None,
-            _study_table(studies),
-        )
+        record = {**self.facts(model), **studies[0], "studies": studies, "provenance": provenance(device)}
+        file = out and out / "locality.json"
+        publish(new_record(LocalityRecord, rounded(record)), self.json, file, _study_table(studies))
         if out:
             say(f"Figures and locality.json are in {out}.")
 
     def plans(self, model: Model, how: GradientConfig) -> list[LocalityConfig]:
         """A plan per K and source."""
-        if self.k and 0 in parse_ks(self.k) and model.conditioner.dim and self.locations is None:
+        by_location = model.conditioner.dim and not isinstance(model.conditioner, ColorCounts)
+        if self.locations is not None and not by_location:
+            raise UserError("This model has no location conditions.")
+        locations = None if self.locations is None else parse_locations(self.locations)
+        ks = parse_ks(self.k) if model.conditioner.dim else [0]
+        if locations is not None:
+            ks = [len(locations)]
+        if 0 in ks and model.conditioner.dim:
             raise UserError("K = 0 prompts no object, so there is no condition whose influence could be measured.")
-        locations = self.own_locations(model)
-        ks = [len(locations)] if locations else parse_ks(self.k) if model.conditioner.dim else [0]
         probes = None if self.probes is None else parse_locations(self.probes)
         if probes == ():
             raise UserError("At least one location must be probed.")
-        return [
-            LocalityConfig(
-                k=k,
-                images=self.images,
-                scenes=self.scenes,
-                levels=self.levels,
-                steps=self.steps,
-                source=source,
-                seed=self.seed,
-                locations=locations,
-                probes=probes,
-                how=how,
-                rows=self.rows,
-            )
-            for k in ks
-            for source in (_SOURCES if self.source == "both" else (self.source,))
-        ]
-
-    def own_locations(self, model: Model) -> tuple[tuple[float, float], ...] | None:
-        if self.locations is None:
-            return None
-        if isinstance(model.conditioner, ColorCounts) or not model.conditioner.dim:
-            raise UserError("This model has no location conditions.")
-        locations = parse_locations(self.locations)
-        if not locations:
-            raise UserError("K = 0 prompts no object, so there is no condition whose influence could be measured.")
-        return locations
+        names = ("images", "scenes", "levels", "steps", "seed", "rows")
+        shared: dict[str, Any] = {name: getattr(self, name) for name in names}
+        plans = []
+        for k in ks:
+            for source in _SOURCES if self.source == "both" else (self.source,):
+                plans.append(LocalityConfig(k=k, source=source, locations=locations, probes=probes, how=how, **shared))
+        return plans
 
     def study(self, model: Model, plan: LocalityConfig, out: Path | None, device, advance) -> dict[str, Any]:
         found = measure_locality(model.denoiser, model.conditioner, model.size, plan, device, advance)
@@ -151,16 +124,8 @@ class Locality(OpensModels, Printed, WithDetails):
     def test_definition(self, model: Model, plan: LocalityConfig, device) -> dict[str, Any]:
         """On the first scene."""
         _, cond, trajectory = next(scenes_of(model.denoiser, model.conditioner, model.size, plan, device))
-        found = definition_residual(
-            model.denoiser,
-            trajectory,
-            cond,
-            model.conditioner,
-            radius=self.radius,
-            fill=self.fill,
-            seed=plan.seed,
-            rows=plan.rows,
-        )
+        how: dict[str, Any] = {"radius": self.radius, "fill": self.fill, "seed": plan.seed, "rows": plan.rows}
+        found = definition_residual(model.denoiser, trajectory, cond, model.conditioner, **how)
         return {"radius": found.radius, "cells": found.cells, "fill": found.fill, "levels": found.record(plan.seed)}
 
     def draw(self, result: LocalityResult, record: dict[str, Any], out: Path, name: str) -> None:
@@ -171,17 +136,6 @@ class Locality(OpensModels, Printed, WithDetails):
             save_figure(figure_conditions(result.scenes[0]), out / f"conditions-{name}.png")
         if "residual" in record:
             save_figure(figure_residual(record["residual"]["levels"]), out / f"residual-{name}.png")
-
-    def head(self, model: Model) -> dict[str, Any]:
-        settings = model.config.get("settings") or {}
-        return {
-            "model": Path(self.model).name,
-            "experiment": settings.get("experiment"),
-            "images_seen": model.config.get("images_seen"),
-            "ema": model.config.get("ema"),
-            "max_train_objects": model.max_train_objects,
-            "size": model.size,
-        }
 
 
 def _title_of(name: str, record: dict[str, Any]) -> str:

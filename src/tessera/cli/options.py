@@ -70,7 +70,7 @@ class OpensOneModel(OpensModels, Printed, WithDetails):
     std: tyro.conf.Fixed[Number] = None
     """Length of the running average, for run folders (default: the shortest one kept)."""
     precision: tyro.conf.Fixed[PrecisionName] = "float32"
-    """Of the network; gradients and differences of features deserve float32."""
+    """Of the network; gradients and differences of features need float32."""
 
     def opened(self, images: str | None, device: Any) -> Any:
         """The model; of a run folder, the snapshot after so many images."""

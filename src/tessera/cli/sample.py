@@ -7,22 +7,11 @@ from pathlib import Path
 import tyro
 from torch import Tensor
 
-from tessera.cli.options import (
-    Colors,
-    ImageCount,
-    List,
-    Locations,
-    ModelName,
-    Number,
-    OpensModels,
-    Printed,
-    WithDetails,
-)
+from tessera.cli.options import Colors, ImageCount, List, Locations, Number, OpensOneModel
 from tessera.conditioning import ColorCounts, Conditioner
 from tessera.console import print_json, say
 from tessera.devices import PrecisionName, pick_device
 from tessera.errors import UserError
-from tessera.models.loading import open_model, set_precision
 from tessera.provenance import provenance
 from tessera.sampling.compose import NEAR, ComposeMethod, compose_by_name
 from tessera.sampling.prompts import Prompt, own_prompts, parse_colors, parse_ks, parse_locations, study_prompts
@@ -32,32 +21,30 @@ AT_ONCE = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample(OpensModels, Printed, WithDetails):
+class Sample(OpensOneModel):
     """Make images with a trained network: for the study's locations or colors, or for your own.
 
     The same command carries on after an interruption; another one into the same folder replaces its images.
     """
 
-    model: ModelName
-    """A run folder, a model folder, the name of a shipped model, or a hub id."""
     k: List = None
-    """How many conditions to prompt for, such as 0-12 or 1,3,6 (default: all the study asks for)."""
+    """Numbers of conditions in the prompts, such as 0-12 or 1,3,6 (default: all those of the study)."""
     each: int = 8
     """Images for each K."""
     out: Path = Path("samples")
-    """Folder for images, sheets and samples.json."""
+    """Folder for the images, sheets of them, and samples.json with their prompts."""
     locations: Locations = None
-    """Locations of your own instead, such as "0.65,0.65 0.25,0.65" (x,y in 0..1 from the top left)."""
+    """Prompt for these locations instead, such as "0.65,0.65 0.25,0.65" (x,y in 0..1 from the top left)."""
     colors: Colors = None
-    """Colors of your own instead, such as red,blue."""
+    """Prompt for these colors instead, such as red,blue."""
     steps: int = 32
-    """Noise levels on the way (each but the last takes two calls of the network)."""
+    """Noise levels of the sampler (each but the last takes two calls of the network)."""
     s_churn: float = 0.0
-    """Fresh noise on the way (Karras et al.'s S_churn): patches that cannot see one another agree better with it."""
+    """Strength of stochastic sampling (S_churn of Karras et al. 2022), from which patchwise networks gain most."""
     seed: int = 0
-    """Random seed of the images."""
+    """Random seed; image n of K depends on the seed, K and n only."""
     compose: ComposeMethod = "plain"
-    """Prompt the network about few conditions at a time and put its answers together; plain asks about all at once."""
+    """Compose conditions at inference time; plain gives the network all of them at once."""
     radius: tyro.conf.Fixed[int] = 2
     """Cells to each side that belong to an object, for --compose project and localize."""
     std: Number = None
@@ -65,14 +52,13 @@ class Sample(OpensModels, Printed, WithDetails):
     images: ImageCount = None
     """Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last)."""
     batch: tyro.conf.Fixed[int] = AT_ONCE
-    """Images made together."""
+    """Images sampled together."""
     precision: tyro.conf.Fixed[PrecisionName] = "auto"
     """Of the network; auto is bfloat16 on CUDA and float32 elsewhere."""
 
     def run(self) -> None:
         device = pick_device(self.device)
-        model = open_model(self.model, self.std, self.images, device)
-        set_precision(model, self.precision, device)
+        model = self.opened(self.images, device)
         prompts = self.prompts(model.conditioner)
         denoise = compose_by_name(model.denoiser, model.conditioner, self.compose, self.radius, self.batch)
         record = {
@@ -101,18 +87,16 @@ class Sample(OpensModels, Printed, WithDetails):
     def prompts(self, conditioner: Conditioner) -> list[Prompt]:
         if min(self.each, self.batch) < 1:
             raise UserError("At least one image must be made for each K, and at a time (--each, --set batch).")
-        if self.locations is not None or self.colors is not None:
-            if self.k is not None:
-                raise UserError("--k chooses among the study's locations and colors; with your own, leave it out.")
-            return own_prompts(conditioner, self.own_prompt(conditioner), self.each, self.seed)
-        all_ks = "0-8" if isinstance(conditioner, ColorCounts) else "0" if conditioner.dim == 0 else "0-12"
-        return study_prompts(conditioner, parse_ks(self.k or all_ks), self.each, self.seed)
-
-    def own_prompt(self, conditioner: Conditioner) -> tuple:
-        by_color = isinstance(conditioner, ColorCounts)
+        if self.locations is None and self.colors is None:
+            all_ks = "0-8" if isinstance(conditioner, ColorCounts) else "0" if conditioner.dim == 0 else "0-12"
+            return study_prompts(conditioner, parse_ks(self.k or all_ks), self.each, self.seed)
+        if self.k is not None:
+            raise UserError("--k chooses among the study's locations and colors; with your own, leave it out.")
         if self.locations is not None and self.colors is not None:
             raise UserError("Give either --locations or --colors: a model has one kind of condition.")
-        if (self.locations is not None) == by_color:
-            kind, flag = ("colors", "--colors") if by_color else ("locations", "--locations")
-            raise UserError(f"The conditions of this model are {kind}: use {flag}.")
-        return parse_locations(self.locations or "") if not by_color else parse_colors(self.colors or "")
+        kind = "colors" if isinstance(conditioner, ColorCounts) else "locations"
+        given = getattr(self, kind)
+        if given is None:
+            raise UserError(f"The conditions of this model are {kind}: use --{kind}.")
+        wanted = parse_colors(given) if kind == "colors" else parse_locations(given)
+        return own_prompts(conditioner, wanted, self.each, self.seed)
