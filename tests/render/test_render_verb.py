@@ -7,8 +7,9 @@ import torch
 
 from programs import with_set
 from tessera.cli.main import main
-from tessera.cli.render import distinct_names, parse_locations, words
+from tessera.cli.render import distinct_names, words
 from tessera.render.image_io import load_depth, load_mask, load_png
+from tessera.sampling.prompts import parse_locations
 from tessera.scenes.camera import ASPECT, project
 from tessera.scenes.clevr import read_scenes, write_scenes
 from tessera.scenes.scene import Lights, Scene, SceneObject
@@ -132,7 +133,7 @@ def test_no_jitter_leaves_camera_and_lamps_alone(tmp_path):
 
 
 def test_locations_and_words_may_be_separated_in_several_ways():
-    assert parse_locations(["0.1,0.2 0.3,0.4"]) == parse_locations(["0.1,0.2", "0.3,0.4"]) == [[0.1, 0.2], [0.3, 0.4]]
+    assert parse_locations("0.1,0.2 0.3,0.4") == parse_locations("0.1,0.2;0.3,0.4") == ((0.1, 0.2), (0.3, 0.4))
     assert words(["red,blue", "green"]) == ("red", "blue", "green")
 
 
@@ -171,7 +172,7 @@ def complaint(capsys, *given) -> str:
         (["--materials", "glass"], "`glass` is no material"),
         (["--sizes", "huge"], "`huge` is no size"),
         (["--hold-out", "red pyramid"], "`pyramid` is no attribute"),
-        (["--locations", "0.5;0.5"], "Locations are pairs"),
+        (["--locations", "0.5;0.5"], "A location is a pair"),
         (["--locations", "1.5,0.5"], "outside the image"),
         (["--locations", "0.5,0.5", "--objects", "3"], "--objects has no meaning together with --locations"),
         (["--locations", "0.5,0.5", "--spacing", "relaxed"], "--spacing has no meaning together with --locations"),

@@ -24,9 +24,10 @@ from tessera.render.render import Quality
 from tessera.render.renderers import Renderer, aspect_of
 from tessera.render.scene_folder import SceneFolderWriter, distinct_names, image_name
 from tessera.render.shards import ShardFolder, images_per_shard, write_shards
+from tessera.sampling.prompts import parse_locations
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.clevr import read_entries
-from tessera.scenes.placement import scenes_at
+from tessera.scenes.placement import LocationWarning, scenes_at
 from tessera.scenes.sampling import Scenes, Spacing
 from tessera.scenes.visibility import Visibility
 from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
@@ -34,19 +35,12 @@ from tessera.version import __version__
 
 _DRAWN_BY_DEFAULT = 16
 _SHEET_MOST = 100  # images on a contact sheet
+# Options that draw scenes; those of a file are as they are.
 _CHOICES_OF_DRAWN_SCENES = (
-    "objects",
-    "locations",
-    "shapes",
-    "colors",
-    "materials",
-    "sizes",
-    "hold_out",
-    "spacing",
-    "visibility",
-    "no_jitter",
-    "seed",
-)
+    "objects", "locations", "shapes", "colors", "materials", "sizes",
+    "hold_out", "spacing", "visibility", "no_jitter", "seed",
+)  # fmt: skip
+_Take = Callable[[int, int], SceneBatch]  # (first, how many)
 
 
 @dataclass(frozen=True)
@@ -54,7 +48,7 @@ class Source:
     """Scenes in a fixed order, to be taken a stretch at a time."""
 
     count: int
-    take: Callable[[int, int], SceneBatch]  # (first, how many)
+    take: _Take
     names: Sequence[str]  # file names of the images
     settings: dict[str, Any]  # what makes these scenes these, for the record
 
@@ -64,17 +58,17 @@ class Render(OnDevice, WithDetails):
     """Draw scenes as images with masks and a scene file in the official CLEVR layout."""
 
     out: Path
-    """Folder for images/, masks/ and scenes.json, or shards; replaces an earlier render, refuses other images."""
+    """Folder for images/, masks/ and scenes.json, or for shards; an earlier render there is replaced."""
     count: Whole = None
     """Number of images (default 16, or all scenes of --scenes)."""
     objects: str = "1-3"
     """Objects per image: a number or a range."""
     size: str = "128"
-    """128 squeezes the 4:3 frame to a square; 320x240 has square pixels."""
+    """Size of the images in pixels: 128 is a square to which the 4:3 frame is squeezed, 320x240 has square pixels."""
     scenes: File = None
     """Draw the scenes of this CLEVR scene file instead of new ones."""
     seed: int = 0
-    """Stream of scenes; scene i of a stream is always the same."""
+    """Random seed; scene i depends on the seed and i only."""
     start: tyro.conf.Fixed[int] = 0
     """First scene of the stream, or of --scenes."""
     locations: tuple[str, ...] = ()
@@ -90,29 +84,32 @@ class Render(OnDevice, WithDetails):
     hold_out: tuple[str, ...] = ()
     """Combinations that never occur, such as "red cube" "small metal sphere"."""
     spacing: tyro.conf.Fixed[Spacing] = "official"
-    """How far apart objects stand; 11 or 12 hardly fit the official rule."""
+    """Least distance between objects; 11 or 12 objects hardly fit the official rule."""
     visibility: tyro.conf.Fixed[Visibility] = "exact"
-    """How to ensure that every object is seen: by an estimate, by counting pixels, or not at all."""
+    """How to ensure that every object is visible: by an estimate, by counting pixels, or not at all."""
     no_jitter: tyro.conf.Fixed[bool] = False
-    """Leave camera and lamps at their locations."""
+    """Leave camera and lamps where they are, rather than moving them a little for each scene."""
     depth: bool = False
-    """Write depth too: 16-bit PNGs, a thousandth of a world unit per level."""
+    """Write depth maps too: 16-bit PNGs, a thousandth of a world unit per level."""
     sheet: bool = False
-    """Put the first images (up to 100) on one contact sheet, sheet.png."""
+    """Write sheet.png too, a grid of the first images, at most 100."""
     shards: Text = None
-    """Write safetensors shards of so many images (4096) or bytes (256MB); the same command carries on."""
+    """Write safetensors shards instead, each of so many images (4096) or bytes (256MB); the same command carries on."""
     quality: Quality = "true"
-    """Closest to Blender, or fastest."""
+    """Quality of the renderer: true is closest to Blender, fast is fastest."""
     batch: tyro.conf.Fixed[Whole] = None
-    """Images drawn at once."""
+    """Images rendered at once."""
 
     def run(self) -> None:
         began = time.perf_counter()
         renderer = self.renderer()
-        source = self.source(renderer.device)
         write = self.write_shards if self.shards else self.write_folder
-        with console.progress("drawing", source.count) as advance:
-            what = write(source, renderer, advance)
+        with warnings.catch_warnings():  # about odd locations, each once and as a plain line
+            warnings.simplefilter("default", LocationWarning)
+            warnings.showwarning = lambda message, *_: console.say(f"note: {message}")
+            source = self.source(renderer.device)
+            with console.progress("drawing", source.count) as advance:
+                what = write(source, renderer, advance)
         spent = time.perf_counter() - began
         width, height = width_height(renderer.size)
         images = f"{source.count} image" + ("s" if source.count > 1 else "")
@@ -132,39 +129,33 @@ class Render(OnDevice, WithDetails):
             raise UserError(f"The first scene has number 0, so --start cannot be {self.start}.")
         if self.scenes is not None:
             return self.given_scenes(self.scenes)
-        return self.placed_scenes(device) if self.locations else self.drawn_scenes(device)
+        count = self.count or _DRAWN_BY_DEFAULT
+        rules, take, settings = self.placed_scenes(device) if self.locations else self.drawn_scenes(device)
+        take(0, 1)  # an impossible request is refused before anything is written
+        settings = {"rules": vars(rules), "seed": self.seed, "start": self.start, **settings}
+        return Source(count, take, [image_name(self.start + i) for i in range(count)], settings)
 
-    def drawn_scenes(self, device: torch.device) -> Source:
-        rules, count = self.rules(parse_range(self.objects, "objects")), self.count or _DRAWN_BY_DEFAULT
+    def drawn_scenes(self, device: torch.device) -> tuple[Scenes, _Take, dict[str, Any]]:
+        rules = self.rules(parse_range(self.objects, "objects"))
 
         def take(first: int, many: int) -> SceneBatch:
-            return rules.draw(many, self.seed, self.start + first, device)
+            try:
+                return rules.draw(many, self.seed, self.start + first, device)
+            except UserError as error:
+                raise UserError(str(error).replace('spacing="relaxed"', "--set spacing=relaxed")) from error
 
-        try:
-            take(0, 1)  # an impossible request is refused before anything is written
-        except UserError as error:
-            raise UserError(str(error).replace('spacing="relaxed"', "--set spacing=relaxed")) from error
-        return Source(count, take, self.numbered(count), self.stream_settings(rules))
+        return rules, take, {}
 
-    def placed_scenes(self, device: torch.device) -> Source:
-        locations, count = parse_locations(self.locations), self.count or _DRAWN_BY_DEFAULT
+    def placed_scenes(self, device: torch.device) -> tuple[Scenes, _Take, dict[str, Any]]:
         self.refuse(("objects", "spacing", "visibility"), "--locations")  # the locations alone decide
-        rules, size = self.rules((len(locations), len(locations))), parse_size(self.size)
+        locations = parse_locations(" ".join(self.locations))
+        rules, aspect = self.rules((len(locations), len(locations))), aspect_of(parse_size(self.size))
 
-        def location(first: int, many: int) -> SceneBatch:
-            return scenes_at(
-                locations,
-                rules=rules,
-                count=many,
-                seed=self.seed,
-                start=self.start + first,
-                aspect=aspect_of(size),
-                device=device,
-            )
+        def take(first: int, many: int) -> SceneBatch:
+            stream: dict[str, Any] = {"count": many, "seed": self.seed, "start": self.start + first}
+            return scenes_at(locations, rules=rules, aspect=aspect, device=device, **stream)
 
-        take = _warned_once(location)
-        take(0, 1)
-        return Source(count, take, self.numbered(count), {**self.stream_settings(rules), "locations": locations})
+        return rules, take, {"locations": locations}
 
     def given_scenes(self, path: Path) -> Source:
         self.refuse(_CHOICES_OF_DRAWN_SCENES, "--scenes")
@@ -197,12 +188,6 @@ class Render(OnDevice, WithDetails):
         for name in options:
             if getattr(self, name) != defaults[name]:
                 raise UserError(f"--{name.replace('_', '-')} has no meaning together with {because}.")
-
-    def numbered(self, count: int) -> list[str]:
-        return [image_name(self.start + i) for i in range(count)]
-
-    def stream_settings(self, rules: Scenes) -> dict[str, Any]:
-        return {"rules": vars(rules), "seed": self.seed, "start": self.start}
 
     def write_folder(self, source: Source, renderer: Renderer, advance: Callable) -> str:
         writer = SceneFolderWriter(self.out, renderer.size, renderer.layers, source.names)
@@ -242,32 +227,6 @@ class Render(OnDevice, WithDetails):
         return ["sheet.png"]
 
 
-def parse_locations(groups: Sequence[str]) -> list[list[float]]:
-    """Pairs `x,y`, separated by spaces."""
-    pairs = [pair.split(",") for group in groups for pair in group.split()]
-    try:
-        locations = [[float(x), float(y)] for x, y in pairs]
-    except ValueError as error:
-        raise UserError('Locations are pairs of numbers in [0, 1], such as "0.65,0.65 0.25,0.65".') from error
-    return locations
-
-
 def words(given: Sequence[str]) -> tuple[str, ...]:
     """Words, whether separated by spaces or commas."""
     return tuple(word for group in given for word in group.replace(",", " ").split())
-
-
-def _warned_once(take: Callable[[int, int], SceneBatch]) -> Callable[[int, int], SceneBatch]:
-    """Warnings about odd locations, each said once as a plain line."""
-    said: set[str] = set()
-
-    def quiet_take(first: int, many: int) -> SceneBatch:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            scenes = take(first, many)
-        for message in {str(warning.message) for warning in caught} - said:
-            said.add(message)
-            console.say(f"note: {message}")
-        return scenes
-
-    return quiet_take
