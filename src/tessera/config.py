@@ -308,7 +308,7 @@ class Settings:
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it: tuples become lists."""
-        return json.loads(json.dumps(dataclasses.asdict(self)))
+        return listed(dataclasses.asdict(self))
 
 
 GROUPS: dict[str, tuple[type, ...]] = {
@@ -648,3 +648,8 @@ def look_up(name: str, table: Mapping[str, Any], what: str) -> Any:
     if name in table:
         return table[name]
     raise UserError(f"There is no {what} `{name}`; {suggestion(name, table)}")
+
+
+def listed(value: Any) -> Any:
+    """Plain data as JSON holds it: tuples become lists, all the way down."""
+    return json.loads(json.dumps(value))
