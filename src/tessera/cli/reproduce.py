@@ -57,7 +57,7 @@ _TASKS = Registry(
         "composition": "tessera.cli.studies:Composition",
         "swingby": "tessera.cli.swingby:Swingby",
         "theory": "tessera.studies.theory.checks:Theory",
-        "closed-form": "tessera.cli.closed_form:ClosedForm",
+        "closed-form": "tessera.studies.theory.closed_form:ClosedForm",
     },
 )
 

@@ -5,6 +5,7 @@ exp(-|x - y_n|^2 / (2 sigma^2)). No network, no training.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
 from typing import NamedTuple
 
 import torch
@@ -75,16 +76,13 @@ class Empirical(nn.Module):
         self.batch, self.dtype, self.source = batch, dtype, None if isinstance(data, Tensor) else data
         self.register_buffer("images", data if isinstance(data, Tensor) else None)
         self.register_buffer("cond", cond)
+        self.images: Tensor
+        self.cond: Tensor | None
 
     def pieces(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        if self.source is not None:
-            for images, cond in self.source():
-                conds = [None] * len(images) if cond is None else cond.split(self.batch)
-                yield from zip(images.split(self.batch), conds)
-        else:
-            for start in range(0, len(self.images), self.batch):  # type: ignore[arg-type]
-                rows = slice(start, start + self.batch)
-                yield self.images[rows], None if self.cond is None else self.cond[rows]  # type: ignore[index]
+        for images, cond in self.source() if self.source else [(self.images, self.cond)]:
+            conds = repeat(None) if cond is None else cond.split(self.batch)
+            yield from zip(images.split(self.batch), conds)
 
     @torch.no_grad()
     def forward(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
@@ -172,12 +170,13 @@ class Local(nn.Module):
         if x.shape[1:] != (self.channels, self.size, self.size):
             raise UserError(f"The data set has images of {self.size} pixels, not {tuple(x.shape[1:])}.")
         dtype = _working_type(self.dtype, x.device)
-        noisy, level = self.pad(x.to(dtype)), per_image(sigma, x).to(dtype)
+        noisy, level = self.patches(self.pad(x.to(dtype))), per_image(sigma, x).to(dtype)
         clean = torch.empty_like(x)
         for group in self.groups(cond, x):
-            queries = self.window(noisy, group.cell)[group.images].flatten(1)
+            at = divmod(group.cell, self.cells)
+            queries = noisy[:, *at][group.images].flatten(1)
             centers = self.posterior(queries, level[group.images], group.sources)
-            row, column = self.corner(group.cell)
+            row, column = at[0] * self.cell, at[1] * self.cell
             clean[group.images, :, row : row + self.cell, column : column + self.cell] = centers.to(x.dtype)
         return clean
 
@@ -189,16 +188,17 @@ class Local(nn.Module):
 
     def posterior(self, queries: Tensor, sigma: Tensor, sources: list[tuple[int, Tensor]]) -> Tensor:
         """Mean center cell (Q, C, cell, cell) of the candidates, given queries (Q, P)."""
-        best = None if self.keep is None else _Best(self.keep)
+        best = None if self.keep is None else _Best(self.keep, queries)
         running: _RunningMean | None = None
+        known = self.patches(self.padded)
         for location, rows in self.candidates(sources, queries):
-            patches = self.window(self.padded, location).index_select(0, rows).to(queries)  # (n, patch, patch C)
+            patches = known[:, *divmod(location, self.cells)].index_select(0, rows).to(queries)  # (n, patch, patch C)
             logits = _closeness(queries, patches.flatten(1), sigma)
             centers = self.center(patches)
             running = running or _RunningMean(len(queries), centers[0].numel(), queries)
             running.add(logits, centers.flatten(1))
             if best is not None:
-                best.add(logits, location, rows)
+                best.add(logits, location * len(known) + rows)
         if running is None:
             raise UserError("There is no patch to compare with.")
         if best is None:
@@ -209,7 +209,9 @@ class Local(nn.Module):
     def exactly(self, queries: Tensor, sigma: Tensor, best: "_Best") -> Tensor:
         """Mean over the kept candidates, from differences rather than inner products: (Q, cell^2 C)."""
         dtype = _working_type(torch.float64, queries.device)
-        patches = self.cut_out(best.rows, best.locations).to(dtype)  # (Q, k, patch, patch C)
+        known = self.patches(self.padded)
+        location, image = best.candidates // len(known), best.candidates % len(known)
+        patches = known[image, location // self.cells, location % self.cells].to(dtype)  # (Q, k, patch, patch C)
         apart = (queries.to(dtype)[:, None] - patches.flatten(2)).square().sum(2)
         logits = -apart / (2 * sigma.to(dtype).square()[:, None])
         weights = logits.masked_fill(best.logits.isinf(), -torch.inf).softmax(1)
@@ -226,15 +228,10 @@ class Local(nn.Module):
 
     # -- between image and patches ----------------------------------------------------------------------
 
-    def corner(self, cell: int) -> tuple[int, int]:
-        """First pixel of a cell in the image, which is also the first of its patch in the padded one."""
-        return cell // self.cells * self.cell, cell % self.cells * self.cell
-
-    def window(self, padded: Tensor, cell: int) -> Tensor:
-        """A view of one cell's patch in every image, (N, patch, patch C)."""
-        row, column = self.corner(cell)
-        across = slice(column * self.channels, (column + self.patch) * self.channels)
-        return padded[:, row : row + self.patch, across]
+    def patches(self, padded: Tensor) -> Tensor:
+        """A view of every cell's patch, (N, cells, cells, patch, patch C)."""
+        rows = padded.unfold(1, self.patch, self.cell)  # (N, cells, S' C, patch)
+        return rows.unfold(2, self.patch * self.channels, self.cell * self.channels)
 
     def center(self, patches: Tensor) -> Tensor:
         """(..., patch, patch C) to (..., cell, cell C)."""
@@ -244,14 +241,6 @@ class Local(nn.Module):
     def as_cells(self, centers: Tensor) -> Tensor:
         """(Q, cell^2 C) to (Q, C, cell, cell)."""
         return centers.reshape(-1, self.cell, self.cell, self.channels).permute(0, 3, 1, 2)
-
-    def cut_out(self, rows: Tensor, locations: Tensor) -> Tensor:
-        """Patches of images `rows` around cells `locations`, both (Q, k): (Q, k, patch, patch C)."""
-        down = torch.arange(self.patch, device=rows.device)
-        across = torch.arange(self.patch * self.channels, device=rows.device)
-        row = locations[..., None] // self.cells * self.cell + down  # (Q, k, patch)
-        column = locations[..., None] % self.cells * self.cell * self.channels + across
-        return self.padded[rows[..., None, None], row[..., :, None], column[..., None, :]]
 
     def locations(self, cell: int) -> list[int]:
         """Cells whose patches are candidates for this one."""
@@ -266,19 +255,17 @@ class Local(nn.Module):
 class _Best:
     """The k candidates closest to each query, met piece by piece."""
 
-    def __init__(self, keep: int):
+    def __init__(self, keep: int, queries: Tensor):
         self.keep = keep
-        self.logits: Tensor  # (Q, k)
-        self.rows: Tensor  # (Q, k) long
-        self.locations: Tensor
+        self.logits = queries.new_empty(len(queries), 0)  # (Q, k)
+        self.candidates = queries.new_empty(len(queries), 0, dtype=torch.long)  # (Q, k)
 
-    def add(self, logits: Tensor, location: int, rows: Tensor) -> None:
+    def add(self, logits: Tensor, candidates: Tensor) -> None:
+        """Logits (Q, n) of candidates with these numbers (n,)."""
         top, at = logits.topk(min(self.keep, logits.shape[1]), dim=1)
-        mine = [top, rows[at], torch.full_like(at, location)]
-        if hasattr(self, "logits"):
-            mine = [torch.cat(pair, 1) for pair in zip((self.logits, self.rows, self.locations), mine)]
-        order = mine[0].topk(min(self.keep, mine[0].shape[1]), dim=1).indices
-        self.logits, self.rows, self.locations = (part.gather(1, order) for part in mine)
+        logits, numbers = torch.cat([self.logits, top], 1), torch.cat([self.candidates, candidates[at]], 1)
+        self.logits, order = logits.topk(min(self.keep, logits.shape[1]), dim=1)
+        self.candidates = numbers.gather(1, order)
 
     def dropped(self, log_total: Tensor) -> Tensor:
         """Share of the posterior that the kept candidates do not hold, (Q,)."""

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from programs import with_set
-from tessera.cli import closed_form as ideal_verb
 from tessera.cli.main import main
 from tessera.conditioning import LocationGrid
 from tessera.evaluation import Detection
@@ -15,7 +14,7 @@ from tessera.models.edm2 import EDM2
 from tessera.models.model_folder import save_model
 from tessera.render.image_io import to_float, to_uint8
 from tessera.sampling.prompts import study_prompts
-from tessera.studies.theory import checks, noise_checks
+from tessera.studies.theory import checks, closed_form, noise_checks
 from tessera.studies.theory.check import Trial
 from tessera.studies.theory.likeness import SIGMAS, likeness, pearson_r, r_squared
 
@@ -151,25 +150,25 @@ class FixedDetector:
 def test_images_are_evaluated_with_8_bits_a_channel():
     images, prompts = torch.rand(2, 3, 4, 4), study_prompts(LocationGrid(cells=8), [1], 2, 0)
     detector = FixedDetector(0.6875, 0.6875)
-    (counts,) = ideal_verb.counted(detector, images, prompts)
+    (counts,) = closed_form.counted(detector, images, prompts)
     assert (counts.k, len(counts.filled)) == (1, 2)
     assert torch.equal(detector.images[0], to_float(to_uint8(images)))
 
 
-def test_images_are_sampled_in_batches_of_the_given_size(monkeypatch):
+def test_images_are_sampled_in_batches_of_the_given_size():
     made = []
-    monkeypatch.setattr(ideal_verb, "sample", lambda *given, batch=64, **_: made.append(batch) or torch.zeros(0))
-    verb = ideal_verb.ClosedForm(batch=70)
-    prompts = study_prompts(LocationGrid(cells=8), [1], 70, 0)
-    list(verb.images(to_half, prompts, LocationGrid(cells=8), 4, torch.device("cpu")))
-    assert made == [70]
+    study = closed_form.ClosedForm(batch=70, steps=1)
+    prompts = study_prompts(LocationGrid(cells=8), [1], 75, 0)
+    denoise = lambda x, sigma, cond: made.append(len(x)) or x / 2  # noqa: E731
+    images = study.images(denoise, prompts, LocationGrid(cells=8), 4, torch.device("cpu"))
+    assert made == [70, 5] and images.shape == (75, 3, 4, 4)
 
 
 @pytest.mark.parametrize(("x", "found"), [(0.7375, True), (0.6, False)])
 def test_locations_are_compared_with_the_centers_of_their_cells(x, found):
     """The cell of (0.65, 0.65) has its center at 0.6875; a detection counts within 1/16 of it."""
     prompts = study_prompts(LocationGrid(cells=8), [1], 1, 0)
-    (counts,) = ideal_verb.counted(FixedDetector(x, 0.6875), torch.zeros(1, 3, 4, 4), prompts)
+    (counts,) = closed_form.counted(FixedDetector(x, 0.6875), torch.zeros(1, 3, 4, 4), prompts)
     assert bool(counts.filled[0]) == found
 
 
@@ -184,7 +183,7 @@ def network(tmp_path):
 
 def test_the_compared_images_are_not_in_the_data_of_the_closed_form(network, capsys, monkeypatch):
     given = []
-    monkeypatch.setattr(ideal_verb, "likeness", lambda *compared, **_: given.extend(compared) or [])
+    monkeypatch.setattr(closed_form, "likeness", lambda *compared, **_: given.extend(compared) or [])
     words = f"reproduce closed-form {network} --kind empirical --scenes 30 --each 0 --compared 4 --device cpu"
     assert run(words.split(), capsys)[0] == 0
     ideal, _, images, _ = given

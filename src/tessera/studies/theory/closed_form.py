@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from rich.table import Table
 from torch import Tensor
 
-from tessera.cli.options import Folder, Text
 from tessera.conditioning import Label, LocationGrid
 from tessera.config import Range
 from tessera.console import progress, publish, say
@@ -26,16 +26,15 @@ from tessera.provenance import provenance
 from tessera.records import ClosedFormRecord, new_record
 from tessera.render.image_io import save_png, to_float, to_uint8
 from tessera.sampling.prompts import Prompt, parse_ks, study_prompts
-from tessera.sampling.sample import sample
+from tessera.sampling.sample import sample_batches
 from tessera.sampling.schedule import noise_levels
-from tessera.sampling.solvers import heun
+from tessera.sampling.solvers import last_x
 from tessera.scenes import Scenes
 from tessera.studies.theory.likeness import likeness
-from tessera.training.stream import Batch, Stream
+from tessera.training.stream import Stream
 
-Kind = Literal["local-conditional", "local", "empirical"]
-AT_ONCE = 512  # scenes rendered together
-FEWEST = {"scenes": 1, "radius": 0, "reach": -1, "least": 1, "most": 0, "each": 0, "compared": 2, "batch": 1}
+_AT_ONCE = 512  # scenes rendered together
+_FEWEST = {"scenes": 1, "radius": 0, "reach": -1, "least": 1, "most": 0, "each": 0, "compared": 2, "batch": 1}
 _NEW_SEED = 1 << 20  # images the two denoisers are compared on come from another stream
 
 
@@ -47,20 +46,20 @@ class ClosedForm:
     from all patches, empirical from whole images.
     """
 
-    model: Text = None
+    model: str | None = None
     """A trained model to compare denoised images with: a run or model folder, or the name of a shipped one."""
-    kind: Kind = "local-conditional"
+    kind: Literal["local-conditional", "local", "empirical"] = "local-conditional"
     """Which formula."""
     scenes: int = 4000
     """Rendered scenes it knows."""
     objects: Range = (1, 3)
     """Fewest and most objects in them."""
     size: int = 32
-    """Side of the images in pixels (with --model: the model's)."""
+    """Side of the images in pixels (with a model: the model's)."""
     labels: Label = "all"
-    """Which objects are labeled (with --model: as in its training)."""
+    """Which objects are labeled (with a model: as in its training)."""
     cells: int = 16
-    """Cells along one side (with --model: the model's)."""
+    """Cells along one side (with a model: the model's)."""
     radius: int = 2
     """Cells a patch reaches to each side."""
     reach: int = 0
@@ -76,43 +75,22 @@ class ClosedForm:
     compared: int = 16
     """Images on which the two denoisers are compared."""
     steps: int = 18
-    """Noise levels on the way."""
+    """Noise levels of the sampler."""
     sigma_min: float = 0.02
     """Smallest noise level; below it a patch has long been chosen."""
     seed: int = 0
     """Which scenes, and which noise."""
     batch: int = 16
-    """Images made together."""
-    out: Folder = None
+    """Images sampled together."""
+    out: Path | None = None
     """Folder for a sheet of the images."""
     device: DeviceName = "auto"
     """Where to compute."""
     json: bool = False
     """Print the record on stdout."""
 
-    def run(self) -> None:
-        self.check()
-        device = pick_device(self.device)
-        model = None if self.model is None else open_model(self.model, None, None, device)
-        conditioner, size = self.setting(model, device)
-        prompts = study_prompts(conditioner, parse_ks(self.k), self.each, self.seed) if self.each else []
-        stream = Stream(Scenes(objects=self.objects), size, conditioner, self.seed)
-        known = self.known(stream, device)
-        ideal = self.formula(known, conditioner)
-        record = self.settings() | {"size": size, "conditioner": conditioner.config}
-        if prompts:
-            record |= self.evaluated(ideal, prompts, conditioner, size, device)
-        if model is not None:
-            fresh = Stream(Scenes(objects=self.objects), size, conditioner, self.seed + _NEW_SEED)
-            test, floor = fresh.batch(0, self.compared, device), known.images.mean(0)
-            with progress("comparing", None):
-                record["likeness"] = likeness(ideal, model, test.images, test.cond, seed=self.seed, floor=floor)
-        record["provenance"] = provenance(device)
-        publish(new_record(ClosedFormRecord, record), self.json, None, *tables(record))
-
-    def check(self) -> None:
-        """Reject bad numbers before any work is done."""
-        for name, fewest in FEWEST.items():
+    def __post_init__(self):
+        for name, fewest in _FEWEST.items():
             if getattr(self, name) < fewest:
                 raise UserError(f"{name} must be at least {fewest}, not {getattr(self, name)}.")
         if 0 < self.most < self.least:
@@ -120,6 +98,33 @@ class ClosedForm:
         if not self.each and self.model is None:
             raise UserError("With --each 0 and without --model there is nothing to do.")
         noise_levels(self.steps, self.sigma_min)
+
+    def run(self) -> None:
+        device = pick_device(self.device)
+        model = None if self.model is None else open_model(self.model, None, None, device)
+        conditioner, size = self.setting(model, device)
+        prompts = study_prompts(conditioner, parse_ks(self.k), self.each, self.seed) if self.each else []
+        known, cond = self.known(Stream(Scenes(objects=self.objects), size, conditioner, self.seed), device)
+        ideal = self.formula(known, cond, conditioner)
+        names = ("scenes", "objects", "radius", "reach", "least", "most", "each", "steps", "sigma_min", "seed")
+        record: dict[str, Any] = {"model": self.model, "closed_form": self.kind}
+        record |= {name: getattr(self, name) for name in names}
+        record |= {"size": size, "conditioner": conditioner.config}
+        if prompts:
+            images = self.images(ideal, prompts, conditioner, size, device)
+            if self.out is not None:
+                self.save_sheet(self.out, images, prompts)
+            counts = counted(load_detector(device=device), images, prompts)
+            record["evaluated"] = generalization_record(counts, self.objects[1], conditioner.label, seed=self.seed)
+            record["agreement"] = _agreement(ideal)
+        if model is not None:
+            fresh = Stream(Scenes(objects=self.objects), size, conditioner, self.seed + _NEW_SEED)
+            test = fresh.batch(0, self.compared, device)
+            with progress("comparing", None):
+                found = likeness(ideal, model, test.images, test.cond, seed=self.seed, floor=known.mean(0))
+            record["likeness"] = found
+        record["provenance"] = provenance(device)
+        publish(new_record(ClosedFormRecord, record), self.json, None, *_tables(record))
 
     def setting(self, model: Model | None, device) -> tuple[LocationGrid, int]:
         """The conditioner and the image size: the model's, where there is one."""
@@ -130,58 +135,37 @@ class ClosedForm:
         set_precision(model, "auto", device)
         return model.conditioner, model.size
 
-    def known(self, stream: Stream, device) -> Batch:
-        """The scenes the formula is built from."""
+    def known(self, stream: Stream, device) -> tuple[Tensor, Tensor]:
+        """The images the formula is built from, and their conditions."""
         parts = []
         with progress("rendering", self.scenes) as advance:
-            for start in range(0, self.scenes, AT_ONCE):
-                parts.append(stream.batch(start, min(AT_ONCE, self.scenes - start), device))
+            for start in range(0, self.scenes, _AT_ONCE):
+                parts.append(stream.batch(start, min(_AT_ONCE, self.scenes - start), device))
                 advance(len(parts[-1]))
-        return Batch(*(torch.cat([getattr(part, name) for part in parts]) for name in ("images", "cond", "index")))
+        return torch.cat([part.images for part in parts]), torch.cat([part.cond for part in parts])
 
-    def formula(self, known: Batch, conditioner: LocationGrid) -> Empirical | Local:
+    def formula(self, known: Tensor, cond: Tensor, conditioner: LocationGrid) -> Empirical | Local:
         reach = None if self.reach < 0 else self.reach
         if self.kind == "empirical":
-            return Empirical(known.images, known.cond)
+            return Empirical(known, cond)
         if self.kind == "local":
-            return Local(known.images, conditioner.cells, self.radius, reach)
-        return LocalConditional(
-            known.images, known.cond, conditioner, self.radius, reach, self.least, self.most or None
-        )
+            return Local(known, conditioner.cells, self.radius, reach)
+        return LocalConditional(known, cond, conditioner, self.radius, reach, self.least, self.most or None)
 
-    def evaluated(
-        self, ideal: Empirical | Local, prompts: list[Prompt], conditioner: LocationGrid, size: int, device
-    ) -> dict[str, Any]:
-        """Images, counts for every K, K_max."""
-        images = torch.cat(list(self.images(ideal, prompts, conditioner, size, device)))
-        if self.out is not None:
-            columns = min(8, self.each)
-            save_png(make_folder(self.out) / "ideal.png", sample_grid(images, [a.wanted for a in prompts], columns))
-            say(f"A sheet of {len(prompts)} images is in {self.out}.")
-        counts = counted(load_detector(device=device), images, prompts)
-        return {
-            "evaluated": generalization_record(counts, self.objects[1], conditioner.label, seed=self.seed),
-            "agreement": {
-                "nothing" if near is None else str(near): share
-                for near, share in shares(getattr(ideal, "agreement", {})).items()
-            },
-        }
-
-    def images(self, ideal, prompts: list[Prompt], conditioner: LocationGrid, size: int, device) -> Iterator[Tensor]:
-        sigmas = noise_levels(self.steps, self.sigma_min)
+    def images(self, ideal, prompts: list[Prompt], conditioner: LocationGrid, size: int, device) -> Tensor:
+        cond = torch.cat([conditioner.at(prompt.wanted) for prompt in prompts])
+        seeds, sigmas = [prompt.seed for prompt in prompts], noise_levels(self.steps, self.sigma_min)
+        images = []
         with progress("sampling", len(prompts)) as advance:
-            for start in range(0, len(prompts), self.batch):
-                part = prompts[start : start + self.batch]
-                cond = torch.cat([conditioner.at(prompt.wanted) for prompt in part]).to(device)
-                seeds = [prompt.seed for prompt in part]
-                yield sample(ideal, cond, size, seeds, batch=len(part), sigmas=sigmas, solver=heun, device=device).cpu()
-                advance(len(part))
+            for steps in sample_batches(ideal, cond, size, seeds, batch=self.batch, sigmas=sigmas, device=device):
+                images.append(last_x(steps).cpu())
+                advance(len(images[-1]))
+        return torch.cat(images)
 
-    def settings(self) -> dict[str, Any]:
-        """What the numbers depend on."""
-        names = ("scenes", "objects", "radius", "reach", "least", "most", "each", "steps", "sigma_min")
-        settings = {name: getattr(self, name) for name in names}
-        return {"model": self.model, "closed_form": self.kind, **settings, "seed": self.seed}
+    def save_sheet(self, folder: Path, images: Tensor, prompts: list[Prompt]) -> None:
+        sheet = sample_grid(images, [prompt.wanted for prompt in prompts], min(8, self.each))
+        save_png(make_folder(folder) / "ideal.png", sheet)
+        say(f"A sheet of {len(prompts)} images is in {folder}.")
 
 
 def counted(detector: Detector, images: Tensor, prompts: list[Prompt]) -> list[Counts]:
@@ -192,21 +176,20 @@ def counted(detector: Detector, images: Tensor, prompts: list[Prompt]) -> list[C
     return [Counts.of(k, scores) for k, scores in by_k.items()]
 
 
-def shares(counts: dict) -> dict:
+def _agreement(ideal: Empirical | Local) -> dict[str, float]:
+    """Share of the cells answered at each radius within which conditions agree."""
+    counts = ideal.agreement if isinstance(ideal, LocalConditional) else {}
     total = sum(counts.values())
-    return {key: count / total for key, count in counts.items()} if total else {}
+    return {"nothing" if near is None else str(near): count / total for near, count in counts.items()}
 
 
-def tables(record: dict[str, Any]) -> Iterator[Table | str]:
-    """For people."""
+def _tables(record: dict[str, Any]) -> Iterator[Table | str]:
     if "evaluated" in record:
         rows = Table("K", "n", "all filled", "95%", "extras", title="The detector's word")
         for row in record["evaluated"]["rows"]:
-            share = row["all_found"]
+            share, extra = row["all_found"], row["extra"]["value"]
             interval = f"{share['low']:.2f} to {share['high']:.2f}"
-            rows.add_row(
-                str(row["k"]), str(row["n"]), f"{share['value']:.2f}", interval, f"{row['extra']['value']:.2f}"
-            )
+            rows.add_row(str(row["k"]), str(row["n"]), f"{share['value']:.2f}", interval, f"{extra:.2f}")
         yield rows
         limits = {rule: found["value"] for rule, found in record["evaluated"]["k_max"].items()}
         yield f"K_max: {limits}"
