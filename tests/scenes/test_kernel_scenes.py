@@ -37,8 +37,8 @@ def differing(drawn, expected) -> int:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_gpu_draws_the_same_scenes_with_the_same_effort(family):
     rules, count = FAMILIES[family]
-    plain = rules.draw_with_effort(count, seed=2**40 + 7)
-    assert differing(rules.draw_with_effort(count, seed=2**40 + 7, device="cuda"), plain) == 0
+    plain = rules.numbered(torch.arange(count), 2**40 + 7)
+    assert differing(rules.numbered(torch.arange(count).cuda(), 2**40 + 7), plain) == 0
 
 
 @on_cuda
@@ -72,7 +72,7 @@ def same(rules, seed, index):
     assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
 
 few = sampling.Scenes(objects=3)
-hidden = few.draw_with_effort(200, seed=1)[1].unseen.nonzero()[:2, 0]  # scenes that were begun anew
+hidden = few.numbered(torch.arange(200), 1)[1].unseen.nonzero()[:2, 0]  # scenes that were begun anew
 assert len(hidden) == 2
 same(few, 1, torch.cat([hidden, torch.tensor([2**35, 5])]))
 same(sampling.Scenes(objects=(4, 6), spacing="relaxed", held_out=(("cube", "red"),)), -3, torch.arange(1))

@@ -130,7 +130,7 @@ def test_batched_drawing_equals_the_nested_loops(objects):
 
 
 def test_effort_counts_what_the_nested_loops_would():
-    _, effort = Scenes(objects=9, visibility="fast").draw_with_effort(6, seed=2)
+    _, effort = Scenes(objects=9, visibility="fast").numbered(torch.arange(6), 2)
     assert (effort.attempts == 1 + effort.crowded + effort.unseen).all()
     assert (effort.candidates >= 9 * (1 + effort.unseen)).all()
     assert (effort.candidates >= 50 * effort.crowded).all()
@@ -208,12 +208,14 @@ def test_objects_that_cannot_fit_are_refused_not_waited_for(objects, spacing):
 
 
 def test_a_refusal_is_remembered(monkeypatch):
-    probed = []
-    monkeypatch.setattr(sampling, "probe", lambda *given: probed.append(given))
+    attempts, failed = [], torch.ones(1, dtype=torch.bool)
+    monkeypatch.setattr(sampling, "attempt", lambda *given: attempts.append(given) or (None, None, failed, failed))
+    tried = []
     for _ in range(2):
         with pytest.raises(UserError, match="do not fit"):
             Scenes(objects=7, colors="purple").draw(1)
-    assert len(probed) == 1
+        tried.append(len(attempts))
+    assert 0 < tried[0] == tried[1]
     sampling.fits.cache_clear()  # what a stand-in said must not be remembered any longer
 
 

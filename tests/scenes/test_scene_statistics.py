@@ -129,7 +129,7 @@ def check_mean(ours: torch.Tensor, mean: float, their_trials: int, digits: float
 
 def check_effort(objects: int, count: int) -> None:
     scenes, candidates, crowded, unseen, attempts = PUBLISHED[objects]
-    effort = Scenes(objects=objects).draw_with_effort(count, seed=objects)[1]
+    effort = Scenes(objects=objects).numbered(torch.arange(count), objects)[1]
     tried, full, hidden = (int(part.sum()) for part in (effort.attempts, effort.crowded, effort.unseen))
     check_share(full, tried, crowded, scenes * attempts)
     check_share(hidden, tried - full, unseen, scenes * attempts * (1 - crowded))

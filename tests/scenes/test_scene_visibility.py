@@ -9,7 +9,7 @@ import torch
 
 from tessera.scenes import Scene, SceneBatch, SceneObject, Scenes, read_scenes
 from tessera.scenes.camera import BEHIND
-from tessera.scenes.visibility import ENOUGH, all_visible, enough_by_rays, mask_pixels, ray_pixels
+from tessera.scenes.visibility import ENOUGH, _count_pixels, all_visible, enough_by_rays, mask_pixels, view
 
 
 class Disagreement(NamedTuple):
@@ -21,6 +21,14 @@ class Disagreement(NamedTuple):
     mean: float  # pixels, fast less exact
     rms: float
     largest: float
+
+
+def ray_pixels(scenes):
+    """Visible pixels of each object, counted ray by ray, (B, N)."""
+    scene, obj = scenes.present.nonzero().unbind(1)
+    counts = torch.zeros_like(scenes.shape)
+    counts[scene, obj] = _count_pixels(view(scenes), scene, obj)
+    return counts
 
 
 def disagreement(scenes: SceneBatch) -> Disagreement:

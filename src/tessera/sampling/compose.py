@@ -33,11 +33,11 @@ class Composed(nn.Module):
     as much as the plain denoiser, however they are batched.
     """
 
-    def __init__(self, denoiser: Denoiser, conditioner: Conditioner, batch: int | None = None):
+    def __init__(self, denoiser: Denoiser, conditioner: Conditioner, radius: int = 2, *, batch: int | None = None):
         super().__init__()
         if batch is not None and batch < 1:
             raise UserError(f"A batch has at least one image, not {batch}.")
-        self.denoiser, self.conditioner, self.batch = denoiser, conditioner, batch
+        self.denoiser, self.conditioner, self.radius, self.batch = denoiser, conditioner, radius, batch
         self.calls = self.passes = 0
 
     def forward(self, x: Tensor, sigma: Tensor | float, cond: Tensor | None = None) -> Tensor:
@@ -91,8 +91,8 @@ class Sum(Composed):
     where a condition changes other pixels, as those changes add up.
     """
 
-    def __init__(self, denoiser: Denoiser, conditioner: Conditioner, weight: float = 1.0, batch: int | None = None):
-        super().__init__(denoiser, conditioner, batch)
+    def __init__(self, denoiser: Denoiser, conditioner: Conditioner, radius: int = 2, *, weight=1.0, **options: Any):
+        super().__init__(denoiser, conditioner, radius, **options)
         self.weight = weight
 
     def composed(self, x: Tensor, sigma: Tensor, cond: Tensor) -> Tensor:
@@ -115,10 +115,11 @@ class Project(Composed):
         denoiser: Denoiser,
         conditioner: Conditioner,
         radius: int = 2,
+        *,
         regions: _Regions | None = None,
-        batch: int | None = None,
+        **options: Any,
     ):
-        super().__init__(denoiser, conditioner, batch)
+        super().__init__(denoiser, conditioner, radius, **options)
         self.in_one_pass = regions is None and isinstance(denoiser, Patchwise) and denoiser.cond_radius == radius
         self.regions = regions or nearest_regions(_spatial(conditioner).cells, radius)
 
@@ -156,9 +157,9 @@ class Localize(Composed):
     Cells with the same near conditions share a pass. The pixels that the denoiser depends on (N) stay as they are.
     """
 
-    def __init__(self, denoiser: Denoiser, conditioner: Conditioner, radius: int = 2, batch: int | None = None):
-        super().__init__(denoiser, conditioner, batch)
-        self.near, self.radius = _spatial(conditioner), _checked_radius(radius)
+    def __init__(self, denoiser: Denoiser, conditioner: Conditioner, radius: int = 2, **options: Any):
+        super().__init__(denoiser, conditioner, _checked_radius(radius), **options)
+        self.near = _spatial(conditioner)
 
     def composed(self, x: Tensor, sigma: Tensor, cond: Tensor) -> Tensor:
         cells, batch = self.near.cells, len(x)
@@ -170,6 +171,9 @@ class Localize(Composed):
         pixels = outputs.flatten(2).transpose(0, 1)
         clean = pixels.gather(1, chosen.flatten(1).expand(len(pixels), -1, -1))
         return clean.transpose(0, 1).unflatten(2, x.shape[-2:])
+
+
+_METHODS: dict[str, type[Composed]] = {"plain": Composed, "sum": Sum, "project": Project, "localize": Localize}
 
 
 def compose(model: Model, how: str = "sum", radius: int = 2, batch: int | None = None) -> Model:
@@ -198,16 +202,9 @@ def compose_by_name(
     denoiser: Denoiser, conditioner: Conditioner, how: str, radius: int = 2, batch: int | None = None
 ) -> Composed:
     """The denoiser composed by the method `how`: plain, sum, project or localize."""
-    match how:
-        case "plain":
-            return Composed(denoiser, conditioner, batch)
-        case "sum":
-            return Sum(denoiser, conditioner, batch=batch)
-        case "project":
-            return Project(denoiser, conditioner, radius, batch=batch)
-        case "localize":
-            return Localize(denoiser, conditioner, radius, batch)
-    raise UserError(f"A denoiser is composed {', '.join(COMPOSE_METHODS)}, not `{how}`.")
+    if how not in _METHODS:
+        raise UserError(f"A denoiser is composed {', '.join(_METHODS)}, not `{how}`.")
+    return _METHODS[how](denoiser, conditioner, radius, batch=batch)
 
 
 def nearest_regions(cells: int, radius: int) -> _Regions:

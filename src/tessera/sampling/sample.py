@@ -53,18 +53,7 @@ def sample(
     """
     sigmas = noise_levels(steps) if sigmas is None else sigmas
     device = device or home(denoise, cond)
-    batches = sample_batches(
-        denoise,
-        cond,
-        size,
-        seeds,
-        batch=batch,
-        channels=channels,
-        sigmas=sigmas,
-        solver=solver,
-        s_churn=s_churn,
-        device=device,
-    )
+    batches = sample_batches(denoise, cond, size, seeds, sigmas, batch, channels, solver, s_churn, device)
     images = [last_x(steps) for steps in batches]
     return torch.cat(images) if images else torch.empty(0, channels, size, size, device=device)
 
@@ -74,10 +63,9 @@ def sample_batches(
     cond: Tensor | None,
     size: int,
     seeds: Sequence[int] | Tensor,
-    *,
+    sigmas: Tensor | None = None,
     batch: int = 64,
     channels: int = 3,
-    sigmas: Tensor | None = None,
     solver: Solver = heun,
     s_churn: float = 0.0,
     device=None,

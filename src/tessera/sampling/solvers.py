@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,46 +48,34 @@ def heun(
     s_max: float = math.inf,
     s_noise: float = 1.0,
     noise: DrawNoise = _unit_noise,
+    correct: bool = True,
 ) -> Iterator[SamplingStep]:
     """Second order, 2 N - 1 calls of the denoiser: Karras et al. 2022, Algorithm 2, or 1 where `s_churn` is 0.
 
-    x (B, C, H, W) is at level sigmas[0]. A step is yielded as soon as it is denoised, before Heun's correction.
+    x (B, C, H, W) is at level sigmas[0]. A step is yielded as soon as it is denoised, before Heun's correction, which
+    `correct=False` leaves out.
     """
+    if s_churn < 0:
+        raise UserError(f"S_churn cannot be negative, as {s_churn} is.")
     levels = sigmas.tolist()
     for index, (sigma, sigma_next) in enumerate(pairwise(levels)):
-        gamma = _gamma(sigma, len(levels) - 1, s_churn, s_min, s_max)
-        x_hat, sigma_hat = _add_noise(x, sigma, gamma, s_noise, noise, index)
+        gamma = min(s_churn / (len(levels) - 1), math.sqrt(2) - 1) if s_min <= sigma <= s_max else 0.0
+        x_hat, sigma_hat = x, sigma * (1 + gamma)
+        if gamma:
+            x_hat = x + math.sqrt(sigma_hat**2 - sigma**2) * s_noise * noise(index, x)
         denoised = denoise(x_hat, level(sigma_hat, x))
         yield SamplingStep(x_hat, sigma_hat, denoised, index)
         slope = (x_hat - denoised) / sigma_hat
-        if sigma_next > 0:
+        if correct and sigma_next > 0:
             euler_x = x_hat + (sigma_next - sigma_hat) * slope
             slope = (slope + (euler_x - denoise(euler_x, level(sigma_next, x))) / sigma_next) / 2
         x = x_hat + (sigma_next - sigma_hat) * slope
     yield SamplingStep(x, levels[-1], x, len(levels) - 1)
 
 
-@torch.no_grad()
-def euler(
-    denoise: _Denoise,
-    x: Tensor,
-    sigmas: Tensor,
-    *,
-    s_churn: float = 0.0,
-    s_min: float = 0.0,
-    s_max: float = math.inf,
-    s_noise: float = 1.0,
-    noise: DrawNoise = _unit_noise,
-) -> Iterator[SamplingStep]:
-    """First order, N calls of the denoiser (DDIM). x (B, C, H, W) is at level sigmas[0]."""
-    levels = sigmas.tolist()
-    for index, (sigma, sigma_next) in enumerate(pairwise(levels)):
-        gamma = _gamma(sigma, len(levels) - 1, s_churn, s_min, s_max)
-        x_hat, sigma_hat = _add_noise(x, sigma, gamma, s_noise, noise, index)
-        denoised = denoise(x_hat, level(sigma_hat, x))
-        yield SamplingStep(x_hat, sigma_hat, denoised, index)
-        x = x_hat + (sigma_next - sigma_hat) * (x_hat - denoised) / sigma_hat
-    yield SamplingStep(x, levels[-1], x, len(levels) - 1)
+def euler(denoise: _Denoise, x: Tensor, sigmas: Tensor, **options: Any) -> Iterator[SamplingStep]:
+    """First order, N calls of the denoiser (DDIM); the options are those of `heun`."""
+    return heun(denoise, x, sigmas, correct=False, **options)
 
 
 def last_x(steps: Iterator[SamplingStep]) -> Tensor:
@@ -94,23 +83,6 @@ def last_x(steps: Iterator[SamplingStep]) -> Tensor:
     for step in steps:
         x = step.x
     return x
-
-
-def _gamma(sigma: float, steps: int, s_churn: float, s_min: float, s_max: float) -> float:
-    """By how much the noise level is raised: sigma_hat = (1 + gamma) sigma."""
-    if s_churn < 0:
-        raise UserError(f"S_churn cannot be negative, as {s_churn} is.")
-    return min(s_churn / steps, math.sqrt(2) - 1) if s_min <= sigma <= s_max else 0.0
-
-
-def _add_noise(
-    x: Tensor, sigma: float, gamma: float, s_noise: float, noise: DrawNoise, index: int
-) -> tuple[Tensor, float]:
-    """`x_hat` at level `sigma_hat` (Algorithm 2, lines 5 and 6)."""
-    if gamma == 0:
-        return x, sigma
-    sigma_hat = sigma * (1 + gamma)
-    return x + math.sqrt(sigma_hat**2 - sigma**2) * s_noise * noise(index, x), sigma_hat
 
 
 def level(sigma: float, x: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,15 +51,15 @@ def sample_trajectory(
     seeds: Sequence[int],
     keep: Sequence[int],
     *,
-    batch: int = 64,
-    channels: int = 3,
     steps: int = 32,
-    device=None,
+    **options: Any,
 ) -> Trajectory:
-    """The states of `sample` at the steps `keep`, counted from 0; nothing after the last of them is computed."""
+    """The states of `sample` at the steps `keep`, counted from 0; nothing after the last of them is computed.
+
+    `options` are those of `sample_batches`, such as `batch` or `device`.
+    """
     sigmas = noise_levels(steps)[: max(keep) + 1]
-    batches = sample_batches(denoise, cond, size, seeds, batch=batch, channels=channels, sigmas=sigmas, device=device)
-    return collect(batches, keep)
+    return collect(sample_batches(denoise, cond, size, seeds, sigmas, **options), keep)
 
 
 def collect(batches: Iterable[Iterable[SamplingStep]], keep: Sequence[int], keep_denoised: bool = False) -> Trajectory:
@@ -73,9 +74,8 @@ def collect(batches: Iterable[Iterable[SamplingStep]], keep: Sequence[int], keep
         x.append(torch.cat([step.x for step in of_batches]))
         if keep_denoised:
             denoised.append(torch.cat([step.denoised for step in of_batches]))
-    return Trajectory(
-        torch.tensor(sigmas), torch.stack(x), torch.stack(denoised) if keep_denoised else None, tuple(keep)
-    )
+    states = torch.stack(x), torch.stack(denoised) if keep_denoised else None
+    return Trajectory(torch.tensor(sigmas), *states, tuple(keep))
 
 
 def _kept(steps: Iterable[SamplingStep], keep: Sequence[int]) -> list[SamplingStep]:

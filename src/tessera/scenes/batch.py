@@ -1,5 +1,6 @@
 """Many scenes as tensors: what samplers produce and renderers consume, on any device."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -58,49 +59,38 @@ class SceneBatch:
         if isinstance(scenes, SceneBatch):
             return scenes if device is None else scenes.to(device)
         slots = max((len(scene) for scene in scenes), default=0)
-
-        def per_object(value, blank, dtype):
-            rows = []
-            for scene in scenes:
-                rows.append([*map(value, scene.objects), *[blank] * (slots - len(scene))])
-            empty = (len(scenes), slots, *((2,) if isinstance(blank, tuple) else ()))
-            return torch.tensor(rows, dtype=dtype, device=device).reshape(empty)
-
-        def per_scene(value):
-            return torch.tensor([value(s) for s in scenes], dtype=torch.float32, device=device).reshape(-1, 3)
-
-        return SceneBatch(
-            present=per_object(lambda t: True, False, torch.bool),
-            shape=per_object(lambda t: SHAPES.index(t.shape), 0, torch.long),
-            color=per_object(lambda t: COLOR_NAMES.index(t.color), 0, torch.long),
-            material=per_object(lambda t: MATERIALS.index(t.material), 0, torch.long),
-            size=per_object(lambda t: t.size, 1.0, torch.float32),
-            xy=per_object(lambda t: t.xy, (0.0, 0.0), torch.float32),
-            rotation=per_object(lambda t: t.rotation, 0.0, torch.float32),
-            camera=per_scene(lambda s: s.camera),
-            key=per_scene(lambda s: s.lights.key),
-            fill=per_scene(lambda s: s.lights.fill),
-            back=per_scene(lambda s: s.lights.back),
+        rows = []
+        for scene in scenes:
+            rows.append([*map(_numbers, scene.objects), *[_NO_OBJECT] * (slots - len(scene))])
+        objects = torch.tensor(rows, dtype=torch.float64).reshape(len(scenes), slots, len(_NO_OBJECT))
+        present, shape, color, material, size, *_, rotation = objects.unbind(-1)
+        stages = [(s.camera, s.lights.key, s.lights.fill, s.lights.back) for s in scenes]
+        batch = SceneBatch(
+            *(present.bool(), shape.long(), color.long(), material.long(), size.float()),
+            *(objects[..., 5:7].float(), rotation.float()),
+            *torch.tensor(stages, dtype=torch.float32).reshape(-1, 4, 3).unbind(1),
         )
+        return batch if device is None else batch.to(device)
 
     def unstack(self) -> list[Scene]:
         """The scenes as plain data."""
-        rows = {f.name: getattr(self, f.name).tolist() for f in fields(self)}
+        columns = {f.name: getattr(self, f.name).tolist() for f in fields(self)}
+        scenes = []
+        for b, present in enumerate(columns["present"]):
+            row = {name: values[b] for name, values in columns.items()}
+            objects = []
+            for n in itertools.compress(itertools.count(), present):
+                words = SHAPES[row["shape"][n]], COLOR_NAMES[row["color"][n]], MATERIALS[row["material"][n]]
+                objects.append(SceneObject(*words, row["size"][n], tuple(row["xy"][n]), row["rotation"][n]))
+            lights = Lights(tuple(row["key"]), tuple(row["fill"]), tuple(row["back"]))
+            scenes.append(Scene(tuple(objects), tuple(row["camera"]), lights))
+        return scenes
 
-        def scene(b: int) -> Scene:
-            objects = tuple(
-                SceneObject(
-                    shape=SHAPES[rows["shape"][b][n]],
-                    color=COLOR_NAMES[rows["color"][b][n]],
-                    material=MATERIALS[rows["material"][b][n]],
-                    size=rows["size"][b][n],
-                    xy=tuple(rows["xy"][b][n]),
-                    rotation=rows["rotation"][b][n],
-                )
-                for n in range(len(rows["present"][b]))
-                if rows["present"][b][n]
-            )
-            lights = Lights(*(tuple(rows[name][b]) for name in ("key", "fill", "back")))
-            return Scene(objects, tuple(rows["camera"][b]), lights)
 
-        return [scene(b) for b in range(len(self))]
+_NO_OBJECT = (False, 0, 0, 0, 1.0, 0.0, 0.0, 0.0)
+
+
+def _numbers(obj: SceneObject) -> tuple[float, ...]:
+    """Present, shape, color, material, size, x, y and rotation."""
+    words = SHAPES.index(obj.shape), COLOR_NAMES.index(obj.color), MATERIALS.index(obj.material)
+    return True, *words, obj.size, *obj.xy, obj.rotation

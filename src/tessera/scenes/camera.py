@@ -45,21 +45,16 @@ def project(points: Tensor, camera: Tensor, aspect: float = ASPECT) -> tuple[Ten
     return torch.stack([x, y], dim=-1), depth
 
 
-def _ray_directions(locations: Tensor, camera: Tensor, aspect: float = ASPECT) -> Tensor:
-    """Unit directions (B, N, 3) of the rays through locations (B, N, 2)."""
-    right, up, backward = camera_axes(camera)
-    x = (locations[..., 0:1] - 0.5) / FOCAL
-    y = (0.5 - locations[..., 1:2]) / (FOCAL * aspect)
-    direction = x * right[:, None] + y * up[:, None] - backward[:, None]
-    return direction / direction.norm(dim=-1, keepdim=True)
-
-
 def ground_point(locations: Tensor, camera: Tensor, height: Tensor | float, aspect: float = ASPECT) -> Tensor:
     """Inverse of `project` for objects whose center is `height` above the floor: world (x, y), (B, N, 2).
 
     A location at or above the horizon has no such point and comes back as NaN.
     """
-    direction = _ray_directions(locations, camera, aspect)
+    right, up, backward = camera_axes(camera)
+    x = (locations[..., 0:1] - 0.5) / FOCAL
+    y = (0.5 - locations[..., 1:2]) / (FOCAL * aspect)
+    direction = x * right[:, None] + y * up[:, None] - backward[:, None]  # (B, N, 3)
+    direction = direction / direction.norm(dim=-1, keepdim=True)
     drop = torch.as_tensor(height, dtype=direction.dtype, device=direction.device) - camera[:, None, 2]
     distance = drop / direction[..., 2]  # (B, N)
     point = camera[:, None, :2] + distance[..., None] * direction[..., :2]

@@ -119,7 +119,7 @@ class Eye:
         """Directions through image positions (in pixels, fractions allowed) of the given scenes."""
         x = (column / self.frame.width - 0.5) / FOCAL
         y = (0.5 - row / self.frame.height) / (FOCAL * self.frame.aspect)
-        right, up, backward = (axis[scene].map(lambda c: _fit(c, x)) for axis in (self.right, self.up, self.backward))
+        right, up, backward = (axis[scene].map(lambda c: beside(c, x)) for axis in (self.right, self.up, self.backward))
         return right * x + up * y - backward
 
     def grid(self, dx: Tensor | float = 0.0, dy: Tensor | float = 0.0) -> Vec:
@@ -154,10 +154,6 @@ class Eye:
         rows = span(low_y, high_y, self.frame.height)  # (N, B, H)
         slot, scene, pixel = torch.nonzero((rows[..., None] & columns[..., None, :]).flatten(2), as_tuple=True)
         return slot * present.shape[1] + scene, scene * self.frame.pixels + pixel
-
-
-def _fit(values: Tensor, like: Tensor) -> Tensor:
-    return values.reshape(-1, *([1] * (like.dim() - 1)))
 
 
 def subpixels(samples: int, device) -> tuple[Tensor, Tensor]:

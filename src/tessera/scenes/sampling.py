@@ -8,7 +8,7 @@ import importlib.util
 import itertools
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
@@ -101,17 +101,14 @@ class Scenes:
 
     def draw(self, count: int, seed: int = 0, start: int = 0, device=None) -> SceneBatch:
         """Scenes start .. start + count - 1 of stream `seed`, padded to the largest count of objects."""
-        return self.draw_with_effort(count, seed, start, device)[0]
-
-    def draw_with_effort(self, count: int, seed: int = 0, start: int = 0, device=None) -> tuple[SceneBatch, Effort]:
-        """`draw`, and what it took."""
         if count < 0 or start < 0:
             raise UserError(f"Cannot draw {count} scenes from number {start}: neither may be negative.")
-        return self.numbered(torch.arange(start, start + count, device=device), seed)
+        return self.numbered(torch.arange(start, start + count, device=device), seed)[0]
 
     def numbered(self, index: Tensor, seed: int = 0) -> tuple[SceneBatch, Effort]:
         """The scenes with these numbers (B,), in any order, on the device of `index`; and what they took."""
-        _check_fit(self)
+        if not fits(self):
+            raise UserError(_cannot_fit(self) + ".")
         if index.device.type == "cuda" and self.visibility == "fast" and importlib.util.find_spec("triton"):
             from tessera.scenes.kernel import draw_scenes
 
@@ -327,32 +324,19 @@ def gave_up(rules: Scenes, turns: int) -> UserError:
     return UserError(f"{_cannot_fit(rules)} (gave up after {turns} attempts at one scene).")
 
 
-def _check_fit(rules: Scenes) -> None:
-    """Refuse a request that cannot be met, after a bounded effort that is the same for every such request."""
-    if not fits(rules):
-        raise UserError(_cannot_fit(rules) + ".")
-
-
 @lru_cache
 def fits(rules: Scenes) -> bool:
-    """Whether the most objects of these rules can stand together; a refusal is remembered too."""
+    """Whether some attempt at a fullest scene of these rules succeeds: a bounded effort, and a refusal is remembered too."""
     most, distances = checked_range(rules.objects)[1], SPACINGS[rules.spacing]
     span = 2 * REACH * (abs(RIGHT[0]) + abs(RIGHT[1]))  # how far the stage reaches along the camera's axes
-    return most <= 1 + span / distances.margin and probe(rules, most)
-
-
-def probe(rules: Scenes, objects: int) -> bool:
-    """Whether some attempt at a fullest scene succeeds."""
-    quick = rules if rules.visibility == "off" else _with_fast_visibility(rules)
+    if most > 1 + span / distances.margin:
+        return False
+    quick = rules if rules.visibility == "off" else replace(rules, visibility="fast")
     for first, last in itertools.pairwise((0, 16, 512, _PROBE_TURNS)):
         turn = torch.arange(first, last)
         index = torch.zeros_like(turn)
-        scenes = blank(objects, stage(quick, 0, index))
-        _, _, crowded, unseen = attempt(quick, 0, index, turn, torch.full_like(turn, objects), scenes)
+        scenes = blank(most, stage(quick, 0, index))
+        _, _, crowded, unseen = attempt(quick, 0, index, turn, torch.full_like(turn, most), scenes)
         if not (crowded | unseen).all():
             return True
     return False
-
-
-def _with_fast_visibility(rules: Scenes) -> Scenes:
-    return rules if rules.visibility == "fast" else Scenes(**{**vars(rules), "visibility": "fast"})

@@ -34,13 +34,8 @@ def all_visible(scenes: SceneBatch, how: Visibility) -> Tensor:
     """Whether each scene hides none of its objects, (B,)."""
     if how == "off":
         return torch.ones(len(scenes), dtype=torch.bool, device=scenes.device)
-    shown = _enough_in_mask(scenes) if how == "exact" else enough_by_rays(scenes)
+    shown = mask_pixels(scenes) >= ENOUGH if how == "exact" else enough_by_rays(scenes)
     return (shown | ~scenes.present).all(-1)
-
-
-def _enough_in_mask(scenes: SceneBatch) -> Tensor:
-    """Which objects show enough pixels in a rendered mask, (B, N)."""
-    return mask_pixels(scenes) >= ENOUGH
 
 
 def mask_pixels(scenes: SceneBatch) -> Tensor:
@@ -134,14 +129,6 @@ def enough_by_rays(scenes: SceneBatch) -> Tensor:
         scene, obj = scene[unsure], obj[unsure]
     enough[scene, obj] = _count_pixels(seen, scene, obj) >= ENOUGH
     return enough
-
-
-def ray_pixels(scenes: SceneBatch) -> Tensor:
-    """Visible pixels of each object, counted ray by ray, (B, N)."""
-    scene, obj = scenes.present.nonzero().unbind(1)
-    counts = torch.zeros_like(scenes.shape)
-    counts[scene, obj] = _count_pixels(view(scenes), scene, obj)
-    return counts
 
 
 def _clear_area(seen: _View) -> Tensor:
