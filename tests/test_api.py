@@ -39,6 +39,16 @@ def test_type_checkers_read_the_same_names():
         assert where.split(":")[0] in (imported[name], "tessera.render")
 
 
+@pytest.mark.parametrize("package", ["tessera.evaluation", "tessera.scenes"])
+def test_type_checkers_read_the_same_names_of_a_lazy_package(package):
+    found = importlib.import_module(package)
+    stub = ast.parse(Path(found.__file__).with_suffix(".pyi").read_text())
+    imported = {name.name: node.module for node in stub.body if isinstance(node, ast.ImportFrom) for name in node.names}
+    assert {name: f"{module}:{name}" for name, module in imported.items()} == found._PUBLIC
+    assert dir(found) == sorted(imported)
+    assert all(getattr(found, name) is not None for name in imported)
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         _ = tessera.nonsense

@@ -1,8 +1,6 @@
 """Tessera measures, explains and repairs compositional (length) generalization in conditional diffusion models."""
 
-import importlib
-from typing import Any
-
+from tessera.lazy import lazy_names
 from tessera.version import __version__ as __version__
 
 # Public name -> where it is defined. Imported at first use: `import tessera` loads neither torch nor NumPy.
@@ -26,13 +24,7 @@ _PUBLIC = {
 
 __all__ = sorted([*_PUBLIC, "__version__"])
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = _PUBLIC[name].partition(":")
-    found = importlib.import_module(module)
-    return getattr(found, attribute) if attribute else found
+__getattr__, _ = lazy_names(__name__, _PUBLIC)
 
 
 def __dir__() -> list[str]:

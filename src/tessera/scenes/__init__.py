@@ -3,41 +3,22 @@
 Public names are imported on first use, so that `tessera.scenes.vocabulary` costs no torch.
 """
 
-import importlib
-import itertools
-from typing import TYPE_CHECKING, Any
+from tessera.lazy import lazy_names
 
-if TYPE_CHECKING:
-    from tessera.scenes.batch import SceneBatch as SceneBatch
-    from tessera.scenes.clevr import read_scenes as read_scenes
-    from tessera.scenes.clevr import write_scenes as write_scenes
-    from tessera.scenes.placement import scenes_at as scenes_at
-    from tessera.scenes.sampling import Scenes as Scenes
-    from tessera.scenes.scene import Lights as Lights
-    from tessera.scenes.scene import Scene as Scene
-    from tessera.scenes.scene import SceneObject as SceneObject
-    from tessera.scenes.vocabulary import COLORS as COLORS
-    from tessera.scenes.vocabulary import LOCATIONS as LOCATIONS
-    from tessera.scenes.vocabulary import MATERIALS as MATERIALS
-    from tessera.scenes.vocabulary import SHAPES as SHAPES
-    from tessera.scenes.vocabulary import SIZES as SIZES
-
-WHERE = {
-    "batch": ("SceneBatch",),
-    "clevr": ("read_scenes", "write_scenes"),
-    "placement": ("scenes_at",),
-    "sampling": ("Scenes",),
-    "scene": ("Lights", "Scene", "SceneObject"),
-    "vocabulary": ("COLORS", "LOCATIONS", "MATERIALS", "SHAPES", "SIZES"),
+_PUBLIC = {
+    "SceneBatch": "tessera.scenes.batch:SceneBatch",
+    "read_scenes": "tessera.scenes.clevr:read_scenes",
+    "write_scenes": "tessera.scenes.clevr:write_scenes",
+    "scenes_at": "tessera.scenes.placement:scenes_at",
+    "Scenes": "tessera.scenes.sampling:Scenes",
+    "Lights": "tessera.scenes.scene:Lights",
+    "Scene": "tessera.scenes.scene:Scene",
+    "SceneObject": "tessera.scenes.scene:SceneObject",
+    "COLORS": "tessera.scenes.vocabulary:COLORS",
+    "LOCATIONS": "tessera.scenes.vocabulary:LOCATIONS",
+    "MATERIALS": "tessera.scenes.vocabulary:MATERIALS",
+    "SHAPES": "tessera.scenes.vocabulary:SHAPES",
+    "SIZES": "tessera.scenes.vocabulary:SIZES",
 }
 
-
-def __getattr__(name: str) -> Any:
-    for module, names in WHERE.items():
-        if name in names:
-            return getattr(importlib.import_module(f"tessera.scenes.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return list(itertools.chain.from_iterable(WHERE.values()))
+__getattr__, __dir__ = lazy_names(__name__, _PUBLIC)

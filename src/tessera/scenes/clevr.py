@@ -19,6 +19,7 @@ from tessera.scenes.scene import Lights, Point, Scene, SceneObject
 from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
 
 _LAMPS = {"key": "Lamp_Key", "fill": "Lamp_Fill", "back": "Lamp_Back"}
+_WORDS = {"shape": SHAPES, "color": COLOR_NAMES, "material": MATERIALS, "size": tuple(SIZES)}
 _RELATION_MARGIN = 0.2  # how much further along a direction another object must be to count
 _DIRECTIONS = {
     "behind": (*BEHIND, 0.0),
@@ -57,54 +58,34 @@ def read_entries(path: str | Path) -> list[Entry]:
 def _read_entry(record: Any, where: str) -> Entry:
     objects = need(record, "objects", where, lambda value: isinstance(value, list), "a list")
     parsed = tuple(_read_object(obj, f"{where}, object {k}") for k, obj in enumerate(objects))
-    scene = Scene(parsed, _read_camera(record, where), _read_lights(record, where))
-    return Entry(scene, *(_read_name(record, field, where) for field in ("image_filename", "split")))
-
-
-def _read_name(record: dict, field: str, where: str) -> str | None:
-    if record.get(field) is None:
-        return None
-    return need(record, field, where, lambda value: isinstance(value, str), "a text")
+    camera, lights = CAMERA, Lights()
+    if "camera" in record:
+        camera = _read_point(record["camera"], "location", f"{where}, camera")
+    if "lights" in record:
+        lamps = {name: need(record["lights"], lamp, f"{where}, lights") for name, lamp in _LAMPS.items()}
+        points = {name: _read_point(lamps[name], "location", f"{where}, {lamp}") for name, lamp in _LAMPS.items()}
+        lights = Lights(**points)
+    named = {"image_filename": None, "split": None, **record}
+    image, split = (need(named, field, where, _is_name, "a text") for field in ("image_filename", "split"))
+    return Entry(Scene(parsed, camera, lights), image, split)
 
 
 def _read_object(record: Any, where: str) -> SceneObject:
-    shape = _read_word(record, "shape", where, SHAPES)
-    color = _read_word(record, "color", where, COLOR_NAMES)
-    material = _read_word(record, "material", where, MATERIALS)
-    _read_word(record, "size", where, tuple(SIZES))
+    words = {}
+    for field, known in _WORDS.items():
+        words[field] = need(record, field, where, known.__contains__, f"one of {', '.join(known)}")
     x, y, height = _read_point(record, "3d_coords", where)
     if height <= 0:
         raise UserError(f"{where}: field `3d_coords` must end in the object's half extent, not {height}.")
     # The generator calls this number degrees but turns the object by so many radians; so do we.
     rotation = float(need(record, "rotation", where, _is_number, "a number"))
     # Objects rest on the floor, so the height of the center is the half extent, exact where the word is not.
-    return SceneObject(shape, color, material, height, (x, y), rotation)
-
-
-def _read_word(record: Any, field: str, where: str, known: tuple[str, ...]) -> str:
-    return need(record, field, where, lambda value: value in known, f"one of {', '.join(known)}")
-
-
-def _read_camera(record: dict, where: str) -> Point:
-    if "camera" not in record:
-        return CAMERA
-    return _read_point(record["camera"], "location", f"{where}, camera")
-
-
-def _read_lights(record: dict, where: str) -> Lights:
-    if "lights" not in record:
-        return Lights()
-
-    def location(lamp: str) -> Point:
-        found = need(record["lights"], lamp, f"{where}, lights")
-        return _read_point(found, "location", f"{where}, {lamp}")
-
-    return Lights(**{name: location(lamp) for name, lamp in _LAMPS.items()})
+    return SceneObject(words["shape"], words["color"], words["material"], height, (x, y), rotation)
 
 
 def _read_point(record: Any, field: str, where: str) -> Point:
-    value = need(record, field, where, _is_point, "three numbers")
-    return float(value[0]), float(value[1]), float(value[2])
+    x, y, z = need(record, field, where, _is_point, "three numbers")
+    return float(x), float(y), float(z)
 
 
 def need(
@@ -118,6 +99,10 @@ def need(
     if not fits(record[field]):
         raise UserError(f"{where}: field `{field}` must be {what}, not {record[field]!r}.")
     return record[field]
+
+
+def _is_name(value: Any) -> bool:
+    return value is None or isinstance(value, str)
 
 
 def _is_number(value: Any) -> bool:
@@ -154,7 +139,7 @@ def scene_record(
         "split": split,
         "image_index": index,
         "image_filename": image_name,
-        "objects": [_object_record(obj, location) for obj, location in zip(scene.objects, locations, strict=True)],
+        "objects": [_object_record(*pair) for pair in zip(scene.objects, locations, strict=True)],
         "directions": {name: list(vector) for name, vector in _DIRECTIONS.items()},
         "relationships": relationships(scene),
         "camera": {"location": list(scene.camera)},

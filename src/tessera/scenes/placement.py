@@ -91,19 +91,16 @@ def _per_location(name: str, value: Any, slots: int) -> list[Any]:
 
 
 def _as_numbers(name: str, values: list[Any], wanted: Tensor) -> Tensor:
-    """The values of one attribute at all locations, (B, K)."""
-    numbers = torch.tensor([_as_number(name, value) for value in values], device=wanted.device)
-    return numbers.expand(wanted.shape[:2])
-
-
-def _as_number(name: str, word: str | float) -> int | float:
-    """An attribute as tensors hold it: an index, a half extent, or an angle."""
+    """The values of one attribute at all locations as tensors hold them, (B, K): an index, a half extent, or an angle."""
     if name == "rotation":
-        return float(word)
-    names = {"shape": SHAPES, "color": COLOR_NAMES, "material": MATERIALS, "size": tuple(SIZES)}[name]
-    if word not in names:
-        raise UserError(f"`{word}` is no {name}; use {', '.join(names)}.")
-    return SIZES[str(word)] if name == "size" else names.index(str(word))
+        numbers = [float(value) for value in values]
+    else:
+        names = {"shape": SHAPES, "color": COLOR_NAMES, "material": MATERIALS, "size": tuple(SIZES)}[name]
+        for word in values:
+            if word not in names:
+                raise UserError(f"`{word}` is no {name}; use {', '.join(names)}.")
+        numbers = [SIZES[word] if name == "size" else names.index(word) for word in values]
+    return torch.tensor(numbers, device=wanted.device).expand(wanted.shape[:2])
 
 
 def _rules_of_locations(rules: Scenes, words: dict[str, list[Any]], slots: int) -> list[Scenes]:
@@ -112,18 +109,13 @@ def _rules_of_locations(rules: Scenes, words: dict[str, list[Any]], slots: int) 
         return [rules] * slots
     narrowed = []
     for k in range(slots):
-        given = {name: values[k] for name, values in words.items() if name != "rotation"}
-        narrowed.append(_narrowed(rules, given))
+        given: dict[str, Any] = {f"{name}s": (values[k],) for name, values in words.items() if name != "rotation"}
+        try:
+            narrowed.append(replace(rules, **given))
+        except UserError as error:
+            held_out = " and ".join(word for (word,) in given.values())
+            raise UserError(f"The rules hold out every object that is {held_out}.") from error
     return narrowed
-
-
-def _narrowed(rules: Scenes, words: dict[str, str]) -> Scenes:
-    """The same rules for objects that are all of these words, if any such object may be made."""
-    only: dict[str, Any] = {f"{name}s": (word,) for name, word in words.items()}
-    try:
-        return replace(rules, **only)
-    except UserError as error:
-        raise UserError(f"The rules hold out every object that is {' and '.join(words.values())}.") from error
 
 
 def _attributes_at_locations(
