@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from tessera.rows import plural
 from tessera.version import __version__
 
 
@@ -36,7 +37,7 @@ def device_name(device) -> str:
 
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{device.type} ({platform.machine()}, {torch.get_num_threads()} threads)"
+    return f"{device.type} ({platform.machine()}, {plural(torch.get_num_threads(), 'thread')})"
 
 
 def provenance(device=None) -> dict[str, Any]:

@@ -12,6 +12,15 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def distinct(names: Sequence[str]) -> list[str]:
+    """Equal names are numbered: run, run (2)."""
+    numbered: list[str] = []
+    for n, name in enumerate(names):
+        before = names[:n].count(name)
+        numbered.append(f"{name} ({before + 1})" if before else name)
+    return numbered
+
+
 def or_not_run(rows: Rows) -> Rows:
     """The table, or its head and one row `not run` if it is empty."""
     head = rows[0]

@@ -269,7 +269,7 @@ def test_points_come_from_the_records_of_locate_and_detector():
     point = point_from(result, evaluated)
     assert (point.gained, point.locality, point.low) == (4, 0.9, 0.8)
     unsaid = evaluated | {"max_train_objects": None}
-    with pytest.raises(UserError, match="how many objects training showed"):
+    with pytest.raises(UserError, match="the most objects in a training image"):
         point_from(result, unsaid)
     for broken in ({}, {"k_max": {"paper": {"value": None}}}):
         with pytest.raises(UserError):

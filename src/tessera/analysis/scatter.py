@@ -52,9 +52,7 @@ def point_from(result: dict[str, Any], evaluated: dict[str, Any], rule: str = "p
     """A point from the records of `tessera locality --json` and `tessera evaluate --json` of one snapshot."""
     try:
         if evaluated["max_train_objects"] is None:
-            raise UserError(
-                "The detector's record does not say how many objects training showed (--max-train-objects)."
-            )
+            raise UserError("The detector's record lacks the most objects in a training image (--max-train-objects).")
         found, reached = result["conditional_locality"], evaluated["k_max"][rule]
         if found is None or reached["value"] is None:
             raise UserError("A record without conditional locality or without K_max gives no point.")

@@ -81,9 +81,9 @@ class Evaluate(OpensModels, Printed, WithDetails):
     colors: Text = None
     """Prompted colors of every image, such as red,blue, where the folder does not say."""
     max_train_objects: Whole = None
-    """The most objects training showed (default: as the folder says); the paper's rule needs it."""
+    """The most objects in a training image (default: as the folder says); the paper's rule needs it."""
     labels: Annotated[Label | None, tyro.conf.arg(metavar="RULE", help_behavior_hint="")] = None
-    """Which objects training labeled (default: as the folder says, else all)."""
+    """Which objects were labeled in training (default: as the folder says, else all)."""
     require_well_formed: bool = False
     """Half-drawn objects and blobs fill no location."""
     strict: tyro.conf.Fixed[bool] = False

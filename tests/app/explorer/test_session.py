@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from programs import with_set
 from tessera.analysis.pixel_influence import pixel_influence
-from tessera.app.explorer.models import _NO_MODELS, SessionModel, distinct, open_models
+from tessera.app.explorer.models import _NO_MODELS, SessionModel, open_models
 from tessera.app.explorer.requests import PixelProbeRequest, SampleRequest, TrajectoryRequest
 from tessera.app.explorer.sampling import SampleCache, Sampled
 from tessera.cli.explore import _extra_needed
@@ -27,6 +27,7 @@ from tessera.errors import UserError
 from tessera.evaluation.kmax import TrainingRange
 from tessera.models.model import Model
 from tessera.render.image_io import to_uint8
+from tessera.rows import distinct
 from tessera.sampling.sample import sample
 from tessera.sampling.schedule import noise_levels
 from tessera.sampling.trajectory import Trajectory

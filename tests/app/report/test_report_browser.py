@@ -65,7 +65,7 @@ def test_tables_copy_as_csv_and_latex(shown):
     shown.context.grant_permissions(["clipboard-read", "clipboard-write"])
     sheet = shown.locator("#how-far .sheet").first
     sheet.locator("[data-copy=csv]").click()
-    assert shown.evaluate("navigator.clipboard.readText()").startswith("model,training showed")
+    assert shown.evaluate("navigator.clipboard.readText()").startswith("model,training range")
     sheet.locator("[data-copy=latex]").click()
     assert r"\toprule" in shown.evaluate("navigator.clipboard.readText()")
 

@@ -24,7 +24,7 @@ def test_a_chart_has_the_colors_of_the_page_and_words_that_can_be_read():
     text = svg(k_curves([evaluated()], "paper"), "reach", "shares by K")
     assert "var(--ink, " + INK in text and f"var(--series-0, {_SERIES[0]})" in text
     assert f"stroke: {INK}" not in text  # none left that would not follow the page
-    assert "<text" in text and "training showed 1 to 3" in text and 'aria-label="shares by K"' in text
+    assert "<text" in text and "training range: 1 to 3 objects" in text and 'aria-label="shares by K"' in text
 
 
 def test_the_same_numbers_give_the_same_text_and_no_date():

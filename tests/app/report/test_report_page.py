@@ -120,7 +120,7 @@ def test_a_model_told_colors_gets_swatches_and_no_conditional_locality(call, tmp
     assert call("report", tmp_path / "color", *few, "--json") == 0
     said = json.loads(capfd.readouterr().out)["subjects"][0]
     text = (tmp_path / "page.html").read_text()
-    assert said["conditional_locality"] is None and "conditions lie nowhere" in text
+    assert said["conditional_locality"] is None and "conditions have no location" in text
     assert text.count('class="swatch') == 1 + 3
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from tessera.app.report.columns import ReportColumn, take_scores
 from tessera.app.report.sections import reach_words
-from tessera.app.report.verdict import look_of, reach_of, verdict
+from tessera.app.report.verdict import degree_of, reach_of, verdict
 
 
 def row(k, ok=True, n=64, ood=0):
@@ -126,7 +126,7 @@ def test_ood_images_make_the_counts_doubtful():
 
 
 @pytest.mark.parametrize(
-    ("record", "look"),
+    ("record", "degree"),
     [
         (LOCAL, "local"),
         (GLOBAL, "not"),
@@ -142,8 +142,8 @@ def test_ood_images_make_the_counts_doubtful():
         (None, "unknown"),
     ],
 )
-def test_locality_is_evaluated_by_its_whole_interval(record, look):
-    assert look_of(record) == look
+def test_locality_is_evaluated_by_its_whole_interval(record, degree):
+    assert degree_of(record) == degree
 
 
 def test_the_table_says_where_a_gap_leaves_k_max_open():

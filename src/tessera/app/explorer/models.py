@@ -16,6 +16,7 @@ from tessera.evaluation.pipeline import training_range
 from tessera.models.loading import open_model, set_precision
 from tessera.models.model_folder import Model, shipped
 from tessera.models.run_snapshots import is_run
+from tessera.rows import distinct
 from tessera.sampling.compose import COMPOSE_METHODS, Composed, compose_by_name
 from tessera.sampling.prompts import Prompt, own_prompts
 from tessera.studies.clevr.tables import k_max_words
@@ -147,12 +148,3 @@ def _default_names() -> list[str]:
     if not names:
         raise UserError(_NO_MODELS)
     return names
-
-
-def distinct(names: Sequence[str]) -> list[str]:
-    """Equal names are numbered: run, run (2)."""
-    numbered: list[str] = []
-    for n, name in enumerate(names):
-        before = names[:n].count(name)
-        numbered.append(f"{name} ({before + 1})" if before else name)
-    return numbered

@@ -1,13 +1,13 @@
 """What a report is about: every run, model or record given becomes a subject, with what is known of it."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tessera.analysis.locality import SceneLocality
-from tessera.analysis.scatter import Point, point_from, read_points
+from tessera.analysis.scatter import Point, read_points
 from tessera.app.report.measure import ColumnEvaluator, Record, targets_of
 from tessera.app.report.verdict import verdict
 from tessera.config import EXPERIMENTS, current_settings, settings_from
@@ -33,7 +33,8 @@ from tessera.records import (
     read_record,
 )
 from tessera.records import Record as ResultRecord
-from tessera.studies.clevr.entries import CELLS, HEADLINES, Paper, StudyEntry
+from tessera.rows import distinct, plural
+from tessera.studies.clevr.entries import CELLS, HEADLINES, Paper
 from tessera.studies.clevr.image_grids import IMAGE_GRID, ShownImages, load_image_grid
 from tessera.training.run_folder import RunFolder
 
@@ -45,7 +46,6 @@ class ReportColumn:
     """One column of the report."""
 
     name: str
-    about: str = ""
     settings: Record | None = None
     facts: dict[str, Any] = field(default_factory=dict)  # weights, images seen, running average, size of images
     paper: Paper = field(default_factory=Paper)
@@ -64,9 +64,18 @@ class ReportColumn:
         return objects[1] if objects else (self.scores or {}).get("max_train_objects")
 
     @property
-    def label(self) -> str:
-        """Which objects of a scene training labeled."""
-        return current_settings(self.settings or {}).get("conditioner", {}).get("labels", "all")
+    def about(self) -> str:
+        """`all objects labeled on a grid; trained on 1 to 3 objects`."""
+        settings = self.settings or {}
+        row = EXPERIMENTS.get(settings.get("experiment", ""))
+        objects = (settings.get("data") or {}).get("objects")
+        scenes = "" if not objects else f"trained on {span(*objects)}"
+        return "; ".join(part for part in (row.about if row else "", scenes) if part)
+
+    @property
+    def rows(self) -> list[Record]:
+        """What was counted for each K."""
+        return (self.scores or {"rows": []})["rows"]
 
     @property
     def size(self) -> int | None:
@@ -85,10 +94,6 @@ class ReportData:
     circles: list[Record] = field(default_factory=list)  # swing-by in a diffusion model
     studies: list[Path] = field(default_factory=list)  # results folders with a study.json
 
-    @property
-    def empty(self) -> bool:
-        return not any(vars(self).values())
-
 
 def gather(sources: Sequence[str], measurer: ColumnEvaluator, keep: Path) -> ReportData:
     """Each source in turn: a folder of results or a record as it is, anything else as a model to be measured.
@@ -106,25 +111,15 @@ def gather(sources: Sequence[str], measurer: ColumnEvaluator, keep: Path) -> Rep
             _add_results(found, Path(source))
         else:
             found.subjects.append(measured(source, measurer, keep, cells.get(_name_of(source))))
-    if found.empty:
+    if not any(vars(found).values()):
         raise UserError(f"There is nothing to report in {', '.join(map(str, sources))}.")
-    found.subjects = _with_distinct_names(found.subjects)
+    for subject, name in zip(found.subjects, distinct([subject.name for subject in found.subjects])):
+        subject.name = name
     return found
 
 
 def _is_record(source: str) -> bool:
     return source.endswith(".json") and not Path(source).is_dir()
-
-
-def _with_distinct_names(subjects: Sequence[ReportColumn]) -> list[ReportColumn]:
-    """Subjects of one name get a number."""
-    names = [subject.name for subject in subjects]
-    turns: dict[str, int] = {}
-    for subject in subjects:
-        turns[subject.name] = turns.get(subject.name, 0) + 1
-        if names.count(subject.name) > 1:
-            subject.name = f"{subject.name} ({turns[subject.name]})"
-    return list(subjects)
 
 
 # --- runs and models ----------------------------------------------------------------------------------------
@@ -135,28 +130,26 @@ def measured(source: str, measurer: ColumnEvaluator, keep: Path, record: Path | 
     model = open_model(source, None, None, measurer.device)
     run = RunFolder(Path(source)) if is_run(Path(source)) else None
     name = _name_of(source)
-    known = best_scores(model, run) if record is None else _scores_in(record)
+    if record is None:
+        known = best_scores(model, run)
+    else:
+        of_study = read_record(record, StudyRunRecord)
+        known = (of_study.result, {"found": f"in {record.name}", **of_study})
     subject = measured_model(name, model, measurer, run.results if run else keep / name, known)
     subject.log = run.records() if run else []
     return subject
-
-
-def _scores_in(path: Path) -> tuple[Record, Record]:
-    """The counts of a record of the study, and where they come from."""
-    record = dict(read_record(path, StudyRunRecord))
-    return record["result"], {"found": f"in {path.name}", **record}
 
 
 def measured_model(
     name: str, model: Model, measurer: ColumnEvaluator, folder: Path, known: tuple[Record, Record] | None = None
 ) -> ReportColumn:
     """A model with what is kept of it in `folder`; `known` counts are shown if they are of more images."""
-    subject = described(name, model)
+    subject = _described(name, model)
     evaluation = measurer.evaluation(model, folder, name, evaluated_elsewhere=known is not None)
     if evaluation is not None:
         subject.evaluation, subject.shown = evaluation
         take_scores(subject, subject.evaluation["result"], {"found": "measured for this report", **subject.evaluation})
-    if known is not None and images_in(known[0]) > images_in(subject.scores):
+    if known is not None and _images_in(known[0]["rows"]) > _images_in(subject.rows):
         take_scores(subject, *known)
     subject.locality, subject.result = measurer.locality(model, folder, name)
     return subject
@@ -167,50 +160,37 @@ def _name_of(source: str) -> str:
     return path.resolve().name if path.exists() else re.sub(r"@.*", "", source).rsplit("/", 1)[-1]
 
 
-def described(name: str, model: Model) -> ReportColumn:
-    settings = model.config.get("settings") or {}
-    cell = cell_of(settings, model.config.get("cell"))
+def _described(name: str, model: Model) -> ReportColumn:
+    config = model.config
     return ReportColumn(
         name=name,
-        about=about(settings),
-        settings=settings or None,
+        settings=config.get("settings"),
         facts={
             "weights": sum(p.numel() for p in model.denoiser.parameters()),
-            "network": model.config["denoiser"]["kind"],
+            "network": config["denoiser"]["kind"],
             "size": model.size,
-            "images_seen": model.config.get("images_seen"),
-            "ema": model.config.get("ema"),
-            "sha256": model.config.get("sha256"),
+            **{fact: config.get(fact) for fact in ("images_seen", "ema", "sha256")},
         },
-        paper=cell.paper if cell else Paper(),
+        paper=_paper_on(config.get("settings") or {}, config.get("cell")),
         by_color=model.conditioner.config.get("kind") == "color",
     )
 
 
-def about(settings: Record) -> str:
-    """`all objects labeled on a grid; trained on 1 to 3 objects`."""
-    row = EXPERIMENTS.get(settings.get("experiment", ""))
-    objects = (settings.get("data") or {}).get("objects")
-    scenes = "" if not objects else f"trained on {span(objects)}"
-    return "; ".join(part for part in (row.about if row else "", scenes) if part)
+def span(low: int, high: int) -> str:
+    return f"{low} to {high} objects" if low < high else plural(high, "object")
 
 
-def span(objects: Sequence[int]) -> str:
-    low, high = objects
-    return f"{low} to {high} objects" if low < high else f"{high} {'object' if high == 1 else 'objects'}"
-
-
-def cell_of(settings: Record, named: str | None = None) -> StudyEntry | None:
-    """The cell of the study that these settings belong to: what the paper says of it can be shown beside."""
-    if named in CELLS:
-        return CELLS[named]
-    objects = (settings.get("data") or {}).get("objects") or (0, 0)
-    return CELLS.get(f"{settings.get('experiment')}-M{objects[1]}") if objects[0] == 1 else None
+def _paper_on(settings: Record, named: str | None = None) -> Paper:
+    """What the paper says of the cell of the study that is named, or that these settings belong to."""
+    fewest, most = (settings.get("data") or {}).get("objects") or (0, 0)
+    name = named if named in CELLS or fewest != 1 else f"{settings.get('experiment')}-M{most}"
+    return CELLS[name].paper if name in CELLS else Paper()
 
 
 def take_scores(subject: ReportColumn, scores: Record, where: Record) -> None:
-    subject.scores = {"max_train_objects": subject.max_train_objects, "label": subject.label, **scores}
-    subject.scores_from = {name: where.get(name) for name in ("found", "evaluation", "provenance", "folder")}
+    label = current_settings(subject.settings or {}).get("conditioner", {}).get("labels", "all")
+    subject.scores = {"max_train_objects": subject.max_train_objects, "label": label, **scores}
+    subject.scores_from = where
 
 
 def best_scores(model: Model, run: RunFolder | None = None) -> tuple[Record, Record] | None:
@@ -225,8 +205,8 @@ def best_scores(model: Model, run: RunFolder | None = None) -> tuple[Record, Rec
     return None
 
 
-def images_in(scores: Record | None) -> int:
-    return sum(row["n"] for row in scores["rows"]) if scores else 0
+def _images_in(rows: Sequence[Record]) -> int:
+    return sum(row["n"] for row in rows)
 
 
 # --- records ------------------------------------------------------------------------------------------------
@@ -247,16 +227,11 @@ def _add_results(found: ReportData, folder: Path) -> None:
         found.studies.append(folder)
     kept = sorted((folder / "study").glob("*.json"))
     headlines = [path for cell in HEADLINES for path in kept if path.name.startswith(f"{cell}-")]
-    for path in _only_first_seeds(headlines or kept)[:_MOST_RECORDS]:
+    first_seeds: dict[str, Path] = {}  # by cell and size
+    for path in headlines or kept:
+        first_seeds.setdefault(path.stem.rsplit("-seed", 1)[0], path)
+    for path in list(first_seeds.values())[:_MOST_RECORDS]:
         _add_record(found, path)
-
-
-def _only_first_seeds(paths: Iterable[Path]) -> list[Path]:
-    """One record for each cell and size."""
-    first: dict[str, Path] = {}
-    for path in paths:
-        first.setdefault(path.stem.rsplit("-seed", 1)[0], path)
-    return list(first.values())
 
 
 def _add_record(found: ReportData, path: Path, strict: bool = True) -> None:
@@ -289,11 +264,10 @@ _LISTS: dict[type[ResultRecord], str] = {
 
 
 def _from_study(record: Record, path: Path) -> ReportColumn:
-    """A cell of the study from its record and its grid_file of images."""
+    """A cell of the study from its record and its grid of images."""
     settings = record["settings"]
     subject = ReportColumn(
-        name=f"{record['cell']}",
-        about=about(settings),
+        name=record["cell"],
         settings=settings,
         facts={
             "size": settings["data"]["size"],
@@ -302,7 +276,7 @@ def _from_study(record: Record, path: Path) -> ReportColumn:
             "images_seen": record["training"]["images_seen"],
             "ema": record.get("ema"),
         },
-        paper=CELLS[record["cell"]].paper if record["cell"] in CELLS else Paper(),
+        paper=_paper_on({}, record["cell"]),
         evaluation=record,
         by_color=settings["conditioner"]["kind"] == "color",
     )
@@ -316,7 +290,8 @@ def _from_study(record: Record, path: Path) -> ReportColumn:
 
 def _pair_up(found: ReportData, record: Record, path: Path) -> None:
     """Records of `detector` and `locality` about one model make one subject."""
-    name = _name_in(record, path)
+    known_as = record.get("model") or (record.get("about") or {}).get("model")
+    name = Path(str(known_as)).name if known_as else path.stem
     subject = next((one for one in found.subjects if one.name == name), None)
     if subject is None:
         subject = ReportColumn(name)
@@ -329,26 +304,19 @@ def _pair_up(found: ReportData, record: Record, path: Path) -> None:
         subject.facts.setdefault("size", record.get("size"))
 
 
-def _name_in(record: Record, path: Path) -> str:
-    model_named = record.get("model") or (record.get("about") or {}).get("model")
-    return Path(str(model_named)).name if model_named else path.stem
-
-
 # --- points -------------------------------------------------------------------------------------------------
 
 
-def points_of(found: ReportData, rule: str = "paper") -> list[Point]:
+def points_of(found: ReportData) -> list[Point]:
     """Those given, and one for each subject with both numbers."""
     own = []
     for subject in found.subjects:
-        result, scores = subject.locality, subject.scores
-        if not result or not scores or result["conditional_locality"] is None or rule not in scores["k_max"]:
-            continue
-        if scores["k_max"][rule]["value"] is None or subject.max_train_objects is None:
-            continue
-        whole = {**result, "model": subject.name, "images_seen": subject.facts.get("images_seen")}
-        reached = {"at_least": False, **scores["k_max"][rule]}
-        own.append(point_from(whole, {"max_train_objects": subject.max_train_objects, "k_max": {rule: reached}}, rule))
+        reached = (subject.scores or {"k_max": {}})["k_max"].get("paper")
+        local, most = (subject.locality or {}).get("conditional_locality"), subject.max_train_objects
+        if local and reached and reached["value"] is not None and most is not None:
+            seen, ends = int(subject.facts.get("images_seen") or 0), (local["low"], local["high"])
+            more = bool(reached.get("at_least"))
+            own.append(Point(subject.name, seen, reached["value"], most, local["value"], *ends, more))
     return [*found.points, *own]
 
 

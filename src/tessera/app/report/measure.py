@@ -24,6 +24,7 @@ from tessera.models.model_folder import Model
 from tessera.provenance import provenance
 from tessera.records import Record as ResultRecord
 from tessera.records import ReportEvaluationRecord, ReportLocalityRecord, covers, read_record, write_record
+from tessera.rows import plural
 from tessera.sampling.prompts import study_prompts
 from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
 from tessera.studies.clevr.image_grids import (
@@ -95,11 +96,8 @@ def targets_of(conditioner: Conditioner, ks: Iterable[str | int]) -> dict[int, t
 def _identity(model: Model) -> Record:
     """What distinguishes two sets of weights, whatever their names."""
     facts = {name: model.config.get(name) for name in ("images_seen", "ema")}
-    return {**facts, "sha256": model.config.get("sha256") or _weights_digest(model)}
-
-
-def _weights_digest(model: Model) -> str:
-    return digest({name: value.detach().cpu() for name, value in model.denoiser.state_dict().items()}, "")
+    weights = {name: value.detach().cpu() for name, value in model.denoiser.state_dict().items()}
+    return {**facts, "sha256": model.config.get("sha256") or digest(weights, "")}
 
 
 class ColumnEvaluator:
@@ -111,11 +109,10 @@ class ColumnEvaluator:
 
     def knows(self, model: Model, keep: Path) -> bool:
         """Whether everything that the configuration needs was measured before."""
-        conditioner = model.conditioner
-        evaluation = (
-            self.known_evaluation(model, keep, self.config.evaluation(conditioner)) if conditioner.dim else True
+        evaluated = not model.conditioner.dim or self._known_evaluation(
+            model, keep, self.config.evaluation(model.conditioner)
         )
-        return bool(evaluation and self.known_locality(model, keep, self.config.plan(conditioner)))
+        return bool(evaluated and self._known_locality(model, keep, self.config.plan(model.conditioner)))
 
     # -- images and counts -------------------------------------------------------------------------------
 
@@ -126,21 +123,18 @@ class ColumnEvaluator:
         if not model.conditioner.dim:
             return None
         wanted = self.config.evaluation(model.conditioner, evaluated_elsewhere)
-        record = self.known_evaluation(model, keep, wanted)
+        record = self._known_evaluation(model, keep, wanted)
         if record is None:
-            say(f"{name}: sampling and evaluating {wanted.images} images")
-            record = self.evaluate(model, wanted, keep)
+            say(f"{name}: sampling and evaluating {plural(wanted.images, 'image')}")
+            record = self._evaluate(model, wanted, keep)
         return record, load_image_grid(keep / IMAGES, record, targets_of(model.conditioner, record["shown"]))
 
-    def known_evaluation(self, model: Model, keep: Path, wanted: EvaluationConfig) -> Record | None:
+    def _known_evaluation(self, model: Model, keep: Path, wanted: EvaluationConfig) -> Record | None:
         """The record of an earlier evaluation that covers this one, if its images are there too."""
-        if not (keep / IMAGES).is_file():
-            return None
-        record = self.kept(keep / EVALUATION_FILE, model, ReportEvaluationRecord)
-        same = record and covers(record["evaluation"], wanted.plain(), at_least=("each", "steps"))
-        return record if same else None
+        record = _kept(keep / EVALUATION_FILE, keep / IMAGES, model, ReportEvaluationRecord)
+        return record if record and covers(record["evaluation"], wanted.plain(), ("each", "steps")) else None
 
-    def evaluate(self, model: Model, evaluation: EvaluationConfig, keep: Path) -> Record:
+    def _evaluate(self, model: Model, evaluation: EvaluationConfig, keep: Path) -> Record:
         set_precision(model, "auto", self.device)
         samples = self.evaluator.run(model.to(self.device), evaluation)
         record = {
@@ -155,40 +149,31 @@ class ColumnEvaluator:
         save_image_grid(make_folder(keep) / IMAGES, samples)  # first: where there is a record, there are its images
         return write_record(keep / EVALUATION_FILE, ReportEvaluationRecord, record)
 
-    def kept(self, path: Path, model: Model, kind: type[ResultRecord]) -> Record | None:
-        """A record of these very weights, measured by this version."""
-        known = read_record(path, kind) if path.is_file() else None
-        same = known and known["model"] == _identity(model) and known["provenance"]["tessera"] == __version__
-        return dict(known) if known and same else None
-
     # -- locality ------------------------------------------------------------------------------------------
 
     def locality(self, model: Model, keep: Path, name: str) -> tuple[Record, SceneLocality]:
         """The record of a locality study, and what was measured in its first scene."""
         plan = self.config.plan(model.conditioner)
-        record = self.known_locality(model, keep, plan)
+        record = self._known_locality(model, keep, plan)
         if record is None:
             say(f"{name}: measuring locality")
-            return self.result(model, plan, keep)
+            return self._measure_locality(model, plan, keep)
         return record, load_locality(keep / MAPS)
 
-    def known_locality(self, model: Model, keep: Path, plan: LocalityConfig) -> Record | None:
+    def _known_locality(self, model: Model, keep: Path, plan: LocalityConfig) -> Record | None:
         """The record of a study that covers this one, if its maps are there too."""
-        if not (keep / MAPS).is_file():
-            return None
-        wanted = {name: value for name, value in brief(plan).items() if name != "source" or self.config.source}
-        record = self.kept(keep / LOCALITY, model, ReportLocalityRecord)
-        same = record and covers(record["plan"], wanted, at_least=("images", "scenes", "levels", "steps"))
-        return record if same else None
+        wanted = {name: value for name, value in _brief(plan).items() if name != "source" or self.config.source}
+        record = _kept(keep / LOCALITY, keep / MAPS, model, ReportLocalityRecord)
+        return record if record and covers(record["plan"], wanted, ("images", "scenes", "levels", "steps")) else None
 
-    def result(self, model: Model, plan: LocalityConfig, keep: Path) -> tuple[Record, SceneLocality]:
+    def _measure_locality(self, model: Model, plan: LocalityConfig, keep: Path) -> tuple[Record, SceneLocality]:
         set_precision(model, "float32", self.device)  # gradients deserve it
         model.to(self.device)
         with progress("measuring locality", None):  # a single scene: no steps to count
             found = measure_locality(model.denoiser, model.conditioner, model.size, plan, self.device)
         record = {
             "model": _identity(model),
-            "plan": brief(plan),
+            "plan": _brief(plan),
             "size": model.size,
             **_locality_record(found),
             "provenance": provenance(self.device),
@@ -197,19 +182,25 @@ class ColumnEvaluator:
         return write_record(keep / LOCALITY, ReportLocalityRecord, record), found.scenes[0]
 
 
+def _kept(path: Path, beside: Path, model: Model, kind: type[ResultRecord]) -> Record | None:
+    """A record of these very weights, measured by this version, if the images or maps beside it are there too."""
+    known = read_record(path, kind) if path.is_file() and beside.is_file() else None
+    same = known and known["model"] == _identity(model) and known["provenance"]["tessera"] == __version__
+    return dict(known) if known and same else None
+
+
 def _locality_record(found: LocalityResult) -> Record:
     """The record of a study; a network that ignores its conditions has no conditional locality, and a note says so."""
     try:
         return found.to_dict()
     except UserError as error:
-        pixels_alone = []
-        for scene in found.scenes:
-            nowhere = scene.own_condition_influence[:, :, :0]
-            pixels_alone.append(replace(scene, own_condition_influence=nowhere))
+        pixels_alone = [
+            replace(scene, own_condition_influence=scene.own_condition_influence[:, :, :0]) for scene in found.scenes
+        ]
         return {**LocalityResult(pixels_alone, found.seed).to_dict(), "note": str(error)}
 
 
-def brief(plan: LocalityConfig) -> Record:
+def _brief(plan: LocalityConfig) -> Record:
     return {name: getattr(plan, name) for name in ("k", "images", "scenes", "levels", "steps", "source", "seed")}
 
 

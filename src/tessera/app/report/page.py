@@ -1,33 +1,28 @@
 """One self-contained page: text, tables, charts, images, style and script in a single file, and no network."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
-from tessera.analysis.scatter import Point
+from tessera.analysis.locality_figures import figure_scatter
+from tessera.analysis.scatter import FEWEST, scatter_record
 from tessera.app.report import figures, tiles
 from tessera.app.report import sections as contents
 from tessera.app.report.columns import ReportColumn, ReportData, points_of
-from tessera.app.report.tables_html import HtmlTable
+from tessera.app.report.figures import svg
 from tessera.evaluation.detection import ObjectDetector
+from tessera.evaluation.explain import box_edges, describe, outline_of
+from tessera.plots.figures import styled
 from tessera.provenance import provenance
+from tessera.render.image_io import png_url
 from tessera.scenes.vocabulary import COLORS
+from tessera.studies.swingby.figures import swingby_figure
 
 _IMAGES_IN_A_ROW = {1: 8, 2: 5, 3: 4}  # of each K, by how many models stand side by side
 _IMAGES_AMONG_MANY = 3
-
-
-@dataclass(frozen=True)
-class _SampleRow:
-    """One K: the images of every model."""
-
-    k: int
-    columns: list[list[tiles.Tile]]
-    headline: bool
 
 
 def page(found: ReportData, detector: ObjectDetector, title: str, command: str) -> str:
@@ -39,7 +34,8 @@ def page(found: ReportData, detector: ObjectDetector, title: str, command: str) 
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["symbols"] = symbols
+    environment.filters |= {"symbols": symbols, "png_url": png_url}
+    environment.globals |= {"box_edges": box_edges, "describe": describe, "outline_of": outline_of}
     return environment.get_template("report.html").render(context(found, detector, title, command))
 
 
@@ -51,9 +47,11 @@ def symbols(text: Any) -> Markup:
 
 
 def context(found: ReportData, detector: ObjectDetector, title: str, command: str) -> dict[str, Any]:
-    """Everything the template names; sections without content are empty and left out."""
+    """Everything the template names; what has no content is not defined, and left out there."""
     subjects = found.subjects
     cards = [contents.card(subject) for subject in subjects]
+    evaluated = [subject for subject in subjects if subject.scores]
+    located = [subject for subject in subjects if subject.locality]
     return {
         "title": title,
         "command": command,
@@ -63,128 +61,95 @@ def context(found: ReportData, detector: ObjectDetector, title: str, command: st
         "shared_doubts": contents.shared_doubts(cards),
         "samples": _sample_rows(subjects, detector),
         "inks": {name: "#{:02x}{:02x}{:02x}".format(*color) for name, color in COLORS.items()},
-        **_how_far([subject for subject in subjects if subject.scores]),
-        **why([subject for subject in subjects if subject.locality]),
-        **_both_together(points_of(found)),
-        **records(found),
-        **method(subjects),
+        **(_how_far(evaluated) if evaluated else {}),
+        **(_why(located) if located else {}),
+        **_both_together(found),
+        **_records(found),
+        **_method(subjects),
     }
 
 
-def _how_far(evaluated: Sequence[ReportColumn]) -> dict[str, Any]:
-    return {
-        "k_chart": _k_chart(evaluated),
-        "k_max": contents.k_max_sheet(evaluated) if evaluated else None,
-        "counts": [contents.rows_sheet(subject) for subject in evaluated],
-    }
-
-
-def why(result: Sequence[ReportColumn]) -> dict[str, Any]:
-    return {
-        "viewers": [one for subject in result if (one := tiles.viewer(subject))],
-        "locality_chart": _locality_chart(result),
-        "locality": contents.locality_sheet(result) if result else None,
-    }
-
-
-def _both_together(points: Sequence[Point]) -> dict[str, Any]:
-    """Locality against length generalization, where there are enough points."""
-    correlation = contents.correlation(points)
-    return {
-        "correlation": correlation,
-        "scatter_chart": _scatter_chart(points, correlation),
-        "points": contents.points_sheet(points) if correlation else None,
-    }
-
-
-def records(found: ReportData) -> dict[str, Any]:
-    """Sections about no single model."""
-    return {
-        "studies": contents.study_sheets(found),
-        "theory": [(contents.theory_words(record), contents.theory_sheet(record)) for record in found.theory],
-        "ideal": contents.ideal_sheet(found.ideal) if found.ideal else None,
-        "dynamics": _dynamics_charts(found.dynamics),
-        "dynamics_runs": _dynamics_runs(found.dynamics),
-        "circles": [
-            (_circles_chart(record, n), contents.circles_sheet(record)) for n, record in enumerate(found.circles)
-        ],
-    }
-
-
-def method(subjects: Sequence[ReportColumn]) -> dict[str, Any]:
-    return {
-        "facts": contents.facts_sheet(subjects) if subjects else None,
-        "settings": contents.settings_sheet(subjects) if any(one.settings for one in subjects) else None,
-        "detector_errors": _detector_tables([subject for subject in subjects if subject.scores]),
-        "loss_chart": _loss_chart(subjects),
-    }
-
-
-def _sample_rows(subjects: Sequence[ReportColumn], detector: ObjectDetector) -> list[_SampleRow]:
+def _sample_rows(subjects: Sequence[ReportColumn], detector: ObjectDetector) -> list[dict[str, Any]]:
+    """One row for each K: the images of every model."""
     most = _IMAGES_IN_A_ROW.get(len(subjects), _IMAGES_AMONG_MANY)
     made = [tiles.tiles_of(subject, detector, most) for subject in subjects]
     ks = sorted({k for rows in made for k in rows})
     few = len(ks) <= len(tiles.HEADLINE_KS)
-    return [_SampleRow(k, [rows.get(k, []) for rows in made], few or k in tiles.HEADLINE_KS) for k in ks]
+    return [
+        {"k": k, "columns": [rows.get(k, []) for rows in made], "headline": few or k in tiles.HEADLINE_KS} for k in ks
+    ]
 
 
-def _k_chart(evaluated: Sequence[ReportColumn]) -> str | None:
-    if not evaluated:
-        return None
+def _how_far(evaluated: Sequence[ReportColumn]) -> dict[str, Any]:
     rule = "paper" if all("paper" in (subject.scores or {})["k_max"] for subject in evaluated) else "strict"
     alt = "Share of images with all prompted locations filled, by K, with 95% intervals, and K_max of each model"
-    return figures.svg(figures.k_curves(evaluated, rule), "reach", alt)
+    kinds = sorted({(subject.size or 64, "official" if subject.by_color else "study") for subject in evaluated})
+    errors = [contents.detector_table(*kind) for kind in kinds]
+    return {
+        "k_chart": svg(figures.k_curves(evaluated, rule), "reach", alt),
+        "k_max": contents.k_max_sheet(evaluated),
+        "counts": [contents.rows_sheet(subject) for subject in evaluated],
+        "detector_errors": {sheet.note: sheet for sheet in errors if sheet}.values(),
+    }
 
 
-def _locality_chart(result: Sequence[ReportColumn]) -> str | None:
-    if not result:
-        return None
+def _why(located: Sequence[ReportColumn]) -> dict[str, Any]:
     alt = "Conditional locality and the side of the pixel neighborhood over noise levels"
-    return figures.svg(figures.locality_curves(result), "locality", alt)
+    return {
+        "viewers": [one for subject in located if (one := tiles.viewer(subject))],
+        "locality_chart": svg(figures.locality_curves(located), "locality", alt),
+        "locality": contents.locality_sheet(located),
+    }
 
 
-def _scatter_chart(points: Sequence[Point], correlation: dict[str, Any] | None) -> str | None:
-    if correlation is None:
-        return None
+def _both_together(found: ReportData) -> dict[str, Any]:
+    """Locality against length generalization, where there are enough points."""
+    points = points_of(found)
+    if len(points) < FEWEST:
+        return {}
+    correlation = scatter_record(points)
     alt = "Length generalization against conditional locality, one point for each snapshot"
-    return figures.svg(figures.scatter(points, correlation), "scatter", alt)
+    return {
+        "correlation": correlation,
+        "scatter_chart": svg(figure_scatter(points, correlation), "scatter", alt),
+        "points": contents.points_sheet(correlation["rows"]),
+    }
 
 
-def _loss_chart(subjects: Sequence[ReportColumn]) -> str | None:
-    if not any(subject.log for subject in subjects):
-        return None
-    return figures.svg(figures.loss_curves(subjects), "loss", "Training loss over images seen")
+def _records(found: ReportData) -> dict[str, Any]:
+    """Sections about no single model."""
+    sweeps = [record for record in found.dynamics if "study" in record]
+    runs = [record for record in found.dynamics if "study" not in record]
+    ideal = [record for record in found.ideal if "evaluated" in record]  # others compare a network with a closed form
+    circles = "Paths through concept space, and the error at the composition over training"
+    draw_circles = styled(swingby_figure)
+    return {
+        "studies": contents.study_sheets(found),
+        "theory": [(contents.theory_words(record), contents.theory_sheet(record)) for record in found.theory],
+        "ideal": contents.ideal_sheet(ideal) if ideal else None,
+        "dynamics": [_sweep_chart(record, f"dynamics{number}") for number, record in enumerate(sweeps)],
+        "dynamics_runs": contents.dynamics_sheet(runs) if runs else None,
+        "circles": [
+            (svg(draw_circles(record["gaps"]), f"circles{number}", circles), contents.circles_sheet(record))
+            for number, record in enumerate(found.circles)
+        ],
+    }
 
 
-def _dynamics_charts(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """A chart with its caption for every sweep."""
-    made = []
-    for number, record in enumerate(record for record in records if "study" in record):
-        draw = figures.phase if record["study"] == "phase" else figures.shares_by
-        made.append((figures.svg(draw(record), f"dynamics{number}", caption(record)), caption(record)))
-    return made
-
-
-def _circles_chart(record: Mapping[str, Any], number: int) -> str:
-    alt = "Paths through concept space, and the error at the composition over training"
-    return figures.svg(figures.circles(record["gaps"]), f"circles{number}", alt)
-
-
-def caption(record: Mapping[str, Any]) -> str:
+def _sweep_chart(record: dict[str, Any], name: str) -> tuple[str, str]:
+    """A chart with its caption."""
     if record["study"] == "phase":
-        share = record["swing_by"]
-        return f"Swing-by over {record['runs']:,} runs: {100 * share['value']:.0f}% rise before they fall."
-    return f"Starts that rise, by {record['study']}; counted: {record['counted']}."
+        share = record["swing_by"]["value"]
+        caption = f"Swing-by over {record['runs']:,} runs: {100 * share:.0f}% rise before they fall."
+        return svg(figures.phase(record), name, caption), caption
+    caption = f"Starts that rise, by {record['study']}; counted: {record['counted']}."
+    return svg(figures.shares_by(record), name, caption), caption
 
 
-def _dynamics_runs(records: Sequence[Mapping[str, Any]]) -> HtmlTable | None:
-    runs = [dict(record) for record in records if "study" not in record]
-    return contents.dynamics_sheet(runs) if runs else None
-
-
-def _detector_tables(evaluated: Sequence[ReportColumn]) -> list[HtmlTable]:
-    """The detector's error at every size and arrangement that occurs."""
-    kinds = {(subject.size or 64, "official" if subject.by_color else "study") for subject in evaluated}
-    made = [contents.detector_table(*kind) for kind in sorted(kinds)]
-    unique = {sheet.note: sheet for sheet in made if sheet}
-    return list(unique.values())
+def _method(subjects: Sequence[ReportColumn]) -> dict[str, Any]:
+    trained = any(subject.log for subject in subjects)
+    return {
+        "facts": contents.facts_sheet(subjects) if subjects else None,
+        "settings": contents.settings_sheet(subjects) if any(one.settings for one in subjects) else None,
+        "loss_chart": svg(figures.loss_curves(subjects), "loss", "Training loss over images seen") if trained else None,
+    }

@@ -2,8 +2,9 @@
 
 import csv
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 _SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -20,12 +21,27 @@ class HtmlTable:
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
-    words: frozenset[int] = field(default_factory=frozenset)  # columns set as text, not as numbers
+    words: frozenset[int] = frozenset()  # columns set as text, not as numbers
 
     def __post_init__(self):
         widths = {len(row) for row in (self.head, *self.rows)}
         if len(widths) > 1:
             raise ValueError(f"The table `{self.title}` has rows of {sorted(widths)} cells.")
+
+    @staticmethod
+    def of(
+        title: str,
+        records: Iterable[Mapping[str, Any]],
+        columns: Mapping[str, str],
+        note: str = "",
+        words: Collection[str] = (),
+    ) -> "HtmlTable":
+        """A row for each record; `columns`: head -> what `cell` shows. Columns in which no row says anything are left out."""
+        every = [[cell(record, what) for what in columns.values()] for record in records]
+        kept = [n for n in range(len(columns)) if n == 0 or any(row[n] for row in every)]
+        head = [list(columns)[n] for n in kept]
+        as_text = frozenset(n for n, name in enumerate(head) if name in words)
+        return HtmlTable(title, head, [[row[n] for n in kept] for row in every], note, as_text)
 
     @property
     def csv(self) -> str:
@@ -47,14 +63,6 @@ class HtmlTable:
         )  # fmt: skip
 
 
-def without_empty_columns(sheet: HtmlTable) -> HtmlTable:
-    """The same table less the columns in which no row says anything."""
-    kept = [n for n in range(len(sheet.head)) if n == 0 or any(row[n] for row in sheet.rows)]
-    words = frozenset(new for new, old in enumerate(kept) if old in sheet.words)
-    rows = [[row[n] for n in kept] for row in sheet.rows]
-    return HtmlTable(sheet.title, [sheet.head[n] for n in kept], rows, sheet.note, words)
-
-
 def _escaped(text: str) -> str:
     """Text that LaTeX prints as it is; K_max becomes a symbol."""
     parts = str(text).split("K_max")
@@ -64,26 +72,35 @@ def _escaped(text: str) -> str:
 # --- numbers in words ---------------------------------------------------------------------------------------
 
 
-def percent(share: dict | None) -> str:
-    """`88 [77, 95]`, in percent, with the interval where there is one."""
-    if share is None or share["value"] is None:
+def cell(record: Mapping[str, Any], what: str) -> str:
+    """The entry at a path, in the format behind its colon: `detector.exact_count:%`, `error:.2g`."""
+    path, _, form = what.partition(":")
+    value: Any = record
+    for name in path.split("."):
+        value = value.get(name) if value else None
+    return in_words(value, form)
+
+
+def in_words(value: Any, form: str = "") -> str:
+    """A truth as a tick, an interval, a list, or a single value; nothing where it is not known."""
+    if value is None:
         return ""
-    return f"{100 * share['value']:.0f} [{100 * share['low']:.0f}, {100 * share['high']:.0f}]"
+    if isinstance(value, bool):
+        return "✓" if value else "✗"
+    if isinstance(value, Mapping):
+        return interval(value, ".0f", 100) if form == "%" else interval(value, form)
+    if isinstance(value, list | tuple):
+        return ", ".join(f"{part:{form}}" for part in value)
+    return f"{value:{form}}"
 
 
-def mean(found: dict | None, form: str = ".2f") -> str:
-    """`2.94 [2.88, 2.98]`."""
-    if found is None or found["value"] is None:
-        return ""
-    return f"{found['value']:{form}} [{found['low']:{form}}, {found['high']:{form}}]"
-
-
-def interval(found: dict | None, form: str = ".2f") -> str:
+def interval(found: Mapping[str, Any], form: str = ".2f", scale: float = 1) -> str:
     """`0.83 [0.80, 0.86]` of a record with value, low and high."""
-    if found is None or found["value"] is None:
-        return "not measured"
-    return f"{found['value']:{form}} [{found['low']:{form}}, {found['high']:{form}}]"
-
-
-def yes_no(value: bool | None) -> str:
-    return {True: "✓", False: "✗", None: ""}[value]
+    if found["value"] is None:
+        return ""
+    value = f"{scale * found['value']:{form}}"
+    # A bootstrap of one sample gives an interval of no width, which would look like certainty.
+    of_one = found.get("n", found.get("images")) == 1 and found["low"] == found["high"]
+    if found["low"] is None or of_one:
+        return value
+    return f"{value} [{scale * found['low']:{form}}, {scale * found['high']:{form}}]"

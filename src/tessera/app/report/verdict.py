@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tessera.evaluation.kmax import ENOUGH
+from tessera.rows import plural
 
 Record = Mapping[str, Any]
 _Tone = Literal["good", "bad", "unsure"]
-Look = Literal["local", "partly", "not", "chance", "unknown"]
+_Degree = Literal["local", "partly", "not", "chance", "unknown"]
 
-LOCAL, NOT_LOCAL = 0.7, 0.35  # of the way from no locality (1 / K) to perfect locality (1)
+_LOCAL, _NOT_LOCAL = 0.7, 0.35  # of the way from no locality (1 / K) to perfect locality (1)
 _CHANCE = 0.05  # p-value above which locality may be luck
 FEWEST = 8  # images for each K, as many as the paper counted; below, nothing is claimed
 _DOUBTFUL = 0.1  # share of images the detector does not know, above which its counts are to be doubted
@@ -46,10 +47,10 @@ class Conclusion:
 
 def verdict(scores: Record | None, locality: Record | None) -> Conclusion:
     """The conclusion on a model from its scores and its locality record; either may be missing."""
-    reach, look = reach_of(scores), look_of(locality)
-    said, tone = _extras_words(scores, reach) or reach_words(reach)
-    sentence = _joined(said, tone, look)
-    return Conclusion(sentence[0].upper() + sentence[1:] + ".", tone, doubts(reach, scores, locality))
+    reach = reach_of(scores)
+    said, tone = _extras_words(scores, reach) or _reach_words(reach)
+    sentence = said + _HOW.get((tone, degree_of(locality)), "")
+    return Conclusion(sentence[0].upper() + sentence[1:] + ".", tone, _doubts(reach, scores, locality))
 
 
 # --- how far ------------------------------------------------------------------------------------------------
@@ -65,8 +66,9 @@ def reach_of(scores: Record | None, rule: str | None = None) -> Reach | None:
     ks = sorted(row["k"] for row in prompted)
     gaps = _leaves_open(found, ks)
     value = _last_success(prompted, rule) if gaps else found["value"]
-    low, high = (None, None) if gaps else (found["low"], found["high"])
     fewest = min(row["n"] for row in prompted)
+    # One image gives an interval of no width.
+    low, high = (None, None) if gaps or fewest == 1 else (found["low"], found["high"])
     return Reach(value, low, high, scores.get("max_train_objects"), rule, fewest, max(ks), gaps)
 
 
@@ -86,7 +88,7 @@ def _last_success(rows: Sequence[Record], rule: str) -> int:
     return reached
 
 
-def reach_words(reach: Reach | None) -> tuple[str, _Tone]:
+def _reach_words(reach: Reach | None) -> tuple[str, _Tone]:
     if reach is None or reach.value is None:
         return "how far it composes was not measured", "unsure"
     if reach.n < FEWEST:
@@ -99,7 +101,7 @@ def reach_words(reach: Reach | None) -> tuple[str, _Tone]:
 
 
 def _extras_words(scores: Record | None, reach: Reach | None) -> tuple[str, _Tone] | None:
-    """Where it fills more locations than training showed, and only the objects it adds to them break the paper's rule.
+    """Where it fills more locations than in training, and only the objects it adds to them break the paper's rule.
 
     A model whose training left objects unlabeled may add others; the strict rule does not count those, the paper's allows a few.
     """
@@ -116,7 +118,7 @@ def _extras_words(scores: Record | None, reach: Reach | None) -> tuple[str, _Ton
 
 
 def _against_training(reach: Reach, value: int, max_train_objects: int) -> tuple[str, _Tone]:
-    """Beyond what training showed, not beyond, or an interval that allows both."""
+    """Beyond the training range, not beyond, or an interval that allows both."""
     low = value if reach.low is None else reach.low
     high = value if reach.high is None else reach.high
     careful = reach.n < ENOUGH or reach.gaps
@@ -147,25 +149,21 @@ def _falls_short(value: int, max_train_objects: int, careful: bool) -> str:
 # --- how locally --------------------------------------------------------------------------------------------
 
 
-def way(found: Record, name: str = "value") -> float:
-    """Share of the way from no locality (1 / K) to perfect locality; not defined for one condition."""
-    floor = found["no_locality"]
-    return (found[name] - floor) / (1 - floor)
-
-
-def look_of(locality: Record | None) -> Look:
+def degree_of(locality: Record | None) -> _Degree:
     """Which of the words fits, by the whole interval; between two, the careful one."""
     found = locality["conditional_locality"] if locality else None
     if found is None or found["k"] < 2:
         return "unknown"
     if found["null"]["p_value"] > _CHANCE:
         return "chance"
-    if way(found, "low") >= LOCAL:
+    floor = found["no_locality"]
+    low, high = ((found[name] - floor) / (1 - floor) for name in ("low", "high"))
+    if low >= _LOCAL:
         return "local"
-    return "not" if way(found, "high") < NOT_LOCAL else "partly"
+    return "not" if high < _NOT_LOCAL else "partly"
 
 
-_HOW: dict[tuple[str, Look], str] = {
+_HOW: dict[tuple[str, _Degree], str] = {
     ("good", "local"): ", with local influence of its conditions",
     ("good", "partly"): ", with only partly local influence of its conditions",
     ("good", "not"): ", though the influence of its conditions is not local",
@@ -181,20 +179,15 @@ _HOW: dict[tuple[str, Look], str] = {
 }
 
 
-def _joined(said: str, tone: _Tone, look: Look) -> str:
-    return said + _HOW.get((tone, look), "")
-
-
 # --- what to bear in mind -----------------------------------------------------------------------------------
 
 
-def doubts(reach: Reach | None, scores: Record | None, locality: Record | None) -> list[str]:
+def _doubts(reach: Reach | None, scores: Record | None, locality: Record | None) -> list[str]:
     """Sentences about everything that weakens the numbers."""
     said = []
     if reach is not None and reach.n < ENOUGH:
         said.append(
-            f"Only {reach.n} {'image' if reach.n == 1 else 'images'} for some K: "
-            f"{ENOUGH} are needed before intervals of K_max can be trusted."
+            f"Only {plural(reach.n, 'image')} for some K: {ENOUGH} are needed before intervals of K_max can be trusted."
         )
     if reach is not None and reach.gaps:
         said.append("Not every K was evaluated, so this is the largest of those evaluated that succeeded in turn.")

@@ -11,6 +11,7 @@ from tessera.devices import pick_device
 from tessera.files import atomic, make_folder
 from tessera.models.loading import load
 from tessera.models.model import Model
+from tessera.rows import distinct
 
 
 def report(
@@ -59,11 +60,8 @@ def _named(models: Any) -> dict[str, Any]:
     if isinstance(models, Mapping):
         return dict(models)
     several = list(models) if isinstance(models, list | tuple) else [models]
-    named: dict[str, Any] = {}
-    for what in several:
-        name = Path(what).name if isinstance(what, str | Path) else "model"
-        named[name if name not in named else f"{name} {len(named) + 1}"] = what
-    return named
+    names = [Path(what).name if isinstance(what, str | Path) else "model" for what in several]
+    return dict(zip(distinct(names), several))
 
 
 def kept_beside(out: Path) -> Path:
