@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tessera.rows import plural
 from tessera.version import __version__
 
 
@@ -37,7 +36,8 @@ def device_name(device) -> str:
 
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{device.type} ({platform.machine()}, {plural(torch.get_num_threads(), 'thread')})"
+    threads = torch.get_num_threads()
+    return f"{device.type} ({platform.machine()}, {threads} thread{'' if threads == 1 else 's'})"
 
 
 def provenance(device=None) -> dict[str, Any]:

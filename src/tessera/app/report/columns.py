@@ -144,7 +144,7 @@ def measured_model(
     name: str, model: Model, measurer: ColumnEvaluator, folder: Path, known: tuple[Record, Record] | None = None
 ) -> ReportColumn:
     """A model with what is kept of it in `folder`; `known` counts are shown if they are of more images."""
-    subject = _described(name, model)
+    subject = described(name, model)
     evaluation = measurer.evaluation(model, folder, name, evaluated_elsewhere=known is not None)
     if evaluation is not None:
         subject.evaluation, subject.shown = evaluation
@@ -160,7 +160,7 @@ def _name_of(source: str) -> str:
     return path.resolve().name if path.exists() else re.sub(r"@.*", "", source).rsplit("/", 1)[-1]
 
 
-def _described(name: str, model: Model) -> ReportColumn:
+def described(name: str, model: Model) -> ReportColumn:
     config = model.config
     return ReportColumn(
         name=name,

@@ -51,7 +51,7 @@ def context(found: ReportData, detector: ObjectDetector, title: str, command: st
     subjects = found.subjects
     cards = [contents.card(subject) for subject in subjects]
     evaluated = [subject for subject in subjects if subject.scores]
-    located = [subject for subject in subjects if subject.locality]
+    localized = [subject for subject in subjects if subject.locality]
     return {
         "title": title,
         "command": command,
@@ -62,7 +62,7 @@ def context(found: ReportData, detector: ObjectDetector, title: str, command: st
         "samples": _sample_rows(subjects, detector),
         "inks": {name: "#{:02x}{:02x}{:02x}".format(*color) for name, color in COLORS.items()},
         **(_how_far(evaluated) if evaluated else {}),
-        **(_why(located) if located else {}),
+        **(_why(localized) if localized else {}),
         **_both_together(found),
         **_records(found),
         **_method(subjects),
@@ -93,12 +93,12 @@ def _how_far(evaluated: Sequence[ReportColumn]) -> dict[str, Any]:
     }
 
 
-def _why(located: Sequence[ReportColumn]) -> dict[str, Any]:
+def _why(localized: Sequence[ReportColumn]) -> dict[str, Any]:
     alt = "Conditional locality and the side of the pixel neighborhood over noise levels"
     return {
-        "viewers": [one for subject in located if (one := tiles.viewer(subject))],
-        "locality_chart": svg(figures.locality_curves(located), "locality", alt),
-        "locality": contents.locality_sheet(located),
+        "viewers": [one for subject in localized if (one := tiles.viewer(subject))],
+        "locality_chart": svg(figures.locality_curves(localized), "locality", alt),
+        "locality": contents.locality_sheet(localized),
     }
 
 
