@@ -55,7 +55,7 @@ _TASKS = Registry(
         "learning": "tessera.cli.studies:Learning",
         "crowding": "tessera.cli.studies:Crowding",
         "composition": "tessera.cli.studies:Composition",
-        "swingby": "tessera.cli.swingby:Swingby",
+        "swingby": "tessera.studies.swingby.diffusion:Swingby",
         "theory": "tessera.studies.theory.checks:Theory",
         "closed-form": "tessera.studies.theory.closed_form:ClosedForm",
     },

@@ -8,12 +8,13 @@ import torch
 
 from programs import with_set
 from tessera.cli.main import dispatch
-from tessera.cli.swingby import Swingby, _parse_share
 from tessera.errors import UserError
 from tessera.studies.swingby import analysis
 from tessera.studies.swingby.circles import COMPOSITION
 from tessera.studies.swingby.diffusion import (
+    Swingby,
     SwingbyConfig,
+    _parse_share,
     error_band,
     error_of,
     finished,

@@ -108,12 +108,16 @@ def pixel_grid(size: int, device=None) -> tuple[Tensor, Tensor]:
 
 
 def blurred(mask: Tensor, sigma: float) -> Tensor:
-    """Gaussian blur of (B, 1, H, W); edge pixels are repeated beyond the edge."""
+    """Gaussian blur of (B, 1, H, W)."""
     if sigma == 0:
         return mask
     reach = int(3 * sigma + 0.5)
     offsets = torch.arange(-reach, reach + 1, device=mask.device, dtype=mask.dtype)
     kernel = torch.exp(-0.5 * (offsets / sigma).square())
-    kernel = (kernel / kernel.sum()).view(1, 1, 1, -1)
-    padded = functional.pad(mask, (reach,) * 4, mode="replicate")
-    return functional.conv2d(functional.conv2d(padded, kernel), kernel.mT)
+    return averaged(mask, kernel / kernel.sum())
+
+
+def averaged(images: Tensor, kernel: Tensor) -> Tensor:
+    """(B, 1, H, W) convolved with a kernel (2r + 1,) along both sides; edge pixels are repeated beyond the edge."""
+    padded = functional.pad(images, (len(kernel) // 2,) * 4, mode="replicate")
+    return functional.conv2d(functional.conv2d(padded, kernel.view(1, 1, 1, -1)), kernel.view(1, 1, -1, 1))

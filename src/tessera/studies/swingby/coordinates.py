@@ -9,10 +9,9 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from tessera.devices import in_double
-from tessera.studies.swingby.circles import CirclesTask, blurred, disc, pixel_grid
+from tessera.studies.swingby.circles import CirclesTask, averaged, blurred, disc, pixel_grid
 
 _LEAST_CONTRAST = 0.15  # of green between ground and disc, below which there is no disc
 _LEAST_AREA = 0.004  # share of the image: half of the smallest disc
@@ -34,14 +33,16 @@ def measure(images: Tensor, blur: float = 1.0) -> Measured:
     cover, contrast = _disc_cover(image[:, 1])
     center, apparent = _fit_circle(cover)
     found = (contrast >= _LEAST_CONTRAST) & (cover.mean((-2, -1)) >= _LEAST_AREA)
-    table = (part.to(images.device) for part in calibration(images.shape[-1], blur))
+    table = (part.to(images.device) for part in _calibration(images.shape[-1], blur))
     radius, peak = _corrected(apparent, *table)
-    color = _unmixed(_core_color(image, cover), _ground_color(image, cover), peak)
-    return Measured(found, radius, color, center)
+    # The core has a share `peak` of the disc's own color, and the rest of the ground's.
+    ground = _mean_color(image, cover < 0.15)
+    color = ground + (_core_color(image, cover) - ground) / peak[:, None]
+    return Measured(found, radius, color.clamp(0, 1), center)
 
 
 @lru_cache(maxsize=8)
-def calibration(size: int, blur: float) -> tuple[Tensor, Tensor, Tensor]:
+def _calibration(size: int, blur: float) -> tuple[Tensor, Tensor, Tensor]:
     """Discs of known radius after the blur: apparent radius, true radius, cover of the core, (N,) each.
 
     A soft edge makes small discs larger and paler in the image.
@@ -73,14 +74,7 @@ def _corrected(apparent: Tensor, calibrated: Tensor, truth: Tensor, core: Tensor
 
 def _smoothed(image: Tensor) -> Tensor:
     """Binomial 3 x 3 average: takes most of the pixel noise away and hardly moves an edge."""
-    kernel = image.new_tensor([0.25, 0.5, 0.25]).view(1, 1, 1, 3)
-    flat = functional.pad(image.flatten(0, 1)[:, None], (1, 1, 1, 1), mode="replicate")  # (3B, 1, H+2, W+2)
-    return functional.conv2d(functional.conv2d(flat, kernel), kernel.mT).view_as(image)
-
-
-def _unmixed(core: Tensor, ground: Tensor, peak: Tensor) -> Tensor:
-    """The disc's own color, when its core has a share `peak` of it and the rest of the ground: (B, 3)."""
-    return (ground + (core - ground) / peak[:, None]).clamp(0, 1)
+    return averaged(image.flatten(0, 1)[:, None], image.new_tensor([0.25, 0.5, 0.25])).view_as(image)
 
 
 def _disc_cover(green: Tensor) -> tuple[Tensor, Tensor]:
@@ -145,13 +139,12 @@ def _surroundings(cover: Tensor) -> Tensor:
 
 def _core_color(image: Tensor, cover: Tensor) -> Tensor:
     """Mean color where the disc covers nearly everything, (B, 3)."""
-    weight = (cover > 0.9 * cover.flatten(1).amax(1)[:, None, None]).float()[:, None]  # (B, 1, H, W)
-    return (image * weight).sum((-2, -1)) / weight.sum((-2, -1)).clamp(min=1)
+    return _mean_color(image, cover > 0.9 * cover.amax((1, 2), keepdim=True))
 
 
-def _ground_color(image: Tensor, cover: Tensor) -> Tensor:
-    """Mean color where there is no disc, (B, 3)."""
-    weight = (cover < 0.15).float()[:, None]
+def _mean_color(image: Tensor, chosen: Tensor) -> Tensor:
+    """Of the chosen pixels (B, H, W): (B, 3)."""
+    weight = chosen.float()[:, None]
     return (image * weight).sum((-2, -1)) / weight.sum((-2, -1)).clamp(min=1)
 
 
@@ -164,15 +157,3 @@ def coordinates(measured: Measured, task: CirclesTask) -> Tensor:
     small = 0.5 + (task.middle - measured.radius) / task.size_gap
     values = torch.stack([blue, small], dim=1).clamp(0, 1)
     return torch.where(measured.found[:, None], values, 0.5)
-
-
-def classes(measured: Measured, task: CirclesTask) -> Tensor:
-    """The nearer class of each concept, (B, 2) in {0, 1}, or -1 where no disc was found."""
-    near = (coordinates(measured, task) > 0.5).long()
-    return torch.where(measured.found[:, None], near, -1)
-
-
-def accuracy(measured: Measured, task: CirclesTask, code: tuple[int, int]) -> Tensor:
-    """Share of images that show each concept of `code`, and both: (3,)."""
-    right = classes(measured, task) == torch.tensor(code, device=measured.radius.device)
-    return torch.cat([right, right.all(1, keepdim=True)], dim=1).float().mean(0)

@@ -35,9 +35,6 @@ class Sim:
         object.__setattr__(self, "mu", mu)
         object.__setattr__(self, "sigma", sigma)
         object.__setattr__(self, "dim", len(mu) if self.dim is None else self.dim)
-        self._check()
-
-    def _check(self) -> None:
         if not self.mu or not all(np.isfinite(m) and m > 0 for m in self.mu):
             raise UserError(f"Signal strengths mu must be positive numbers, not {_format_numbers(self.mu)}.")
         if len(self.spread) != self.s:

@@ -4,10 +4,12 @@ Every run is one color gap and one seed. At several steps of training the networ
 size and color are measured in the images, so that a run is a trajectory in concept space.
 """
 
+import itertools
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,13 @@ import torch
 from torch import Tensor
 
 from tessera.config import TrainingConfig
+from tessera.console import progress, publish, say, table_of
+from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
-from tessera.files import make_folder, read_json, write_json
+from tessera.files import make_folder, read_json, save_plot, write_json
 from tessera.models.edm2 import EDM2
 from tessera.provenance import provenance
+from tessera.records import SwingbyRecord, new_record
 from tessera.sampling.schedule import noise_levels, seeded_noise
 from tessera.sampling.solvers import heun, last_x
 from tessera.stats import p_value, quantile_range
@@ -28,6 +33,8 @@ from tessera.studies.swingby import analysis
 from tessera.studies.swingby.circles import CODES, COMPOSITION, TRAINING_CORNERS, CirclesTask
 from tessera.studies.swingby.coordinates import coordinates, measure
 from tessera.studies.swingby.data import Array
+from tessera.studies.swingby.figures import swingby_figure
+from tessera.studies.swingby.tables import swingby_rows
 from tessera.training.stream import Batch
 from tessera.training.trainer import Trainer
 
@@ -45,14 +52,23 @@ class SwingbyConfig:
     """What is trained, and when and how it is evaluated."""
 
     gaps: tuple[float, ...] = _SOURCE_GAPS
+    """Color gaps: the strength of the color concept."""
     seeds: int = 5
+    """Trainings for each gap."""
     steps: int = 3000
+    """Training steps."""
     batch: int = 128
+    """Images per step."""
     lr: float = 0.01
+    """Learning rate."""
     moments: int = 32
+    """Moments of training at which all corners are sampled."""
     images: int = 32
+    """Images of each corner at each moment."""
     levels: int = 12
+    """Noise levels of the sampler."""
     width: int = 32
+    """Channels of the first level of the network."""
 
     def __post_init__(self):
         if min(self.seeds, self.steps, self.batch, self.images, self.levels, self.width) < 1:
@@ -69,7 +85,7 @@ class SwingbyConfig:
         return sorted({round(root**2) for root in roots})
 
     def plain(self) -> dict[str, Any]:
-        return {**asdict(self), "gaps": list(self.gaps)}
+        return {f.name: getattr(self, f.name) for f in fields(SwingbyConfig)} | {"gaps": list(self.gaps)}
 
 
 # --- one run ------------------------------------------------------------------------------------------------
@@ -143,11 +159,11 @@ def _sample_coordinates(trainer: Trainer, task: CirclesTask, config: SwingbyConf
 # --- all runs -----------------------------------------------------------------------------------------------
 
 
-def jobs(config: SwingbyConfig) -> Iterator[tuple[float, int]]:
-    """Every gap once before any of them again."""
-    for seed in range(config.seeds):
-        for gap in config.gaps:
-            yield gap, seed
+def jobs(config: SwingbyConfig, share: tuple[int, int] = (0, 1)) -> Iterator[tuple[float, int]]:
+    """Every gap once before any of them again; of several processes each takes its share."""
+    every = itertools.product(range(config.seeds), config.gaps)
+    for seed, gap in itertools.islice(every, share[0], None, share[1]):
+        yield gap, seed
 
 
 def run_path(folder: Path, gap: float, seed: int) -> Path:
@@ -168,21 +184,17 @@ def finished(folder: Path, gap: float, seed: int, config: SwingbyConfig) -> dict
 
 
 def train_all(
-    config: SwingbyConfig,
-    folder: Path,
-    device=None,
-    on_step: Callable[[], Any] = lambda: None,
-    share: tuple[int, int] = (0, 1),
-    minutes: float = math.inf,
+    config: SwingbyConfig, folder: Path, device=None, share: tuple[int, int] = (0, 1), minutes: float = math.inf
 ) -> None:
-    """Train what is missing; of several processes each takes its share. No run begins after `minutes`."""
+    """Train what is missing. No run begins after `minutes`."""
     make_folder(folder)
     begun, trainer = time.monotonic(), new_trainer(config, device)
-    for number, (gap, seed) in enumerate(jobs(config)):
-        if time.monotonic() - begun >= 60 * minutes:
-            return
-        if number % share[1] == share[0] and finished(folder, gap, seed, config) is None:
-            run = train_one(gap, seed, config, trainer, on_step)
+    missing = [job for job in jobs(config, share) if finished(folder, *job, config) is None]
+    with progress("training", len(missing) * config.steps) as advance:
+        for gap, seed in missing:
+            if time.monotonic() - begun >= 60 * minutes:
+                return
+            run = train_one(gap, seed, config, trainer, advance)
             write_json(run_path(folder, gap, seed), {**run, "provenance": provenance(trainer.device)})
 
 
@@ -231,36 +243,37 @@ def error_of(composed: Array) -> Array:
     return np.square(1 - composed.mean((0, 2))).mean(-1)
 
 
-def resampled(composed: Array, rng: np.random.Generator) -> Array:
-    """A bootstrap sample: seeds, and images within each."""
-    seeds, _, images, _ = composed.shape
-    rows = rng.integers(seeds, size=(seeds,))
-    return np.stack([composed[row][:, rng.integers(images, size=images)] for row in rows])
+def _resampled_errors(composed: Array, seed: int, resamples: int) -> Array:
+    """The error of bootstrap samples: of seeds, and of images within each, (R, T)."""
+    rng, (seeds, _, images, _) = np.random.default_rng(seed), composed.shape
+    errors = []
+    for _ in range(resamples):
+        rows = rng.integers(seeds, size=(seeds,))
+        errors.append(error_of(np.stack([composed[row][:, rng.integers(images, size=images)] for row in rows])))
+    return np.stack(errors)
 
 
 def error_band(composed: Array, resamples: int = 400) -> tuple[Array, Array]:
     """95% of the error's resamples at each moment."""
-    rng = np.random.default_rng(0)
-    drawn = np.stack([error_of(resampled(composed, rng)) for _ in range(resamples)])
-    return quantile_range(drawn, axis=0)
+    return quantile_range(_resampled_errors(composed, 0, resamples), axis=0)
 
 
 def rise_record(steps: Array, composed: Array, resamples: int = RESAMPLES) -> dict[str, Any]:
     """How far the error rises after a minimum, and how often chance alone reaches that."""
-    rng = np.random.default_rng(1)
     errors = error_of(composed)
     swing, rise = analysis.swing(steps, errors), float(analysis.rise(errors))
-    drawn = np.stack([error_of(resampled(composed, rng)) for _ in range(resamples)])  # (R, T)
+    drawn = _resampled_errors(composed, 1, resamples)
     by_chance = analysis.rise_by_chance(errors, drawn)
+    limit = float(np.quantile(by_chance, 0.95))
     low, high = quantile_range(analysis.rise(drawn.T))
     # Null and interval are those of the samples, so the rise compared with them is theirs, not a parabola's.
     return {
         "rise": {"value": rise, "low": low, "high": high},
-        "rise_by_chance": float(np.quantile(by_chance, 0.95)),
+        "rise_by_chance": limit,
         "p": p_value(by_chance, rise),
         "step_of_minimum": swing.t_min,
         "step_of_maximum": swing.t_max,
-        "swing_by": bool(swing.swing_by and rise > np.quantile(by_chance, 0.95)),
+        "swing_by": swing.swing_by and rise > limit,
     }
 
 
@@ -285,3 +298,45 @@ def _first_below(steps: Array, shown: Array, limit: float) -> float | None:
     error = np.square(shown.mean((0, 3)) - target).mean((1, 2))  # (T,)
     done = np.flatnonzero(error < limit)
     return float(steps[done[0]]) if len(done) else None
+
+
+# --- the study ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Swingby(SwingbyConfig):
+    """Swing-by in a diffusion model: train on three corners of (size, color), sample the fourth. Carries on."""
+
+    share: str = "0/1"
+    """Train only every Nth run from the Ith on, I/N: for several processes on one folder."""
+    minutes: float | None = None
+    """Begin no run after this many minutes; the same command carries on. 0 only sums up what is there."""
+    root: Path = Path("runs/swingby")
+    """Folder of the runs' records."""
+    out: Path = Path("results/swingby.json")
+    """File of the summary; the figure lies beside it."""
+    device: DeviceName = "auto"
+    """Where to compute."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> None:
+        device, minutes = pick_device(self.device), math.inf if self.minutes is None else self.minutes
+        train_all(self, self.root, device, _parse_share(self.share), minutes)
+        rows = summarize(self, self.root)
+        if not rows:
+            raise UserError(f"{self.root} has no finished run of this plan.")
+        record = {"plan": self.plain(), "gaps": rows, "provenance": provenance(device)}
+        figure = self.out.with_suffix(".png")
+        make_folder(self.out.parent)
+        save_plot(swingby_figure(rows), figure)
+        publish(new_record(SwingbyRecord, record), self.json, self.out, table_of(swingby_rows(rows)))
+        say(f"{figure} is drawn.")
+
+
+def _parse_share(text: str) -> tuple[int, int]:
+    """`1/4` as (1, 4)."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    if not match or int(match[1]) >= int(match[2]):
+        raise UserError(f"`{text}` is no share of the runs; write for example 0/4.")
+    return int(match[1]), int(match[2])

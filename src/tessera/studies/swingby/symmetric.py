@@ -5,9 +5,8 @@ same path at twice the speed.
 """
 
 import warnings
-from dataclasses import dataclass
 from operator import itemgetter
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -18,8 +17,7 @@ Clock = Literal["paper", "flow"]
 CLOCK_SPEED: dict[str, float] = {"paper": 1.0, "flow": 2.0}
 
 
-@dataclass(frozen=True)
-class _Terms:
+class _Terms(NamedTuple):
     """The three parts of dW/dt = growth - suppression - noise, each (..., d, d)."""
 
     growth: Array
@@ -83,7 +81,13 @@ def factor_path(
 
     Gradient descent on U is U+ = U - step/2 dL/dU (paper) or U - step dL/dU (flow).
     """
-    _warn_if_narrow(u0, a)
+    concepts, width = int((a > 0).sum(-1).max()), u0.shape[-1]
+    if width < concepts:  # U U^T has rank at most d', and gradient flow never adds rank
+        warnings.warn(
+            f"Width {width} is below the number of concepts {concepts}: "
+            f"{concepts - width} of them will never be learned.",
+            stacklevel=2,
+        )
     speed = CLOCK_SPEED[clock]
 
     def velocity(state: State) -> State:
@@ -106,14 +110,3 @@ def settling_time(w0: Array, a: Array, margin: float = 5.0) -> Array:
     slowest = np.where(a > 0, a, np.inf).min(-1)
     growth = np.log(np.maximum(1 / np.minimum(smallest, 1.0), np.e)) / (2 * slowest)
     return growth + margin / slowest
-
-
-def _warn_if_narrow(u: Array, a: Array) -> None:
-    """U U^T has rank at most d', and gradient flow never adds rank."""
-    concepts, width = int((a > 0).sum(-1).max()), u.shape[-1]
-    if width < concepts:
-        warnings.warn(
-            f"Width {width} is below the number of concepts {concepts}: "
-            f"{concepts - width} of them will never be learned.",
-            stacklevel=3,
-        )
