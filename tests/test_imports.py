@@ -16,6 +16,7 @@ ORDER = (
 ROOT_MODULES = {
     "errors",
     "files",
+    "lazy",
     "version",
     "rng",
     "devices",

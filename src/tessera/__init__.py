@@ -24,7 +24,7 @@ _PUBLIC = {
 
 __all__ = sorted([*_PUBLIC, "__version__"])
 
-__getattr__, _ = lazy_names(__name__, _PUBLIC)
+__getattr__ = lazy_names(__name__, _PUBLIC)[0]
 
 
 def __dir__() -> list[str]:
