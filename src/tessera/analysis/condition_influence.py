@@ -43,7 +43,6 @@ def ablated(conditioner: Conditioner, cond: Tensor, names: Sequence[Any] | None 
     return torch.stack([conditioner.without(cond, name) for name in names], dim=1)
 
 
-@torch.no_grad()
 def condition_influence(
     denoise: Denoiser,
     x: Tensor,
@@ -58,7 +57,14 @@ def condition_influence(
 
     At most `rows` images are denoised together.
     """
-    without = ablated(conditioner, cond, names)  # (N, K, dim)
+    return removal_influence(denoise, x, sigma, cond, ablated(conditioner, cond, names), rows=rows)
+
+
+@torch.no_grad()
+def removal_influence(
+    denoise: Denoiser, x: Tensor, sigma: Tensor | float, cond: Tensor, without: Tensor, *, rows: int = 64
+) -> Tensor:
+    """The same for conditions less one part each, `without` (N, K, dim)."""
     conds = torch.cat([cond[:, None], without], dim=1)  # (N, 1 + K, dim)
     levels = per_image(sigma, x)
     parts = []

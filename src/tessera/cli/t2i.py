@@ -1,81 +1,63 @@
 """The verbs `t2i locality`, `t2i words` and `t2i features`."""
 
-import json as json_text
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
 import tyro
 from rich.table import Table
-from torch import Tensor
 
-from tessera.analysis.feature_study import by_memory
 from tessera.analysis.locality import picked
-from tessera.analysis.pixel_influence import GradientConfig, Pairs, memory_bytes
+from tessera.analysis.pixel_influence import GradientConfig, Pairs, Pixel, memory_bytes
 from tessera.cli.options import Folder, List, OnDevice, Printed, Text, WithDetails
 from tessera.console import progress, publish, say
 from tessera.devices import pick_device
 from tessera.errors import UserError
-from tessera.files import atomic, make_folder, rounded
-from tessera.plots.figures import save_figure
+from tessera.files import make_folder, rounded
 from tessera.provenance import provenance
-from tessera.render.image_io import parse_size, save_png, width_height
+from tessera.render.image_io import parse_size, width_height
 from tessera.sampling.prompts import parse_ks
 from tessera.sampling.trajectory import Trajectory
-from tessera.studies.text_to_image.blocks import SITES, Site
-from tessera.studies.text_to_image.estimate import PassCost, StudyCost, estimate, pass_cost, sampling_passes
-from tessera.studies.text_to_image.features import (
-    TextFeatureConfig,
-    TextFeatureResult,
-    fitting_composites,
-    rows_for,
-    stages,
-    text_features,
+from tessera.studies.text_to_image.blocks import checked_site
+from tessera.studies.text_to_image.estimate import (
+    PassCost,
+    cost_table,
+    feature_passes,
+    pass_cost,
+    sampling_passes,
+    study_cost,
 )
-from tessera.studies.text_to_image.figures import (
-    REMOVAL_NAMES,
-    figure_composites,
-    figure_features,
-    figure_images,
-    figure_layers,
-    figure_locality,
-    figure_paths,
-    figure_words,
-)
+from tessera.studies.text_to_image.features import TextFeatureConfig, stages, text_features
+from tessera.studies.text_to_image.figures import save_features, save_locality, save_words
 from tessera.studies.text_to_image.influence import (
+    PROBES,
     Of,
-    PixelInfluence,
     Unit,
-    WordInfluence,
-    check_inside,
+    parse_probes,
+    path_table,
     pixel_study,
     word_paths,
     word_study,
 )
-from tessera.studies.text_to_image.pipeline import Nothing, Sdxl, check_steps, load_sdxl, need_diffusers
+from tessera.studies.text_to_image.pipeline import Nothing, Sdxl, load_sdxl, need_diffusers
 from tessera.studies.text_to_image.prompts import IMAGE, Concept, concepts_of
-from tessera.studies.text_to_image.words import REMOVALS, STOP_WORDS, checked_words, find_word
+from tessera.studies.text_to_image.words import REMOVALS, STOP_WORDS, content_words, find_word
 
-ModelName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
 _LATENT_CHANNELS = 4
 _PACKAGES = ("diffusers", "transformers", "accelerate", "safetensors")
-PROBES = ((0.5, 0.5), (0.5, 0.17), (0.5, 0.83), (0.15, 0.5))  # middle, left, right, top, as shares of (rows, cols)
-
-
-# -- what the verbs share ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnModel(OnDevice, Printed, WithDetails):
-    """Options of every question put to a pipeline."""
+    """Options of every study of a pipeline."""
 
-    model: ModelName
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
     """A diffusers folder, or a hub id such as stabilityai/stable-diffusion-xl-base-1.0."""
     steps: int = 50
     """Sampling steps (Euler's method on the model's own schedule)."""
@@ -85,20 +67,20 @@ class OnModel(OnDevice, Printed, WithDetails):
     """The first of them."""
     guidance: tyro.conf.Fixed[float] = 5.0
     """Scale of classifier-free guidance while sampling; measurements are made on the conditional network alone."""
-    nothing: tyro.conf.Fixed[Literal["default", "empty", "zeros"]] = "default"
+    nothing: tyro.conf.Fixed[Nothing] = "default"
     """What guidance moves away from: the model's default, the empty prompt, or embeddings that are all zero."""
     size: Text = None
     """Size of the images in pixels, such as 1024 or 1216x832 (default: the one it was trained at)."""
     batch: tyro.conf.Fixed[int] = 8
     """Latents denoised together."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Of the network; gradients deserve float32 or bfloat16."""
+    """Number format of the network; use float32 or bfloat16 for gradients."""
     variant: tyro.conf.Fixed[Text] = None
     """Which of a repository's weight files to read, such as fp16 (default: those without a name)."""
     out: Folder = None
     """Folder for figures, arrays and the record (default: none are written)."""
     dry_run: bool = False
-    """Print how many passes and minutes it would take, and do nothing. Needs no weights."""
+    """Print an estimate of network passes and minutes without running the study. Needs no weights."""
     tflops: tyro.conf.Fixed[float] = 100.0
     """Speed to compute minutes with, for --dry-run."""
 
@@ -112,27 +94,28 @@ class OnModel(OnDevice, Printed, WithDetails):
             raise UserError(f"--set tflops is a speed above 0, not {self.tflops:g}.")
 
     @property
-    def all_seeds(self) -> range:
-        return range(self.seed, self.seed + self.seeds)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return getattr(torch, self.precision)
-
-    @property
-    def away_from(self) -> Nothing | None:
-        return None if self.nothing == "default" else self.nothing
-
-    @property
-    def height_width(self) -> tuple[int, int] | None:
+    def network(self) -> dict[str, Any]:
+        """Options of the network, loaded or only estimated."""
         if self.size is None:
-            return None
+            return {"dtype": getattr(torch, self.precision)}
         width, height = width_height(parse_size(self.size))
-        return height, width
+        return {"dtype": getattr(torch, self.precision), "size": (height, width)}
 
-    def load(self) -> Sdxl:
-        size = self.height_width
-        return load_sdxl(self.model, pick_device(self.device), self.dtype, size=size, variant=self.variant)
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """Options of the sampler."""
+        return {
+            "steps": self.steps,
+            "seeds": range(self.seed, self.seed + self.seeds),
+            "guidance": self.guidance,
+            "nothing": self.nothing,
+            "batch": self.batch,
+        }
+
+    def load(self) -> tuple[Sdxl, Path | None]:
+        """The pipeline, and the folder for results."""
+        sdxl = load_sdxl(self.model, pick_device(self.device), variant=self.variant, **self.network)
+        return sdxl, None if self.out is None else make_folder(self.out)
 
     def header(self, sdxl: Sdxl) -> dict[str, Any]:
         """What every file of results says about itself."""
@@ -141,42 +124,34 @@ class OnModel(OnDevice, Printed, WithDetails):
             "size": list(sdxl.size),
             "latent": list(sdxl.latent),
             "steps": self.steps,
-            "seeds": list(self.all_seeds),
+            "seeds": list(self.sampling["seeds"]),
             "guidance": self.guidance,
-            "nothing": self.away_from or sdxl.default_nothing,
+            "nothing": sdxl.chosen_nothing(self.nothing),
             "precision": self.precision,
             "versions": {package: version(package) for package in _PACKAGES},
         }
 
-    def say_estimate(self, found: StudyCost, cost: PassCost, note: str = "") -> None:
-        """Publish a dry run."""
-        record = {"model": self.model, "precision": self.precision, **found.to_dict(self.tflops, cost)}
-        table = Table("what", "how much", title=note or None)
-        for name, count in found.passes.items():
-            table.add_row(f"passes: {name}", f"{count:,}")
-        table.add_row("arithmetic", f"{record['pflop']:,.2f} PFLOP")
-        table.add_row("time", f"{record['minutes']:,.1f} minutes at {self.tflops:.3g} TFLOP/s")
-        table.add_row("weights of the UNet", f"{cost.unet_weights / 2**30:.1f} GiB")
-        file = None if self.out is None else self.out / "dry-run.json"
-        publish(record | {"provenance": provenance()}, self.json, file, table)
+    def publish(self, record: dict[str, Any], sdxl: Sdxl, name: str, *tables: Table) -> None:
+        """Print the results, and write the record beside the figures."""
+        record |= {"provenance": provenance(sdxl.device)}
+        publish(record, self.json, self.out and self.out / f"{name}.json", *tables)
+        if self.out:
+            say(f"Figures, arrays and {name}.json are in {self.out}.")
 
-
-def _save_arrays(path: Path, header: dict[str, Any], **arrays: Any) -> None:
-    """One .npz file: arrays, and a JSON text `header` that says what they are."""
-    plain: Any = {name: _as_numpy(array) for name, array in arrays.items()}
-    with atomic(path) as temporary, open(temporary, "wb") as file:
-        np.savez_compressed(file, header=np.array(json_text.dumps(header)), **plain)
-
-
-def _as_numpy(array: Any) -> np.ndarray:
-    return array.detach().float().cpu().numpy() if isinstance(array, Tensor) else np.asarray(array)
+    def publish_cost(self, cost: PassCost, passes: Mapping[str, int], note: str | None = None) -> None:
+        """The result of a dry run."""
+        found = study_cost(cost, passes, self.tflops)
+        record = {"model": self.model, "precision": self.precision, **found, "provenance": provenance()}
+        publish(record, self.json, self.out and self.out / "dry-run.json", cost_table(found, note))
 
 
 def parse_steps(text: str, steps: int) -> tuple[int, ...]:
     """Steps counted from 1, such as 1,25,50, as numbers from 0."""
-    found = tuple(sorted({number - 1 for number in parse_ks(text)}))
-    check_steps(found, steps)
-    return found
+    found = sorted(number - 1 for number in parse_ks(text))
+    for step in found:
+        if not 0 <= step < steps:
+            raise UserError(f"A sampler of {steps} steps has none numbered {step + 1}.")
+    return tuple(found)
 
 
 def spread_steps(steps: int) -> str:
@@ -189,7 +164,7 @@ def spread_steps(steps: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _OnPrompt(OnModel):
-    """Options of questions about one prompt."""
+    """Options of studies of one prompt."""
 
     prompt: str = IMAGE
     """What to draw: the paper's prompt, or another."""
@@ -204,42 +179,24 @@ class _OnPrompt(OnModel):
 
     def chosen_words(self) -> list[str]:
         if self.words is None:
-            return [word.name for word in checked_words(self.prompt)]
+            return content_words(self.prompt)
         return [find_word(self.prompt, word.strip()).name for word in self.words.split(",")]
 
-    def probes(self, latent: tuple[int, int, int]) -> list[tuple[int, int]]:
-        if self.probe is None:
-            return [(int(row * latent[1]), int(col * latent[2])) for row, col in PROBES]
-        try:
-            cells = [tuple(map(int, cell.split(","))) for cell in self.probe.split()]
-            found = [(row, col) for row, col in cells]
-        except ValueError:
-            raise UserError(f'`{self.probe}` are no cells; write for example "64,64 64,20".') from None
-        if not found:
-            raise UserError("At least one cell must be probed.")
-        check_inside(found, latent)
-        return found
+    def word_steps(self) -> list[int]:
+        """Steps at which words are removed."""
+        return picked(self.steps, min(self.levels, self.steps))
 
-    def trajectory(self, sdxl: Sdxl, at: Sequence[int], advance) -> Trajectory:
+    def progress(self, what: str, levels: int) -> AbstractContextManager[Any]:
+        return progress(what, math.ceil(self.seeds / self.batch) + levels)
+
+    def trajectory(self, sdxl: Sdxl, keep: Sequence[int], advance) -> Trajectory:
         """The prompt's latents at these steps, and at the end."""
-        return sdxl.trajectory(
-            sdxl.conditioner(self.prompt),
-            steps=self.steps,
-            seeds=self.all_seeds,
-            guidance=self.guidance,
-            nothing=self.away_from,
-            keep=[*at, self.steps],
-            batch=self.batch,
-            advance=advance,
-        )
+        cond = sdxl.conditioner(self.prompt)
+        return sdxl.trajectory(cond, keep=[*keep, self.steps], advance=advance, **self.sampling)
 
-    def prompt_header(self, sdxl: Sdxl, probes: Sequence[tuple[int, int]]) -> dict[str, Any]:
-        requested = {"prompt": self.prompt, "probes": [list(probe) for probe in probes], "stop_words": list(STOP_WORDS)}
+    def prompt_header(self, sdxl: Sdxl, probes: Sequence[Pixel]) -> dict[str, Any]:
+        requested = {"prompt": self.prompt, "probes": list(map(list, probes)), "stop_words": list(STOP_WORDS)}
         return self.header(sdxl) | requested
-
-    @property
-    def batches(self) -> int:
-        return -(-self.seeds // self.batch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,71 +216,36 @@ class T2iLocality(_OnPrompt):
 
     def run(self) -> None:
         self.check()
-        memory = memory_bytes(self.memory)
+        how = GradientConfig(method="loop", memory=memory_bytes(self.memory), checkpoint=self.checkpoint)
         words = self.chosen_words()
         at = parse_steps(spread_steps(self.steps) if self.at is None else self.at, self.steps)
-        shown_levels = sorted({*at, *picked(self.steps, min(self.levels, self.steps))})
+        steps = sorted({*at, *self.word_steps()})
         if self.dry_run:
-            return self.estimate(len(words), len(at), len(shown_levels))
-        sdxl = self.load()
-        probes = self.probes(sdxl.latent)
-        out = None if self.out is None else make_folder(self.out)
-        with progress("measuring locality", self.batches + len(at) + len(shown_levels)) as advance:
-            trajectory = self.trajectory(sdxl, shown_levels, advance)
-            how = GradientConfig(method="loop", memory=memory, checkpoint=self.checkpoint)
-            pixel = pixel_study(
-                sdxl, self.prompt, trajectory.at(at), probes, of=self.of, pairs=self.channels, how=how, advance=advance
-            )
-            found = word_study(
-                sdxl, self.prompt, trajectory.at(shown_levels), probes, words=words, rows=self.batch, advance=advance
-            )
+            return self.estimate(len(at), len(steps) * (1 + len(words)))
+        sdxl, out = self.load()
+        probes = parse_probes(self.probe, sdxl.latent)
+        with self.progress("measuring locality", len(at) + len(steps)) as advance:
+            trajectory = self.trajectory(sdxl, steps, advance)
+            options: dict[str, Any] = {"of": self.of, "pairs": self.channels, "how": how, "advance": advance}
+            pixel = pixel_study(sdxl, self.prompt, trajectory.at(at), probes, **options)
+            options = {"words": words, "rows": self.batch, "advance": advance}
+            found = word_study(sdxl, self.prompt, trajectory.at(steps), probes, **options)
         header = self.prompt_header(sdxl, probes) | {"of": self.of, "channels": self.channels}
-        record = header | {
-            "pixel": pixel.record(self.seed),
-            "words": found.record(self.seed),
-            "provenance": provenance(sdxl.device),
-        }
+        record = header | {"pixel": pixel.record(self.seed), "words": found.record(self.seed)}
         if out:
-            self.draw(out, sdxl, trajectory.last, pixel, found, header)
-        publish(record, self.json, out and out / "locality.json", _pixel_table(pixel), _word_table(found))
+            save_locality(out, header, sdxl, trajectory.last, pixel, found, self.unit)
+        self.publish(record, sdxl, "locality", pixel.table(), found.table())
 
-    def draw(
-        self,
-        out: Path,
-        sdxl: Sdxl,
-        latents: Tensor,
-        pixel: PixelInfluence,
-        words: WordInfluence,
-        header: dict[str, Any],
-    ) -> None:
-        image = sdxl.decode(latents[:1])[0].cpu()
-        save_png(out / "image.png", image)
-        title = f"{header['model']}: {len(latents)} seeds, guidance {self.guidance:g}"
-        save_figure(figure_locality(image, pixel, words, self.unit, title), out / "locality.png")
-        save_figure(figure_words(words, f"{header['model']}: where words act"), out / "word-maps.png")
-        header = header | {"sigmas": list(pixel.sigmas), "word_sigmas": list(words.sigmas), "words": words.words}
-        _save_arrays(
-            out / "locality.npz",
-            header,
-            pixel_maps=pixel.maps,
-            pixel_sides=pixel.sides_each,
-            word_maps=words.maps,
-            word_influence=words.each,
-            latents=latents,
-        )
-        say(f"Figures, locality.npz and locality.json are in {out}.")
-
-    def estimate(self, words: int, levels: int, word_levels: int) -> None:
-        options: Any = {"size": self.height_width, "checkpoint": self.checkpoint}
-        cost = pass_cost(self.model, self.dtype, gradients=True, **options)
+    def estimate(self, levels: int, variants: int) -> None:
+        """Of gradients at so many levels, and so many variants of the prompt in all."""
         probes = len(PROBES) if self.probe is None else len(self.probe.split())
-        forward = {
+        passes = {
             "sampling": sampling_passes(self.seeds, self.steps, self.guidance),
             "gradients, forward": levels * (self.seeds + 3),  # three find out what fits into memory
-            "words": word_levels * self.seeds * (1 + words),
+            "words": variants * self.seeds,
+            "gradients, backward": levels * self.seeds * probes * _LATENT_CHANNELS,
         }
-        backward = {"gradients, backward": levels * self.seeds * probes * _LATENT_CHANNELS}
-        self.say_estimate(estimate(cost, forward, backward), cost)
+        self.publish_cost(pass_cost(self.model, gradients=True, checkpoint=self.checkpoint, **self.network), passes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,84 +254,31 @@ class T2iWords(_OnPrompt):
 
     def run(self) -> None:
         self.check()
-        words = self.chosen_words()
-        shown_levels = picked(self.steps, min(self.levels, self.steps))
+        words, steps = self.chosen_words(), self.word_steps()
+        levels = len(REMOVALS) * len(steps)
         if self.dry_run:
-            return self.estimate(len(words))
-        sdxl = self.load()
-        probes = self.probes(sdxl.latent)
-        out = None if self.out is None else make_folder(self.out)
-        with progress("removing words", self.batches + len(REMOVALS) * len(shown_levels)) as advance:
-            trajectory = self.trajectory(sdxl, shown_levels, advance)
-            levels = trajectory.at(shown_levels)
-            paths = word_paths(sdxl, self.prompt, levels, probes, words=words, rows=self.batch, advance=advance)
-        header = self.prompt_header(sdxl, probes) | {"sigmas": levels.sigmas.tolist(), "words": words}
+            sampling = sampling_passes(self.seeds, self.steps, self.guidance)
+            passes = {"sampling": sampling, "words": levels * (1 + len(words)) * self.seeds}
+            return self.publish_cost(pass_cost(self.model, **self.network), passes)
+        sdxl, out = self.load()
+        probes = parse_probes(self.probe, sdxl.latent)
+        with self.progress("removing words", levels) as advance:
+            trajectory = self.trajectory(sdxl, steps, advance)
+            options: dict[str, Any] = {"words": words, "rows": self.batch, "advance": advance}
+            paths = word_paths(sdxl, self.prompt, trajectory.at(steps), probes, **options)
+        header = self.prompt_header(sdxl, probes) | {"sigmas": paths["remove"].sigmas, "words": words}
         record = header | {
-            "ways": {how: REMOVALS[how] for how in paths},
-            "paths": {how: found.record(self.seed) for how, found in paths.items()},
-            "provenance": provenance(sdxl.device),
+            "ways": {removal: REMOVALS[removal] for removal in paths},
+            "paths": {removal: found.record(self.seed) for removal, found in paths.items()},
         }
         if out:
-            self.draw(out, sdxl, trajectory.last, paths, header)
-        publish(record, self.json, out and out / "words.json", _word_table(paths["remove"]), _path_table(paths))
-
-    def draw(
-        self, out: Path, sdxl: Sdxl, latents: Tensor, paths: dict[str, WordInfluence], header: dict[str, Any]
-    ) -> None:
-        image, name = sdxl.decode(latents[:1])[0].cpu(), header["model"]
-        save_png(out / "image.png", image)
-        save_figure(figure_locality(image, None, paths["remove"], self.unit, f"{name}: words"), out / "words.png")
-        save_figure(figure_paths(paths, f"{name}: by which path words act"), out / "paths.png")
-        for how, found in paths.items():
-            save_figure(figure_words(found, f"{name}: words {REMOVAL_NAMES[how]}"), out / f"word-maps-{how}.png")
-        arrays = {f"maps_{how}": found.maps for how, found in paths.items()}
-        arrays |= {f"influence_{how}": found.each for how, found in paths.items()}
-        _save_arrays(out / "words.npz", header, **arrays)
-        say(f"Figures, words.npz and words.json are in {out}.")
-
-    def estimate(self, words: int) -> None:
-        cost = pass_cost(self.model, self.dtype, size=self.height_width)
-        levels = min(self.levels, self.steps)
-        forward = {
-            "sampling": sampling_passes(self.seeds, self.steps, self.guidance),
-            "words": levels * self.seeds * (1 + words) * len(REMOVALS),
-        }
-        self.say_estimate(estimate(cost, forward), cost)
-
-
-def _pixel_table(pixel: PixelInfluence) -> Table:
-    table = Table("probe", *(f"sigma {sigma:.3g}" for sigma in pixel.sigmas), title="side of 90% of the influence")
-    for p, probe in enumerate(pixel.probes):
-        table.add_row(f"({probe.row}, {probe.col})", *(str(int(side)) for side in pixel.sides[:, p]))
-    return table
-
-
-def _word_table(words: WordInfluence) -> Table:
-    table = Table("sigma", "sameness r", "dominant at each probe", title="influence of words")
-    same = words.sameness() if len(words.probes) > 1 else [None] * len(words.sigmas)
-    for level, (sigma, alike) in enumerate(zip(words.sigmas, same)):
-        named = ["+".join(words.dominant(level, p)) or "-" for p in range(len(words.probes))]
-        table.add_row(f"{sigma:.3g}", "-" if alike is None else range_words(alike["pearson_r"]), "   ".join(named))
-    return table
-
-
-def _path_table(paths: dict[str, WordInfluence]) -> Table:
-    table = Table("words", "mean influence", "variation over the image", title="paths of a word")
-    for how, found in paths.items():
-        flat = found.maps.flatten(2)
-        variation = (flat.std(2) / flat.mean(2).clamp(min=1e-30)).mean()
-        table.add_row(REMOVAL_NAMES[how], f"{flat.mean():.3g}", f"{variation:.2f}")
-    return table
-
-
-def range_words(found: dict[str, Any]) -> str:
-    if found["value"] is None:
-        return "-"
-    ends = "" if found["low"] is None else f" ({found['low']:.2f} to {found['high']:.2f})"
-    return f"{found['value']:.2f}{ends}"
+            save_words(out, header, sdxl, trajectory.last, paths, self.unit)
+        self.publish(record, sdxl, "words", paths["remove"].table(), path_table(paths))
 
 
 # -- t2i features -----------------------------------------------------------------------------------------
+
+_PlannedStudy = tuple[str, tuple[Concept, ...], TextFeatureConfig]  # the name of a set of prompts, and its content
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -437,110 +306,59 @@ class T2iFeatures(OnModel):
 
     def run(self) -> None:
         self.check()
-        requested = {name: concepts_of(name) for name in self.prompts.split(",")}
-        _check_labels(requested)
-        plans = [self.plan(site, first=number == 0) for number, site in enumerate(self.sites())]
+        studies = self.studies()
         if self.dry_run:
-            return self.estimate(list(requested.values()), plans)
-        sdxl = self.load()
-        out = None if self.out is None else make_folder(self.out)
-        todo: list[tuple[str, tuple[Concept, ...], TextFeatureConfig]] = []
-        for name, concepts in requested.items():
-            todo += [(name, concepts, plan) for plan in plans]
-        studies, tables = [], []
-        with progress("recording", sum(stages(concepts, plan) for _, concepts, plan in todo)) as advance:
-            for name, concepts, plan in todo:
-                found = text_features(sdxl, concepts, plan, advance=advance)
-                label = f"{label_of(name)}-{plan.site}"
-                about = {"prompts": name, "site": plan.site, "resamples": plan.resamples}
-                studies.append(about | found.to_dict())
-                tables += [found.table(number, label) for number in range(len(plan.at))]
-                if out:
-                    self.draw(out, label, sdxl, found)
-        record = self.header(sdxl) | self.requested() | {"studies": studies, "provenance": provenance(sdxl.device)}
-        publish(rounded(record), self.json, out and out / "features.json", *tables)
-
-    def sites(self) -> list[Site]:
-        known: dict[str, Site] = {site: site for site in SITES}
-        names = self.site.split(",")
-        for name in names:
-            if name not in known:
-                raise UserError(f"Features can be recorded at {', '.join(SITES)}, not at `{name}`.")
-        return [known[name] for name in names]
-
-    def plan(self, site: Site, first: bool) -> TextFeatureConfig:
-        """Outputs are the same for all sites, so only the first one compares them."""
-        if self.null < 0:
-            raise UserError(f"There cannot be {self.null} untrained networks.")
-        return TextFeatureConfig(
-            site=site,
-            layers=tuple(self.layers.split(",")),
-            steps=self.steps,
-            at=parse_steps(self.at, self.steps),
-            seeds=tuple(self.all_seeds),
-            guidance=self.guidance,
-            nothing=self.away_from,
-            null=self.null,
-            null_text=self.null_text,
-            outputs=first and not self.no_outputs,
-            memory=memory_bytes(self.memory),
-            batch=self.batch,
-        )
-
-    def requested(self) -> dict[str, Any]:
-        return {
+            return self.estimate(studies)
+        sdxl, out = self.load()
+        header = self.header(sdxl) | {
             "at": [step + 1 for step in parse_steps(self.at, self.steps)],
             "layers": self.layers,
             "null": {"networks": self.null, "untrained": "UNet and text encoders" if self.null_text else "UNet"},
             "baseline": "the empty prompt on the same noise",
         }
+        records, tables = [], []
+        with progress("recording", sum(stages(concepts, config) for _, concepts, config in studies)) as advance:
+            for name, concepts, config in studies:
+                found = text_features(sdxl, concepts, config, advance=advance)
+                label = f"{_label_of(name)}-{config.site}"
+                about = {"prompts": name, "site": config.site, "resamples": config.resamples}
+                records.append(about | found.to_dict())
+                tables += [found.table(number, label) for number in range(len(config.at))]
+                if out:
+                    save_features(out, label, header, found)
+        self.publish(rounded(header | {"studies": records}), sdxl, "features", *tables)
 
-    def draw(self, out: Path, label: str, sdxl: Sdxl, found: TextFeatureResult) -> None:
-        model = Path(self.model).name
-        for number, (step, sigma) in enumerate(zip(found.steps, found.blocks.sigmas)):
-            name = f"{label}-step{step + 1:02d}"
-            title = f"{model}: {label}, $\\sigma$ = {sigma:.3g}, {self.seeds} seeds"
-            save_figure(figure_features(found, number, title), out / f"features-{name}.png")
-            save_figure(figure_layers(found, number, title), out / f"layers-{name}.png")
-            if fitting_composites(found.concepts):
-                save_figure(figure_composites(found, number, title), out / f"composites-{name}.png")
-        if found.images is not None:
-            several = {(composite.prompt,): composite.name for composite in fitting_composites(found.concepts)}
-            names = {("",): ""} | {concept.prompts: concept.name for concept in found.concepts} | several
-            save_figure(
-                figure_images(found.images, list(names.values()), f"{model}: {label}"), out / f"images-{label}.png"
-            )
-        header = self.header(sdxl) | self.requested() | {"concepts": [asdict(concept) for concept in found.concepts]}
-        _save_arrays(out / f"features-{label}.npz", header, **found.arrays())
-        say(f"Figures and features-{label}.npz are in {out}.")
+    def studies(self) -> list[_PlannedStudy]:
+        """Every set of prompts at every site; outputs are the same at all sites, so only the first has them."""
+        if self.null < 0:
+            raise UserError(f"There cannot be {self.null} untrained networks.")
+        requested = {name: concepts_of(name) for name in self.prompts.split(",")}
+        for label, count in Counter(map(_label_of, requested)).items():
+            if count > 1:
+                raise UserError(f"Two sets of prompts are called `{label}`, and so would their files be; rename one.")
+        config = TextFeatureConfig(
+            **self.sampling,
+            layers=self.layers,
+            at=parse_steps(self.at, self.steps),
+            null=self.null,
+            null_text=self.null_text,
+            memory=memory_bytes(self.memory),
+        )
+        configs = []
+        for number, site in enumerate(map(checked_site, self.site.split(","))):
+            configs.append(replace(config, site=site, outputs=number == 0 and not self.no_outputs))
+        return [(name, concepts, config) for name, concepts in requested.items() for config in configs]
 
-    def estimate(self, requested: Sequence[Sequence[Concept]], plans: Sequence[TextFeatureConfig]) -> None:
-        whole = StudyCost({}, 0)
-        for plan in plans:
-            options: Any = {"size": self.height_width, "site": plan.site, "layers": plan.layers}
-            cost = pass_cost(self.model, self.dtype, **options)
-            for concepts in requested:
-                rows = rows_for(concepts, fitting_composites(concepts), plan.site)
-                samples = len({row.prompts for row in rows}) * self.seeds
-                images = len(rows) * self.seeds
-                recorded = len(list(by_memory(cost.features, images, plan.memory))) * len(plan.at) * images
-                steps = self.steps if plan.outputs else max(plan.at)
-                forward = {
-                    "sampling": sampling_passes(samples, steps, self.guidance),
-                    "recording": recorded,
-                    "recording, untrained": recorded * self.null,
-                }
-                whole += estimate(cost, forward)
-        sites = ", ".join(plan.site for plan in plans)
-        self.say_estimate(whole, cost, f"{len(requested)} sets of prompts, recording {sites}")
+    def estimate(self, studies: Sequence[_PlannedStudy]) -> None:
+        sites = list(dict.fromkeys(config.site for _, _, config in studies))
+        cost = pass_cost(self.model, sites=sites, layers=self.layers, **self.network)
+        passes: Counter[str] = Counter()
+        for _, concepts, config in studies:
+            passes.update(feature_passes(concepts, config, cost))
+        sets = len(studies) // len(sites)
+        self.publish_cost(cost, passes, f"{sets} sets of prompts, recording {', '.join(sites)}")
 
 
-def label_of(prompts: str) -> str:
+def _label_of(prompts: str) -> str:
     """What files about a set of prompts are called after."""
     return Path(prompts).stem
-
-
-def _check_labels(requested: Iterable[str]) -> None:
-    for label, count in Counter(map(label_of, requested)).items():
-        if count > 1:
-            raise UserError(f"Two sets of prompts are called `{label}`, and so would their files be; rename one.")

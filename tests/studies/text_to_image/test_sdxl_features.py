@@ -106,7 +106,7 @@ def test_the_study_gives_what_differences_of_features_give(sdxl):
 
 
 def test_the_map_of_each_prompts_own_token_is_compared(sdxl):
-    rows = [Row(("a cat",), "cat"), Row(("a big dog",), "dog")]
+    rows = [Row("cat", ("a cat",), "cat"), Row("dog", ("a big dog",), "dog")]
     inputs = replace(inputs_of(sdxl, rows, sdxl.start((0, 1), 15)), tokens=torch.tensor([[2, 2], [3, 1]]))
     hooks = block_hooks(sdxl.unet, "maps", "mid*")
     products = hook_products(sdxl.plain, inputs, hooks, [(0, 1)], rows=3, memory=2**30)
@@ -127,7 +127,7 @@ def test_the_answer_does_not_depend_on_memory_or_batch(sdxl):
 
 
 def test_seeds_take_turns_with_wordings():
-    assert Row(("p", "q"), "").for_seeds(5) == ["p", "q", "p", "q", "p"]
+    assert Row("", ("p", "q"), "").for_seeds(5) == ["p", "q", "p", "q", "p"]
 
 
 @pytest.mark.parametrize("site", ["block", "maps"])
@@ -141,7 +141,7 @@ def test_a_composite_that_is_its_concept_has_cosine_one(sdxl, site):
         assert row["cosine"] == pytest.approx(1, abs=1e-4) and row["cosine_with_others"] < 0.99
 
 
-def test_outputs_know_which_row_a_composite_is(sdxl):
+def test_outputs_compare_a_composite_with_the_row_of_its_own_prompt(sdxl):
     """For maps a composite has a row per token; its image is the same in all of them."""
     dog, cat = PAPER[0].prompts[0], PAPER[2].prompts[0]
     two = (Composite("first", dog, {"dog": "dog", "horse": "dog"}), Composite("second", cat, {"cat": "cat"}))
@@ -164,7 +164,8 @@ def test_outputs_are_latents_and_images_at_the_end_of_the_way(sdxl):
     found = text_features(sdxl, SOME, plan, advance=lambda: calls.append(1))
     assert list(found.outputs) == ["latent", "pixel"] and len(found.blocks.learned) == 2
     assert len(calls) == stages(SOME, plan)
-    assert found.images.shape == (5, 3, 128, 128)
+    assert list(found.images) == ["", *(concept.name for concept in SOME)]
+    assert all(image.shape == (3, 128, 128) for image in found.images.values())
     ends = [
         sdxl.trajectory(sdxl.conditioner(prompt), steps=2, seeds=(0, 1)).last
         for prompt in ("", *(c.prompts[0] for c in SOME))

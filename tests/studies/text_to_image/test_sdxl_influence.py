@@ -8,6 +8,7 @@ from tessera.errors import UserError
 from tessera.studies.text_to_image.influence import (
     WordInfluence,
     dominant,
+    parse_probes,
     pixel_study,
     predicted_noise,
     sameness,
@@ -86,8 +87,8 @@ def test_a_study_averages_seeds_and_finds_squares(sdxl, trajectory):
 
 
 def test_a_words_influence_is_the_change_it_makes(sdxl, trajectory):
-    found = word_study(sdxl, PROMPT, trajectory, [(8, 8), (0, 15)])
-    assert found.words == ("photograph", "horse", "dog") and found.maps.shape == (2, 3, 16, 16)
+    found = word_study(sdxl, PROMPT, trajectory, [(8, 8), (0, 15)], words=["photograph", "Horse", "dog"])
+    assert found.words == ["photograph", "horse", "dog"] and found.maps.shape == (2, 3, 16, 16)
     x, sigma = trajectory.x[0], trajectory.sigmas[0]
     with torch.no_grad():
         with_horse = sdxl.plain(x, sigma, sdxl.conditioner([PROMPT] * 2))
@@ -98,12 +99,12 @@ def test_a_words_influence_is_the_change_it_makes(sdxl, trajectory):
 
 
 def test_guidance_multiplies_a_words_influence_exactly(sdxl, trajectory):
-    """I_k under guidance w is w times the raw one when only the told prompt is changed."""
+    """I_k under guidance w is w times the unguided one when only the conditional prompt is changed."""
     x, sigma = trajectory.x[0], trajectory.sigmas[0]
-    told, less = sdxl.conditioner([PROMPT] * 2), sdxl.conditioner(["a photograph of a and a dog"] * 2)
+    cond, less = sdxl.conditioner([PROMPT] * 2), sdxl.conditioner(["a photograph of a and a dog"] * 2)
     with torch.no_grad():
         raw, guided = (
-            (denoise(x, sigma, told) - denoise(x, sigma, less)).norm(dim=1)
+            (denoise(x, sigma, cond) - denoise(x, sigma, less)).norm(dim=1)
             for denoise in (sdxl.denoiser(1.0), sdxl.denoiser(5.0))
         )
     assert float((guided / raw).mean()) == pytest.approx(5.0, abs=1e-3)
@@ -119,9 +120,9 @@ def test_paths_of_a_word_are_all_measured(sdxl, trajectory):
 def influence(values) -> WordInfluence:
     """One level, one seed, probes x words."""
     each = torch.tensor(values)[None, None]  # (1, 1, P, K)
-    words = tuple("abcdefgh"[: each.shape[-1]])
-    probes = tuple(Pixel(0, p) for p in range(each.shape[2]))
-    return WordInfluence("", words, "remove", (2.0,), probes, torch.zeros(1, len(words), 1, 1), each)
+    words = list("abcdefgh"[: each.shape[-1]])
+    probes = [Pixel(0, p) for p in range(each.shape[2])]
+    return WordInfluence(words, "remove", [2.0], probes, torch.zeros(1, len(words), 1, 1), each)
 
 
 @pytest.mark.parametrize(
@@ -154,9 +155,17 @@ def test_units_differ_by_powers_of_sigma():
     found = influence([[1.0, 2.0]])
     assert found.at("clean").flatten().tolist() == [1, 2]
     assert found.at("eps").flatten().tolist() == [0.5, 1]
-    assert found.at("score", guidance=5.0).flatten().tolist() == [1.25, 2.5]
+    assert found.at("score").flatten().tolist() == [0.25, 0.5]
 
 
-def test_probes_outside_the_latent_are_refused(sdxl, trajectory):
-    with pytest.raises(UserError, match=r"The probe \(16, 0\) lies outside a latent of 16 x 16 cells"):
-        word_study(sdxl, PROMPT, trajectory, [(16, 0)])
+def test_probes_are_cells_of_the_latent(sdxl):
+    assert parse_probes("3,4 15,0", sdxl.latent) == [(3, 4), (15, 0)]
+    assert parse_probes(None, sdxl.latent) == [(8, 8), (8, 2), (8, 13), (2, 8)]
+    for outside in ("16,0", "0,-1"):
+        with pytest.raises(UserError, match="lies outside a latent of 16 x 16 cells"):
+            parse_probes(outside, sdxl.latent)
+    for text in ("middle", "1", "1,2,3"):
+        with pytest.raises(UserError, match=f"`{text}` are no cells"):
+            parse_probes(text, sdxl.latent)
+    with pytest.raises(UserError, match="At least one cell must be probed"):
+        parse_probes(" ", sdxl.latent)

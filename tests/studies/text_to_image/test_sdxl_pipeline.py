@@ -27,24 +27,24 @@ def test_saving_and_loading_changes_no_bit(sdxl):
     torch.testing.assert_close(fresh.conditioner(IMAGE), sdxl.conditioner(IMAGE), rtol=1e-5, atol=1e-6)
 
 
-def test_what_the_network_is_told_is_what_diffusers_tells_it(sdxl):
+def test_conditions_are_those_of_diffusers(sdxl):
     prompts = [IMAGE, "A woodblock print in the style of Hokusai.", ""]
     with torch.no_grad():
         theirs = sdxl.pipe.encode_prompt(prompts, device="cpu", do_classifier_free_guidance=True)
-    told = sdxl.parts(sdxl.conditioner(prompts))
-    assert torch.equal(told.sequence, theirs[0]) and torch.equal(told.pooled, theirs[2])
-    nothing = sdxl.parts(sdxl.conditioner(prompts, sdxl.default_nothing))
+    cond = sdxl.parts(sdxl.conditioner(prompts))
+    assert torch.equal(cond.sequence, theirs[0]) and torch.equal(cond.pooled, theirs[2])
+    nothing = sdxl.parts(sdxl.unconditional().expand(3, -1))
     assert torch.equal(nothing.sequence, theirs[1]) and torch.equal(nothing.pooled, theirs[3])
-    assert told.sizes[0].tolist() == [128, 128, 0, 0, 128, 128]
+    assert cond.sizes[0].tolist() == [128, 128, 0, 0, 128, 128]
 
 
 def test_two_kinds_of_nothing_differ(sdxl):
-    empty, zeros = (sdxl.conditioner("a cat", kind) for kind in ("empty", "zeros"))
+    empty, zeros = (sdxl.unconditional(kind) for kind in ("empty", "zeros"))
     assert torch.equal(empty, sdxl.conditioner("")) and not torch.equal(empty, zeros)
     assert sdxl.parts(zeros).sequence.abs().max() == 0 and torch.equal(sdxl.parts(zeros).sizes, sdxl.parts(empty).sizes)
 
 
-def test_a_walk_ends_where_the_pipeline_ends(sdxl):
+def test_a_trajectory_ends_where_the_pipeline_ends(sdxl):
     seeds, steps = [5, 6], 12
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     theirs = sdxl.pipe(
@@ -104,14 +104,14 @@ def test_it_is_a_denoiser_of_variance_exploding_noise(sdxl, latents):
     x, sigma = latents
     cond = sdxl.conditioner(["a dog", "a cat"])
     assert isinstance(sdxl.plain, Denoiser)
-    told = sdxl.parts(cond)
+    given = sdxl.parts(cond)
     time = sdxl.plain.time(sigma.expand(2))
     with torch.no_grad():
         eps = sdxl.unet(
             x / (sigma**2 + 1).sqrt(),
             time,
-            told.sequence,
-            added_cond_kwargs={"text_embeds": told.pooled, "time_ids": told.sizes},
+            given.sequence,
+            added_cond_kwargs={"text_embeds": given.pooled, "time_ids": given.sizes},
         ).sample
         assert (sdxl.plain(x, sigma, cond) - (x - sigma * eps)).abs().max() < 1e-4
 
@@ -121,7 +121,7 @@ def test_guidance_is_linear_in_its_weight(sdxl, latents):
     cond = sdxl.conditioner(["a dog", "a cat"])
     with torch.no_grad():
         plain, three, five = (sdxl.denoiser(w)(x, sigma, cond) for w in (1.0, 3.0, 5.0))
-        floor = sdxl.plain(x, sigma, sdxl.conditioner(["", ""], "zeros"))
+        floor = sdxl.plain(x, sigma, sdxl.unconditional("zeros").expand(2, -1))
     assert (three - (floor + 3 * (plain - floor))).abs().max() < 1e-4
     assert (five - three - 2 * (plain - floor)).abs().max() < 1e-4
     assert (five - plain).abs().max() > 1e-3
@@ -165,8 +165,8 @@ def test_a_pipeline_without_a_pooled_vector_works_too():
     old = Sdxl(stable_diffusion("epsilon"), "old")
     with torch.no_grad():
         theirs = old.pipe.encode_prompt("a cat", "cpu", 1, do_classifier_free_guidance=False)[0]
-    told = old.parts(old.conditioner("a cat"))
-    assert torch.equal(told.sequence, theirs) and told.pooled is None and old.default_nothing == "empty"
+    cond = old.parts(old.conditioner("a cat"))
+    assert torch.equal(cond.sequence, theirs) and cond.pooled is None and old.chosen_nothing("default") == "empty"
     trajectory = old.trajectory(old.conditioner("a cat"), steps=3, seeds=[0])
     assert trajectory.last.isfinite().all() and trajectory.sigmas.tolist() == [0]
 
@@ -189,13 +189,13 @@ def test_no_gradient_is_kept_for_weights(sdxl):
 # -- bad input ---------------------------------------------------------------------------------------------
 
 
-def test_what_is_no_diffusers_folder_is_told_so(tmp_path):
+def test_what_is_no_diffusers_folder_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"is no diffusers folder: it has no model_index\.json"):
         load_sdxl(tmp_path)
     with pytest.raises(UserError, match="no hub id such as someone/model"):
         load_sdxl(tmp_path / "nowhere" / "at" / "all")
     (tmp_path / "model_index.json").write_text("{")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="is not valid JSON"):
         load_sdxl(tmp_path)
     (tmp_path / "model_index.json").write_text(json.dumps({"transformer": []}))
     with pytest.raises(UserError, match="has no UNet"):
@@ -204,9 +204,9 @@ def test_what_is_no_diffusers_folder_is_told_so(tmp_path):
 
 def test_a_damaged_pipeline_is_one_sentence(folder, tmp_path):
     (tmp_path / "model_index.json").write_text((folder / "model_index.json").read_text())
-    with pytest.raises(UserError, match="Could not load") as told:
+    with pytest.raises(UserError, match="Could not load") as refusal:
         load_sdxl(tmp_path)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(refusal.value)
 
 
 def test_a_missing_extra_comes_with_the_command_to_get_it(monkeypatch, folder):

@@ -1,4 +1,4 @@
-"""What the verbs for SDXL do not take, told in one sentence before anything is loaded."""
+"""What the verbs for SDXL refuse, in one sentence before anything is loaded."""
 
 import json
 
@@ -28,7 +28,7 @@ def run(capsys, *words):
         (("--memory", "nan"), "memory"),
     ],
 )
-def test_bad_numbers_are_told_before_the_model_is_looked_for(capsys, verb, words, sentence):
+def test_bad_numbers_are_refused_before_the_model_is_looked_for(capsys, verb, words, sentence):
     code, printed, said = run(capsys, verb, "nowhere", *words)
     assert code == 2 and printed == "" and sentence in said and len(said.strip().splitlines()) == 1
 

@@ -119,7 +119,7 @@ def test_bad_input_is_one_sentence(capsys, folder, words, complaint):
 
 def test_sizes_are_width_by_height():
     sizes = {None: None, "64": (64, 64), "64x48": (48, 64)}
-    assert {size: OnModel(model="model", size=size).height_width for size in sizes} == sizes
+    assert {size: OnModel(model="model", size=size).network.get("size") for size in sizes} == sizes
 
 
 def test_sets_of_prompts_whose_files_would_have_one_name_are_refused(capsys, folder, tmp_path):
@@ -137,11 +137,11 @@ def test_the_best_layer_is_one_whose_ratio_is_known():
         return SimpleNamespace(raw=SimpleNamespace(within=0.1, between=0.1, ratio=ratio, gap=0.0))
 
     level = {"mid_a": layer(math.nan), "mid_b": layer(1.5), "mid_c": layer(1.2)}
-    found = TextFeatureResult((), (0,), FeatureResult([1.0], [level], []), {}, None)
-    assert found._position(0, "mid", level)["largest_ratio"] == {"layer": "mid_b", "ratio": 1.5}
+    found = TextFeatureResult((), (0,), FeatureResult([1.0], [level], []), {}, {})
+    assert found._position_record(0, "mid", level)["largest_ratio"] == {"layer": "mid_b", "ratio": 1.5}
 
 
-def test_what_is_no_pipeline_is_told_so(capsys, tmp_path):
+def test_what_is_no_pipeline_is_refused(capsys, tmp_path):
     code, _, said = run(capsys, "t2i", "features", tmp_path)
     assert code == 2 and "is no diffusers folder" in said
     code, _, said = run(capsys, "t2i", "words", tmp_path, "--dry-run")

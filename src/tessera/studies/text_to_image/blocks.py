@@ -1,6 +1,5 @@
 """The transformer blocks of a diffusers UNet: their names, and where in them features are recorded."""
 
-from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Literal
 
@@ -21,17 +20,22 @@ def blocks_of(unet: nn.Module) -> list[str]:
     return [name for name, kind in kinds.items() if kind == "BasicTransformerBlock"]
 
 
-def block_hooks(unet: nn.Module, site: Site = "block", layers: str | Sequence[str] = "*") -> list[str]:
-    """Names of hooks for `record`, for blocks whose name fits any of the patterns, such as `mid*` or `up_blocks.0.*`."""
-    if site not in SITES:
-        raise UserError(f"Features can be recorded at {', '.join(SITES)}, not at `{site}`.")
+def checked_site(name: str) -> Site:
+    for site in SITES:
+        if site == name:
+            return site
+    raise UserError(f"Features can be recorded at {', '.join(SITES)}, not at `{name}`.")
+
+
+def block_hooks(unet: nn.Module, site: Site = "block", layers: str = "*") -> list[str]:
+    """Names of hooks for `record`, for blocks whose name fits any of the patterns, such as `mid*,up_blocks.0.*`."""
     blocks, chosen = blocks_of(unet), set()
-    for pattern in [layers] if isinstance(layers, str) else layers:
+    for pattern in layers.split(","):
         fitting = {name for name in blocks if fnmatchcase(name, pattern)}
         if not fitting:
             raise UserError(no_such_hook(pattern, blocks))
         chosen |= fitting
-    return [name + SITES[site] for name in blocks if name in chosen]
+    return [name + SITES[checked_site(site)] for name in blocks if name in chosen]
 
 
 def block_of(hook: str) -> str:

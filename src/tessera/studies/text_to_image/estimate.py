@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.table import Table
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from tessera.analysis.feature_study import by_memory
 from tessera.analysis.recording import record
 from tessera.errors import UserError
 from tessera.files import read_json
 from tessera.models.text_unet import TextUNet
 from tessera.studies.text_to_image.blocks import Site, block_hooks
+from tessera.studies.text_to_image.features import TextFeatureConfig, fitting_composites, rows_for
 from tessera.studies.text_to_image.pipeline import (
     INDEX,
     checked_size,
@@ -28,6 +31,7 @@ from tessera.studies.text_to_image.pipeline import (
     quiet,
     root_of,
 )
+from tessera.studies.text_to_image.prompts import Concept
 
 TOKENS, FACTOR = 77, 8  # of CLIP's text encoder; pixels along one side of a latent's cell
 _SDXL_NAME = "stabilityai/stable-diffusion-xl-base-1.0"
@@ -54,7 +58,7 @@ class PassCost:
     unet_weights: int  # bytes
     forward_flops: int
     backward_flops: int = 0  # of one product with the Jacobian; the forward pass is remembered
-    features: dict[str, int] = field(default_factory=dict)  # bytes of one latent's features, by hook
+    features: dict[Site, dict[str, int]] = field(default_factory=dict)  # bytes of one latent's features, by hook
 
 
 def pass_cost(
@@ -62,8 +66,8 @@ def pass_cost(
     dtype: torch.dtype = torch.float32,
     *,
     size: tuple[int, int] | None = None,
-    site: Site | None = None,
-    layers: str | Sequence[str] = "*",
+    sites: Sequence[Site] = (),
+    layers: str = "*",
     gradients: bool = False,
     checkpoint: bool = False,
 ) -> PassCost:
@@ -78,13 +82,12 @@ def pass_cost(
         example = _example(net, unet.config, size)
         with FlopCounterMode(display=False) as forward, torch.no_grad():
             net(*example)
-        weights = [parameter.numel() for parameter in unet.parameters()]
         return PassCost(
-            parameters=sum(weights),
-            unet_weights=sum(weights) * dtype.itemsize,
+            parameters=unet.num_parameters(),
+            unet_weights=unet.num_parameters() * dtype.itemsize,
             forward_flops=forward.get_total_flops(),
             backward_flops=_backward_flops(net, *example, checkpoint) if gradients else 0,
-            features={} if site is None else _feature_bytes(net, example, site, layers),
+            features={site: _feature_bytes(net, example, site, layers) for site in sites},
         )
 
 
@@ -98,7 +101,7 @@ def _unet_config(name: str | Path) -> Mapping[str, Any]:
     from huggingface_hub import hf_hub_download
 
     try:
-        return read_json(Path(hf_hub_download(where, "unet/config.json", revision=revision or None)))
+        return read_json(Path(hf_hub_download(where, "unet/config.json", revision=revision)))
     except Exception as error:  # the hub has a dozen kinds of failure, all of which mean: not available
         raise UserError(f"Could not fetch the configuration of {name}: {first_line(root_of(error))}") from error
 
@@ -122,7 +125,7 @@ def _backward_flops(net: TextUNet, x: Tensor, time: Tensor, cond: Tensor, checkp
     return backward.get_total_flops()
 
 
-def _feature_bytes(net: TextUNet, example: Any, site: Site, layers: str | Sequence[str]) -> dict[str, int]:
+def _feature_bytes(net: TextUNet, example: Any, site: Site, layers: str) -> dict[str, int]:
     own = 1 if site != "maps" else TOKENS  # of attention maps one token's is kept
     hooks = block_hooks(net.unet, site, layers)
     with record(net, hooks, keep=lambda rows: rows.nbytes // own) as activations, torch.no_grad():
@@ -133,39 +136,49 @@ def _feature_bytes(net: TextUNet, example: Any, site: Site, layers: str | Sequen
 # -- a whole study -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class StudyCost:
-    """Passes of a study by kind, and their arithmetic."""
-
-    passes: dict[str, int]
-    flops: int
-
-    def __add__(self, other: "StudyCost") -> "StudyCost":
-        names = dict.fromkeys([*self.passes, *other.passes])
-        passes = {name: self.passes.get(name, 0) + other.passes.get(name, 0) for name in names}
-        return StudyCost(passes, self.flops + other.flops)
-
-    def to_dict(self, tflops: float, cost: PassCost) -> dict[str, Any]:
-        return {
-            "passes": self.passes,
-            "pflop": self.flops / 1e15,
-            "tflops": tflops,
-            "minutes": self.flops / (tflops * 1e12) / 60,
-            "one_pass": {
-                "parameters": cost.parameters,
-                "unet_weights": cost.unet_weights,
-                "forward_flops": cost.forward_flops,
-                "backward_flops": cost.backward_flops,
-            },
-        }
-
-
-def estimate(cost: PassCost, forward: Mapping[str, int], backward: Mapping[str, int] | None = None) -> StudyCost:
-    """Of so many forward and backward passes of single latents."""
-    backward = backward or {}
-    flops = sum(forward.values()) * cost.forward_flops + sum(backward.values()) * cost.backward_flops
-    return StudyCost({**forward, **backward}, flops)
-
-
 def sampling_passes(samples: int, steps: int, guidance: float) -> int:
     return samples * steps * (2 if guidance > 1 else 1)
+
+
+def feature_passes(concepts: Sequence[Concept], config: TextFeatureConfig, cost: PassCost) -> dict[str, int]:
+    """Passes of `text_features`, by kind."""
+    rows = rows_for(concepts, fitting_composites(concepts), config.site)
+    latents = len(rows) * len(config.seeds)
+    groups = list(by_memory(cost.features[config.site], latents, config.memory))
+    recorded = len(groups) * len(config.at) * latents
+    samples = len({row.prompts for row in rows}) * len(config.seeds)
+    return {
+        "sampling": sampling_passes(samples, config.last_step, config.guidance),
+        "recording": recorded,
+        "recording, untrained": recorded * config.null,
+    }
+
+
+def study_cost(cost: PassCost, passes: Mapping[str, int], tflops: float) -> dict[str, Any]:
+    """What so many passes of single latents cost, by kind; those called backward are products with the Jacobian."""
+    flops = 0
+    for kind, count in passes.items():
+        flops += count * (cost.backward_flops if kind.endswith("backward") else cost.forward_flops)
+    return {
+        "passes": dict(passes),
+        "pflop": flops / 1e15,
+        "tflops": tflops,
+        "minutes": flops / (tflops * 1e12) / 60,
+        "one_pass": {
+            "parameters": cost.parameters,
+            "unet_weights": cost.unet_weights,
+            "forward_flops": cost.forward_flops,
+            "backward_flops": cost.backward_flops,
+        },
+    }
+
+
+def cost_table(found: Mapping[str, Any], title: str | None = None) -> Table:
+    """Of `study_cost`."""
+    table = Table("what", "how much", title=title)
+    for name, count in found["passes"].items():
+        table.add_row(f"passes: {name}", f"{count:,}")
+    table.add_row("arithmetic", f"{found['pflop']:,.2f} PFLOP")
+    table.add_row("time", f"{found['minutes']:,.1f} minutes at {found['tflops']:.3g} TFLOP/s")
+    table.add_row("weights of the UNet", f"{found['one_pass']['unet_weights'] / 2**30:.1f} GiB")
+    return table

@@ -24,6 +24,7 @@ from tessera.analysis.feature_study import (
     describe_products,
     measure_network,
 )
+from tessera.sampling.trajectory import Trajectory
 from tessera.stats import RESAMPLES
 from tessera.studies.text_to_image.blocks import Site, block_hooks, block_of, position_of
 from tessera.studies.text_to_image.pipeline import Nothing, Sdxl, quiet
@@ -43,6 +44,7 @@ _POSITIONS = ("down", "mid", "up", "latent", "pixel")
 class Row:
     """Prompts that seeds take turns with, and the token whose attention map is compared."""
 
+    name: str
     prompts: tuple[str, ...]
     token: str
 
@@ -53,10 +55,11 @@ class Row:
 
 def rows_for(concepts: Sequence[Concept], composites: Sequence[Composite], site: Site) -> list[Row]:
     """The empty prompt first, then the concepts, then the composites (for maps once per token)."""
-    rows = [Row(("",), ""), *(Row(concept.prompts, concept.token) for concept in concepts)]
+    rows = [Row("", ("",), "")]
+    rows += [Row(concept.name, concept.prompts, concept.token) for concept in concepts]
     for composite in composites:
         tokens = composite.tokens.values() if site == "maps" else ("",)
-        rows += [Row((composite.prompt,), token) for token in tokens]
+        rows += [Row(composite.name, (composite.prompt,), token) for token in tokens]
     return rows
 
 
@@ -74,12 +77,12 @@ class TextFeatureConfig:
     """Settings of a feature study of a pipeline."""
 
     site: Site = "block"
-    layers: str | tuple[str, ...] = "*"
+    layers: str = "*"  # patterns of blocks, with commas between them
     steps: int = 15
     at: tuple[int, ...] = (0,)  # steps, counted from 0: the first has the most noise
-    seeds: tuple[int, ...] = tuple(range(10))
+    seeds: Sequence[int] = range(10)
     guidance: float = 5.0  # of the sampler; features are those of the conditional network alone
-    nothing: Nothing | None = None  # what guidance moves away from; the pipeline's own by default
+    nothing: Nothing = "default"  # what guidance moves away from
     null: int = 0  # untrained networks
     null_text: bool = False  # whether their text encoders are untrained, too
     outputs: bool = True  # also the latents and images at the end of sampling
@@ -88,9 +91,9 @@ class TextFeatureConfig:
     resamples: int = RESAMPLES
 
     @property
-    def samples(self) -> bool:
-        """Whether anything but the very first latent is needed."""
-        return self.outputs or any(self.at)
+    def last_step(self) -> int:
+        """How far sampling goes."""
+        return self.steps if self.outputs else max(self.at)
 
 
 @dataclass(frozen=True)
@@ -101,72 +104,65 @@ class TextFeatureResult:
     steps: tuple[int, ...]  # counted from 0
     blocks: FeatureResult
     outputs: Level  # latent and pixel
-    images: Tensor | None  # (rows, 3, H, W), of the first seed
+    images: dict[str, Tensor]  # (3, H, W), of the first seed, by name of the prompt; none without outputs
 
-    def positions(self, number: int, outputs: bool = True) -> dict[str, Level]:
+    @property
+    def composites(self) -> list[dict[str, Any]]:
+        """Concepts in composite prompts, as the first layer has them."""
+        return next(iter(self.blocks.learned[0].values())).composites
+
+    def positions(self, number: int) -> dict[str, Level]:
         """Layers of the down, middle and up part at one level, and the outputs."""
-        level = self.blocks.learned[number] | (self.outputs if outputs else {})
-        found: dict[str, Level] = {}
-        for name, features in level.items():
-            found.setdefault(position_of(name), {})[name] = features
-        return {position: found[position] for position in _POSITIONS if position in found}
+        found: dict[str, Level] = {position: {} for position in _POSITIONS}
+        for name, features in (self.blocks.learned[number] | self.outputs).items():
+            found[position_of(name)][name] = features
+        return {position: level for position, level in found.items() if level}
 
     def band(self, number: int, name: str, measure: str) -> Band | None:
         """The range of a measure over untrained networks."""
-        return self.blocks.band(number, name, measure)
-
-    def null_ratios(self, number: int, names: Sequence[str]) -> list[Band]:
-        """Bands of the ratio over untrained networks, where there are some and it is known."""
-        bands = [self.band(number, name, "ratio") for name in names if name not in self.outputs]
-        return [band for band in bands if band is not None]
+        return None if name in self.outputs else self.blocks.band(number, name, measure)
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers but the matrices, JSON-ready."""
         levels = []
         for number, (step, sigma) in enumerate(zip(self.steps, self.blocks.sigmas)):
-            positions = self.positions(number, outputs=False)
-            levels.append(
-                {
-                    "step": step + 1,
-                    "sigma": sigma,
-                    "positions": [self._position(number, *entry) for entry in positions.items()],
-                    "layers": [self._layer(number, name) for name in self.blocks.learned[number]],
-                }
-            )
+            parts = [part for part in self.positions(number).items() if part[0] not in self.outputs]
+            level = {
+                "step": step + 1,
+                "sigma": sigma,
+                "positions": [self._position_record(number, *part) for part in parts],
+                "layers": [self._layer_record(number, *layer) for layer in self.blocks.learned[number].items()],
+            }
+            levels.append(level)
         return {
             "concepts": [asdict(concept) for concept in self.concepts],
             "levels": levels,
-            "outputs": [self._layer(0, name) for name in self.outputs],
+            "outputs": [self._layer_record(0, *output) for output in self.outputs.items()],
         }
 
-    def _layer(self, number: int, name: str) -> dict[str, Any]:
-        output = name in self.outputs
-        found = self.outputs[name] if output else self.blocks.learned[number][name]
-        record = {key: value for key, value in found.raw.record().items() if key not in ("matrix", "lengths")}
-        centered = found.centered.record()
-        null: dict[str, Any] = {}
-        clears: dict[str, Any] = {}
-        if self.blocks.nulls and not output:
-            for measure in feature_statistics.MEASURES:
-                band = self.band(number, name, measure)
-                null[measure] = None if band is None else band.record()
-                if band is not None:
-                    clears[measure] = band.clears(getattr(found.raw, measure))
+    def _layer_record(self, number: int, name: str, found: HookFeatures) -> dict[str, Any]:
+        raw, centered = found.raw.record(), found.centered.record()
+        bands: dict[str, Band | None] = {}
+        if self.blocks.nulls and name not in self.outputs:
+            bands = {measure: self.band(number, name, measure) for measure in feature_statistics.MEASURES}
         return {
             "name": name,
-            **record,
+            **{key: value for key, value in raw.items() if key not in ("matrix", "lengths")},
             "centered": {key: centered[key] for key in ("within", "between", "gap", "p")},
             "composites": found.composites,
-            "null": null,
-            "clears_null": clears,
+            "null": {measure: band and band.record() for measure, band in bands.items()},
+            "clears_null": {
+                measure: band.clears(getattr(found.raw, measure)) for measure, band in bands.items() if band
+            },
         }
 
-    def _position(self, number: int, position: str, level: Level) -> dict[str, Any]:
+    def _position_record(self, number: int, position: str, level: Level) -> dict[str, Any]:
         """Means over the layers of one part of the network, and its best layer."""
         best = max(level, key=lambda name: np.nan_to_num(level[name].raw.ratio, nan=-np.inf))
         above = []
         for name, found in level.items():
-            above += [band.clears(found.raw.ratio) == "above" for band in self.null_ratios(number, [name])]
+            if band := self.band(number, name, "ratio"):
+                above.append(band.clears(found.raw.ratio) == "above")
         return {
             "position": position,
             "layers": len(level),
@@ -178,19 +174,20 @@ class TextFeatureResult:
     def table(self, number: int, label: str) -> Table:
         """A row per part of the network and per output."""
         title = f"{label}, step {self.steps[number] + 1}, sigma {self.blocks.sigmas[number]:.3g}"
-        heads = ("position", *MEASURES, "centered gap", "p", "untrained ratio")
-        table = Table(*heads, title=title)
+        table = Table("position", *MEASURES, "centered gap", "p", "untrained ratio", title=title)
         for position, level in self.positions(number).items():
             centered = np.nanmean([found.centered.gap for found in level.values()])
             ps = [found.raw.p for found in level.values()]
-            bands = self.null_ratios(number, list(level))
-            low, high = (min(b.low for b in bands), max(b.high for b in bands)) if bands else (0, 0)
+            bands = [band for name in level if (band := self.band(number, name, "ratio"))]
+            untrained_ratio = "-"
+            if bands:
+                untrained_ratio = f"{min(b.low for b in bands):.3f} to {max(b.high for b in bands):.3f}"
             table.add_row(
                 position if len(level) == 1 else f"{position} ({len(level)} layers)",
                 *(f"{mean_of(level, name):.3f}" for name in MEASURES),
                 f"{centered:.3f}",
                 f"{min(ps):.3f}" if len(ps) == 1 else f"{min(ps):.3f} to {max(ps):.3f}",
-                f"{low:.3f} to {high:.3f}" if bands else "-",
+                untrained_ratio,
             )
         return table
 
@@ -223,55 +220,82 @@ def text_features(
     rows = rows_for(concepts, composites, config.site)
     pairs = [(row, 0) for row in range(1, len(rows))]
     categories = [concept.category for concept in concepts]
-    sampled = _sample_rows(sdxl, rows, config, advance)
+    trajectories = _sample_rows(sdxl, rows, config, advance)
+    x = torch.stack([trajectories[row.prompts].at(config.at).x for row in rows], dim=1)  # (levels, R, S, C, H, W)
+    sigmas = sdxl.sigmas(config.steps)[list(config.at)].tolist()
 
     def describe(products: FeatureProducts) -> HookFeatures:
         found = describe_products(products, len(concepts), categories, resamples=config.resamples, shuffles=RESAMPLES)
         return replace(found, composites=_composite_records(products, concepts, composites, config.site))
 
     def levels_of(network: Sdxl, describe: Callable[[FeatureProducts], HookFeatures]) -> list[Level]:
-        inputs = _inputs(network, rows, sampled, config)
-        at = block_hooks(network.unet, config.site, config.layers)
-        rows_at_once = min(config.batch, len(config.seeds))  # of one prompt: rounding depends on the batch
-        options: dict[str, Any] = {"rows": rows_at_once, "memory": config.memory, "advance": advance}
-        levels = []
-        for level in measure_network(network.plain, inputs, at, pairs, describe, **options):
-            levels.append({block_of(name): found for name, found in level.items()})
-        return levels
+        levels = measure_network(
+            network.plain,
+            _inputs(network, rows, x, sigmas, config.site),
+            block_hooks(network.unet, config.site, config.layers),
+            pairs,
+            describe,
+            rows=min(config.batch, len(config.seeds)),  # of one prompt: rounding depends on the batch
+            memory=config.memory,
+            advance=advance,
+        )
+        return [{block_of(name): found for name, found in level.items()} for level in levels]
 
     learned = levels_of(sdxl, describe)
     # The spread of untrained networks is the band itself, so seeds of each are hardly drawn again.
     plain = partial(describe_products, concepts=len(concepts), groups=categories, resamples=2, shuffles=1)
     nulls = [levels_of(untrained(sdxl, _NULL_SEED + n, config.null_text), plain) for n in range(config.null)]
-    sigmas = [float(sdxl.sigmas(config.steps)[step]) for step in config.at]
     blocks = FeatureResult(sigmas, learned, nulls, tuple(concepts))
-    outputs = {name: describe(products_of(found, pairs)) for name, found in sampled.outputs.items()}
-    return TextFeatureResult(tuple(concepts), config.at, blocks, outputs, sampled.images)
+    if not config.outputs:
+        return TextFeatureResult(tuple(concepts), config.at, blocks, {}, {})
+    latents = {prompts: trajectory.last for prompts, trajectory in trajectories.items()}  # (S, C, H, W) each
+    images = {prompts: sdxl.decode(last).cpu() for prompts, last in latents.items()}  # (S, 3, H, W) each
+    outputs = {}
+    for name, ends in (("latent", latents), ("pixel", images)):
+        features = torch.stack([ends[row.prompts] for row in rows]).flatten(2)  # (R, S, F)
+        outputs[name] = describe(products_of(features, pairs))
+    shown = {row.name: images[row.prompts][0] for row in rows}
+    return TextFeatureResult(tuple(concepts), config.at, blocks, outputs, shown)
+
+
+def _sample_rows(
+    sdxl: Sdxl, rows: Sequence[Row], config: TextFeatureConfig, advance: _Advance
+) -> dict[tuple[str, ...], Trajectory]:
+    """The trajectory of every row's prompts, all from the same noise; rows may differ only in their token."""
+    trajectories = {}
+    for row in rows:
+        if row.prompts not in trajectories:
+            trajectories[row.prompts] = sdxl.trajectory(
+                sdxl.conditioner(row.for_seeds(len(config.seeds))),
+                steps=config.steps,
+                seeds=config.seeds,
+                guidance=config.guidance,
+                nothing=config.nothing,
+                keep=[*config.at, config.last_step],
+                batch=config.batch,
+                advance=advance,
+            )
+    return trajectories
+
+
+def _inputs(sdxl: Sdxl, rows: Sequence[Row], x: Tensor, sigmas: Sequence[float], site: Site) -> list[FeatureBatch]:
+    """Latents (levels, R, S, C, H, W), conditions and tokens of all rows and seeds, at every level."""
+    prompts = [row.for_seeds(x.shape[2]) for row in rows]
+    cond = torch.stack([sdxl.conditioner(of_row) for of_row in prompts])  # (R, S, dim)
+    tokens = None
+    if site == "maps":
+        positions = []
+        for row, of_row in zip(rows, prompts):
+            positions.append([token_position(sdxl, prompt, row.token) for prompt in of_row])
+        tokens = torch.tensor(positions)
+    return [FeatureBatch(latents, cond, sigma, tokens) for latents, sigma in zip(x, sigmas)]
 
 
 def stages(concepts: Sequence[Concept], config: TextFeatureConfig) -> int:
     """How often `text_features` will call `advance`."""
     rows = rows_for(concepts, fitting_composites(concepts), config.site)
     batches = -(-len(config.seeds) // config.batch)
-    sampling = len({row.prompts for row in rows}) * batches if config.samples else 0
-    return sampling + len(config.at) * (1 + config.null)
-
-
-def _inputs(sdxl: Sdxl, rows: Sequence[Row], sampled: "_Sampled", config: TextFeatureConfig) -> list[FeatureBatch]:
-    """Latents, conditions and tokens of all rows and seeds, at every level."""
-    seeds = len(config.seeds)
-    cond = torch.stack([sdxl.conditioner(row.for_seeds(seeds)) for row in rows])  # (R, S, dim)
-    tokens = None
-    if config.site == "maps":
-        positions = []
-        for row in rows:
-            positions.append([token_position(sdxl, prompt, row.token) for prompt in row.for_seeds(seeds)])
-        tokens = torch.tensor(positions)
-    sigmas = sdxl.sigmas(config.steps)
-    return [
-        FeatureBatch(x[sampled.row], cond, float(sigmas[step]), tokens)
-        for step, x in zip(config.at, sampled.x, strict=True)
-    ]
+    return len({row.prompts for row in rows}) * batches + len(config.at) * (1 + config.null)
 
 
 def _composite_records(
@@ -295,49 +319,6 @@ def _composite_records(
             row += site == "maps"
         row += site != "maps"
     return records
-
-
-# -- the trajectory of each row ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Sampled:
-    """What the rows' sampling leaves."""
-
-    x: Tensor  # (levels, distinct prompts, S, C, H, W)
-    row: list[int]  # of each row, which of the distinct prompts is its own
-    outputs: dict[str, Tensor]  # latent and pixel: (R, S, F)
-    images: Tensor | None
-
-
-def _sample_rows(sdxl: Sdxl, rows: Sequence[Row], config: TextFeatureConfig, advance: _Advance) -> _Sampled:
-    """All rows from the same noise; rows that differ only in their token share one trajectory."""
-    if not config.samples:
-        start = sdxl.start(config.seeds, config.steps)[None, None]  # the first step, the same for all rows
-        return _Sampled(start.expand(len(config.at), *start.shape[1:]), [0] * len(rows), {}, None)
-    distinct = list(dict.fromkeys(row.prompts for row in rows))
-    row = [distinct.index(one.prompts) for one in rows]
-    kept, latents, images = [], [], []
-    for prompts in distinct:
-        trajectory = sdxl.trajectory(
-            sdxl.conditioner(Row(prompts, "").for_seeds(len(config.seeds))),
-            steps=config.steps,
-            seeds=config.seeds,
-            guidance=config.guidance,
-            nothing=config.nothing,
-            keep=[*config.at, config.steps] if config.outputs else config.at,
-            batch=config.batch,
-            advance=advance,
-        )
-        kept.append(trajectory.at(config.at).x)
-        if config.outputs:
-            latents.append(trajectory.last)
-            images.append(sdxl.decode(trajectory.last).cpu())
-    outputs = {}
-    if config.outputs:
-        outputs = {name: torch.stack(x)[row].flatten(2) for name, x in (("latent", latents), ("pixel", images))}
-    first = torch.stack([image[0] for image in images]) if images else None
-    return _Sampled(torch.stack(kept, dim=1), row, outputs, first)
 
 
 # -- untrained networks ------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import json
 import logging
 import sys
 import warnings
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from tessera.analysis.pixel_influence import slices
 from tessera.errors import UserError
+from tessera.files import read_json
 from tessera.models.adapters import from_prediction
 from tessera.models.contract import Denoiser
 from tessera.models.model_folder import HUB_ID
@@ -26,8 +26,7 @@ from tessera.sampling.schedule import seeded_noise
 from tessera.sampling.solvers import SamplingStep, euler
 from tessera.sampling.trajectory import Trajectory, collect
 
-Nothing = Literal["empty", "zeros"]
-Background = Literal["prompt", "empty", "zeros"]
+Nothing = Literal["default", "empty", "zeros"]
 _INSTALL = "SDXL needs some more packages: pip install 'tessera-diffusion[t2i]'."
 INDEX = "model_index.json"
 
@@ -82,13 +81,13 @@ class Sdxl:
     def has_pooled(self) -> bool:
         return self.net.widths[1] > 0
 
-    @property
-    def default_nothing(self) -> Nothing:
-        """What the pipeline's own guidance moves away from."""
-        zeros = getattr(self.pipe.config, "force_zeros_for_empty_prompt", False)
-        return "zeros" if zeros else "empty"
+    def chosen_nothing(self, nothing: Nothing) -> Nothing:
+        """What guidance moves away from, where `default` is what the pipeline's own does."""
+        if nothing != "default":
+            return nothing
+        return "zeros" if getattr(self.pipe.config, "force_zeros_for_empty_prompt", False) else "empty"
 
-    def twin(self, unet: nn.Module, encoders: Sequence[nn.Module] | None = None) -> "Sdxl":
+    def twin(self, unet: nn.Module, encoders: Sequence[nn.Module] = ()) -> "Sdxl":
         """The same around another network of its kind, and other text encoders if some are given."""
         other = copy.copy(self)
         other.unet, other.net = unet, TextUNet(unet, self.net.tokens)
@@ -98,38 +97,23 @@ class Sdxl:
 
     # -- text ----------------------------------------------------------------------------------------------
 
-    def conditioner(self, prompts: str | Sequence[str], background: Background = "prompt") -> Tensor:
-        """Conditions (B, dim) for prompts; `empty` and `zeros` give as many rows of the empty prompt or of zeros."""
+    def conditioner(self, prompts: str | Sequence[str]) -> Tensor:
+        """Conditions (B, dim) for prompts."""
         prompts = [prompts] if isinstance(prompts, str) else list(prompts)
-        texts = [""] * len(prompts) if background == "empty" else prompts
-        unique = list(dict.fromkeys(texts))
-        found = self.encode([self.ids(prompt) for prompt in unique])
-        if background == "zeros":
-            pooled = None if found.pooled is None else torch.zeros_like(found.pooled)
-            found = TextCondition(torch.zeros_like(found.sequence), pooled, found.sizes)
-        rows = torch.tensor([unique.index(prompt) for prompt in texts], device=self.device)
-        return found.row()[rows]
+        unique = list(dict.fromkeys(prompts))
+        rows = torch.tensor([unique.index(prompt) for prompt in prompts], device=self.device)
+        return self.encode(unique).row()[rows]
+
+    def unconditional(self, nothing: Nothing = "default") -> Tensor:
+        """The condition (1, dim) that guidance moves away from: the empty prompt's, or embeddings that are all zero."""
+        empty = self.encode([""])
+        if self.chosen_nothing(nothing) == "zeros":
+            pooled = None if empty.pooled is None else torch.zeros_like(empty.pooled)
+            empty = empty._replace(sequence=torch.zeros_like(empty.sequence), pooled=pooled)
+        return empty.row()
 
     def parts(self, cond: Tensor) -> TextCondition:
         return self.net.parts(cond)
-
-    def ids(self, prompt: str) -> list[Tensor]:
-        """Token numbers (tokens,) of each tokenizer, padded."""
-        self.check_length(prompt)
-        options = {"padding": "max_length", "truncation": True, "return_tensors": "pt"}
-        return [
-            tokenizer(prompt, max_length=tokenizer.model_max_length, **options).input_ids[0]
-            for tokenizer in self.tokenizers
-        ]
-
-    def check_length(self, prompt: str) -> None:
-        tokenizer = self.tokenizers[0]
-        length = len(self.tokens(prompt)) + 2  # its start and its end
-        if length > tokenizer.model_max_length:
-            raise UserError(
-                f'The prompt "{prompt[:40]}..." has {length} tokens with its start and end;'
-                f" the text encoder reads {tokenizer.model_max_length}."
-            )
 
     def tokens(self, prompt: str) -> list[str]:
         """The prompt's own tokens, as text, without start, end and padding."""
@@ -138,12 +122,19 @@ class Sdxl:
         return self.tokenizers[0].convert_ids_to_tokens(numbers)
 
     @torch.no_grad()
-    def encode(self, ids: Sequence[Sequence[Tensor]]) -> TextCondition:
-        """Of B prompts' token numbers: the network's condition, at least in single precision."""
+    def encode(self, prompts: list[str]) -> TextCondition:
+        """The network's condition for B prompts, at least in single precision."""
+        for prompt in prompts:
+            length = len(self.tokens(prompt)) + 2  # its start and its end
+            if length > self.net.tokens:
+                raise UserError(
+                    f'The prompt "{prompt[:40]}..." has {length} tokens with its start and end;'
+                    f" the text encoder reads {self.net.tokens}."
+                )
         sequences, pooled = [], None
-        for number, encoder in enumerate(self.encoders):
-            rows = torch.stack([each[number] for each in ids]).to(self.device)
-            encoded = encoder(rows, output_hidden_states=self.has_pooled)
+        for tokenizer, encoder in zip(self.tokenizers, self.encoders):
+            padded = tokenizer(prompts, padding="max_length", max_length=self.net.tokens, return_tensors="pt")
+            encoded = encoder(padded.input_ids.to(self.device), output_hidden_states=self.has_pooled)
             # SDXL uses the last layer but one, and the second encoder's projection of the end token.
             sequences.append(encoded.hidden_states[-2] if self.has_pooled else encoded.last_hidden_state)
             pooled = encoded[0] if self.has_pooled else None
@@ -151,7 +142,7 @@ class Sdxl:
         if pooled is None:
             return TextCondition(sequence, None, None)
         sizes = torch.tensor([*self.size, 0, 0, *self.size], dtype=self.exact, device=self.device)
-        return TextCondition(sequence, pooled.to(self.exact), sizes.expand(len(ids), -1))
+        return TextCondition(sequence, pooled.to(self.exact), sizes.expand(len(prompts), -1))
 
     # -- denoising -----------------------------------------------------------------------------------------
 
@@ -162,11 +153,11 @@ class Sdxl:
         kind = scheduler.config.prediction_type
         return from_prediction(kind, self.net, scheduler.alphas_cumprod).to(self.device)
 
-    def denoiser(self, guidance: float = 1.0, nothing: Nothing | None = None) -> Denoiser:
+    def denoiser(self, guidance: float = 1.0, nothing: Nothing = "default") -> Denoiser:
         """The denoiser of latents x = clean + sigma * noise, guided away from `nothing` by more than 1."""
         if guidance <= 1:
             return self.plain
-        unconditional = self.conditioner("", nothing or self.default_nothing)
+        unconditional = self.unconditional(nothing)
 
         def weaker(x: Tensor, sigma: Tensor, cond: Any = None) -> Tensor:
             return self.plain(x, sigma, unconditional.expand(len(x), -1))
@@ -199,7 +190,7 @@ class Sdxl:
         steps: int = 50,
         seeds: Sequence[int] = range(1),
         guidance: float = 5.0,
-        nothing: Nothing | None = None,
+        nothing: Nothing = "default",
         keep: Sequence[int] | None = None,
         batch: int | None = None,
         advance: Callable[[], Any] = lambda: None,
@@ -248,8 +239,7 @@ def load_sdxl(
     """
     need_diffusers()
     where, revision = find_pipeline(name)
-    options = {"revision": revision or None, "variant": variant}
-    pipe = _read_pipeline(where, torch_dtype=dtype, **{key: each for key, each in options.items() if each})
+    pipe = _read_pipeline(where, torch_dtype=dtype, revision=revision, variant=variant)
     side = (size, size) if isinstance(size, int) else size
     return Sdxl(pipe.to(device or "cpu"), str(name), side)
 
@@ -294,29 +284,21 @@ def find_pipeline(name: str | Path) -> tuple[str, str | None]:
     """A folder, or a hub id and its revision."""
     path = Path(name).expanduser()
     if (path / INDEX).is_file():
-        _check_index(path)
+        index = read_json(path / INDEX)
+        if not isinstance(index, dict) or "unet" not in index:
+            raise UserError(f"The pipeline in {path} has no UNet; SDXL, SD 1.5 and their kin have one.")
         return str(path), None
     if path.exists():
         raise UserError(f"{path} is no diffusers folder: it has no {INDEX}.")
     if not HUB_ID.fullmatch(str(name)):
         raise UserError(f"There is no folder {name}, and it is no hub id such as someone/model.")
     repo, _, revision = str(name).partition("@")
-    return repo, revision
+    return repo, revision or None
 
 
 def _parts_called(pipe: Any, names: Sequence[str]) -> list[Any]:
     """Those of a pipeline's parts that it has."""
     return [part for name in names if (part := getattr(pipe, name, None)) is not None]
-
-
-def _check_index(folder: Path) -> None:
-    """A damaged index would otherwise end in a traceback."""
-    try:
-        index = json.loads((folder / INDEX).read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder / INDEX} cannot be read: {error}.") from error
-    if not isinstance(index, dict) or "unet" not in index:
-        raise UserError(f"The pipeline in {folder} has no UNet; SDXL, SD 1.5 and their kin have one.")
 
 
 def _check_pipeline(pipe: Any, name: str) -> None:
@@ -350,25 +332,17 @@ def check_steps(keep: Sequence[int], steps: int) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Libraries that talk about torchvision, deprecations, long prompts and local files are silenced for a while."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    """Libraries that talk about torchvision, deprecations, long prompts and local files are silenced for a while.
+
+    So are their progress bars, but for those of downloads.
+    """
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
-        stack.callback(logging.disable, before)
         warnings.simplefilter("ignore")
+        stack.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.WARNING)
         for library in ("diffusers", "transformers"):
-            if module := sys.modules.get(f"{library}.utils.logging"):
-                stack.enter_context(_without_bars(module))
+            bars: Any = sys.modules.get(f"{library}.utils.logging")
+            if bars and bars.is_progress_bar_enabled():
+                stack.callback(bars.enable_progress_bar)
+                bars.disable_progress_bar()
         yield
-
-
-@contextlib.contextmanager
-def _without_bars(library: Any) -> Iterator[None]:
-    """The bars of one library's own; those of downloads remain."""
-    shown = library.is_progress_bar_enabled()
-    library.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            library.enable_progress_bar()

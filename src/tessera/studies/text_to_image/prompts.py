@@ -5,7 +5,7 @@ finds categories (see docs/text-to-image.md). So ours come in one wording for al
 concept in every wording.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ _CATEGORIES = {
     "foods": ("sushi", "croissants", "pizza", "ramen", "pancakes", "tacos"),
     "vehicles": ("trains", "bicycles", "sailboats", "trucks", "airplanes", "tractors"),
 }
-_ONE = "A picture of {}."
+_ONE = ("A picture of {}.",)
 _OWN = {
     "animals": "A photograph of {}, full body, highly detailed.",
     "art styles": "A painting by a master in the style of {}.",
@@ -85,43 +85,45 @@ _CROSSED = (
 )
 
 
-def ours(wordings: Callable[[str], Sequence[str]]) -> tuple[Concept, ...]:
+def _ours(wordings: Mapping[str, Sequence[str]]) -> tuple[Concept, ...]:
     """The 24 concepts in the wordings of their category."""
     concepts = []
     for category, names in _CATEGORIES.items():
         for name in names:
-            prompts = tuple(wording.format(name) for wording in wordings(category))
+            prompts = tuple(wording.format(name) for wording in wordings[category])
             concepts.append(Concept(name, category, prompts, name))
     return tuple(concepts)
 
 
-_SETS: dict[str, Callable[[], tuple[Concept, ...]]] = {
-    "paper": lambda: PAPER,
-    "one": lambda: ours(lambda category: [_ONE]),
-    "own": lambda: ours(lambda category: [_OWN[category]]),  # the confound itself, to show how large it is
-    "crossed": lambda: ours(lambda category: _CROSSED),
+_SETS: dict[str, tuple[Concept, ...]] = {
+    "paper": PAPER,
+    "one": _ours(dict.fromkeys(_CATEGORIES, _ONE)),
+    "own": _ours({category: [wording] for category, wording in _OWN.items()}),  # the confound, to show its size
+    "crossed": _ours(dict.fromkeys(_CATEGORIES, _CROSSED)),
 }
 
 
 def concepts_of(name: str) -> tuple[Concept, ...]:
     """A set by name, or from a JSON file: a list of {"name", "category", "prompt", "token"}."""
     if name in _SETS:
-        return _SETS[name]()
+        return _SETS[name]
     if not Path(name).is_file():
         raise UserError(f"There is no set of prompts `{name}`; give a file, or one of {', '.join(_SETS)}.")
-    return checked(_read_concepts(Path(name)), name)
-
-
-def _read_concepts(path: Path) -> list[Concept]:
-    rows = read_json(path)
+    rows = read_json(Path(name))
     if not isinstance(rows, list):
-        raise UserError(f"{path} should hold a list of concepts.")
-    return [_concept_from(row, path) for row in rows]
+        raise UserError(f"{name} should hold a list of concepts.")
+    concepts = tuple(_concept_from(row, name) for row in rows)
+    names, categories = {concept.name for concept in concepts}, {concept.category for concept in concepts}
+    if len(names) < len(concepts):
+        raise UserError(f"Two concepts of {name} have the same name.")
+    if not 1 < len(categories) < len(concepts):  # `within` and `between` must both exist
+        raise UserError(f"{name} needs two or more categories, one of them with two concepts.")
+    return concepts
 
 
-def _concept_from(row: Any, path: Path) -> Concept:
+def _concept_from(row: Any, file: str) -> Concept:
     """`prompt` is a text or a list of them; `token` may be left out where only hidden states are compared."""
-    complaint = f'Each concept in {path} needs the texts "name", "category" and "prompt".'
+    complaint = f'Each concept in {file} needs the texts "name", "category" and "prompt".'
     if not isinstance(row, dict):
         raise UserError(complaint)
     prompts = row.get("prompt")
@@ -131,13 +133,3 @@ def _concept_from(row: Any, path: Path) -> Concept:
         raise UserError(complaint)
     name, category, *texts = texts
     return Concept(name, category, tuple(texts), str(row.get("token") or name.split()[-1]))
-
-
-def checked(concepts: Sequence[Concept], where: str) -> tuple[Concept, ...]:
-    """Within and between must both exist."""
-    names, categories = [c.name for c in concepts], [c.category for c in concepts]
-    if len(set(names)) < len(names):
-        raise UserError(f"Two concepts of {where} have the same name.")
-    if not 1 < len(set(categories)) < len(categories):
-        raise UserError(f"{where} needs two or more categories, one of them with two concepts.")
-    return tuple(concepts)

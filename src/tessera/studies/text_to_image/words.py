@@ -5,22 +5,26 @@ changes, and so does the pooled vector, which acts on all pixels alike. Hence fo
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-import torch
 from torch import Tensor
 
 from tessera.errors import UserError
 from tessera.studies.text_to_image.pipeline import Sdxl
 
 Removal = Literal["remove", "sequence", "pooled", "mask"]
-REMOVALS: dict[str, str] = {
+REMOVALS: dict[Removal, str] = {
     "remove": "the word is taken out of the text",
     "sequence": "the same, but the pooled vector stays",
     "pooled": "the same, but the sequence stays",
     "mask": "only the word's own tokens change, to those of the empty prompt",
+}
+REMOVAL_NAMES: dict[Removal, str] = {
+    "remove": "taken out of the text",
+    "sequence": "by the sequence alone",
+    "pooled": "by the pooled vector alone",
+    "mask": "by its own tokens alone",
 }
 STOP_WORDS = (
     "a", "an", "the", "and", "or", "but", "of", "in", "on", "at", "to", "by", "for", "from", "with", "as",
@@ -49,23 +53,16 @@ def words_of(prompt: str) -> list[Word]:
     return found
 
 
-def content_words(prompt: str, stop: Sequence[str] = STOP_WORDS) -> list[Word]:
-    """The words that are not on the list of stop words."""
-    return [word for word in words_of(prompt) if word.text.lower() not in stop]
-
-
-def checked_words(prompt: str) -> list[Word]:
-    """The same, if there are any."""
-    found = content_words(prompt)
+def content_words(prompt: str) -> list[str]:
+    """Names of the words that are not on the list of stop words."""
+    found = [word.name for word in words_of(prompt) if word.text.lower() not in STOP_WORDS]
     if not found:
         raise UserError(f'"{prompt}" has no word that could be removed.')
     return found
 
 
-def find_word(prompt: str, name: str | Word) -> Word:
+def find_word(prompt: str, name: str) -> Word:
     """The occurrence called so, or one sentence about what there is."""
-    if isinstance(name, Word):
-        name = name.name
     words = words_of(prompt)
     for word in words:
         if word.name.lower() == name.lower():
@@ -73,7 +70,7 @@ def find_word(prompt: str, name: str | Word) -> Word:
     raise UserError(f"The word `{name}` is not in the prompt; its words are {', '.join(w.name for w in words)}.")
 
 
-def without_word(prompt: str, word: str | Word) -> str:
+def without_word(prompt: str, word: str) -> str:
     """The text less one occurrence, the gap closed and no space left before punctuation."""
     found = find_word(prompt, word)
     text = f"{prompt[: found.start].rstrip()} {prompt[found.end :].lstrip()}".strip()
@@ -83,7 +80,7 @@ def without_word(prompt: str, word: str | Word) -> str:
 # -- tokens ------------------------------------------------------------------------------------------------
 
 
-def token_positions(sdxl: Sdxl, prompt: str, word: str | Word) -> list[int]:
+def token_positions(sdxl: Sdxl, prompt: str, word: str) -> list[int]:
     """Where the tokens of a word stand in the padded sequence; the prompt's first token is number 1."""
     found = find_word(prompt, word)
     before, upto = (len(sdxl.tokens(prompt[:end])) for end in (found.start, found.end))
@@ -109,45 +106,24 @@ def token_position(sdxl: Sdxl, prompt: str, token: str) -> int:
 # -- conditions --------------------------------------------------------------------------------------------
 
 
-def without(sdxl: Sdxl, prompt: str, word: str | Word, how: Removal = "remove") -> Tensor:
+def removals_for(sdxl: Sdxl) -> list[Removal]:
+    """The ways to remove a word that this model has."""
+    return [removal for removal in REMOVALS if sdxl.has_pooled or removal != "pooled"]
+
+
+def without(sdxl: Sdxl, prompt: str, word: str, removal: Removal = "remove") -> Tensor:
     """The condition (1, dim) of a prompt less one word."""
-    if how not in REMOVALS:
-        raise UserError(f"A word can be removed by {', '.join(REMOVALS)}, not by `{how}`.")
+    if removal not in removals_for(sdxl):
+        raise UserError(f"A word can be removed by {', '.join(removals_for(sdxl))}, not by `{removal}`.")
     whole = sdxl.parts(sdxl.conditioner(prompt))
-    if how == "mask":
+    if removal == "mask":
         sequence = whole.sequence.clone()
         positions = token_positions(sdxl, prompt, word)
         sequence[:, positions] = sdxl.parts(sdxl.conditioner("")).sequence[:, positions]
         return whole._replace(sequence=sequence).row()
     shorter = sdxl.parts(sdxl.conditioner(without_word(prompt, word)))
-    if how == "sequence":
+    if removal == "sequence":
         return shorter._replace(pooled=whole.pooled).row()
-    if how == "pooled":
+    if removal == "pooled":
         return shorter._replace(sequence=whole.sequence).row()
     return shorter.row()
-
-
-class PromptWords:
-    """The words of one prompt as conditions that can be removed, for the measures of `locality`."""
-
-    def __init__(self, sdxl: Sdxl, prompt: str, words: Sequence[str | Word] | None = None, how: Removal = "remove"):
-        if how == "pooled" and not sdxl.has_pooled:
-            raise UserError("This model has no pooled vector.")
-        self.prompt, self.how = prompt, how
-        self.words = [find_word(prompt, word) for word in (checked_words(prompt) if words is None else words)]
-        self.cond = sdxl.conditioner(prompt)  # (1, dim)
-        self.shorter = {word.name: without(sdxl, prompt, word, how) for word in self.words}
-
-    @property
-    def names(self) -> list[str]:
-        return [word.name for word in self.words]
-
-    def conditions(self, cond: Tensor) -> list[list[str]]:
-        return [self.names for _ in cond]
-
-    def without(self, cond: Tensor, k: Any) -> Tensor:
-        """Every row of `cond` (B, dim), all of this prompt, less the k-th word or the one called k."""
-        name = self.names[k] if isinstance(k, int) else k
-        if not torch.equal(cond, self.cond.expand_as(cond)):
-            raise UserError("Words can be taken only from conditions of their own prompt.")
-        return self.shorter[name].expand_as(cond)
