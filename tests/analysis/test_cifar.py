@@ -3,14 +3,17 @@
 import io
 import signal
 import tarfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from tessera.analysis.cifar import load_cifar, shuffled_steps
+from tessera.analysis.cifar import ShuffledImages, load_cifar
+from tessera.analysis.locality import LocalityConfig
 from tessera.errors import UserError
-from tessera.studies.clevr.fig12 import fig12
+from tessera.render.image_io import to_uint8
+from tessera.studies.clevr.fig12 import cifar_settings, fig12, growth
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +48,7 @@ def test_packed_and_unpacked_archives_give_the_same_images(tmp_path, known, pack
             (tmp_path / folder / name).write_bytes(content)
     for split, rows in (("train", slice(0, 5)), ("test", slice(5, 6))):
         found = load_cifar(path, split)
-        assert torch.equal(found.images, torch.from_numpy(known[0][rows].reshape(-1, 3, 32, 32)))
-        assert found.labels.tolist() == known[1][rows].ravel().tolist()
-        assert len(found) == len(found.labels)
+        assert torch.equal(found, torch.from_numpy(known[0][rows].reshape(-1, 3, 32, 32)))
 
 
 def test_damaged_files_are_refused_in_one_sentence(tmp_path, known):
@@ -70,13 +71,17 @@ def test_damaged_files_are_refused_in_one_sentence(tmp_path, known):
 
 
 def test_every_pass_shows_every_image_once_and_resuming_changes_nothing():
-    steps = shuffled_steps(10, 4, 0, seed=3)
-    seen = torch.stack([next(steps) for _ in range(10)])
-    for turn in seen.flatten().view(4, 10):
+    images = torch.arange(10, dtype=torch.uint8).view(10, 1, 1, 1).expand(-1, 3, 1, 1)
+    stream = ShuffledImages(images, seed=3)
+    steps = stream.steps(0, 4)
+    batches = [next(steps) for _ in range(10)]
+    numbers = torch.stack([to_uint8(batch.images)[:, 0, 0, 0] for batch in batches])
+    for turn in numbers.flatten().view(4, 10):
         assert sorted(turn.tolist()) == list(range(10))
-    assert not torch.equal(*seen.flatten().view(4, 10)[:2])
-    resumed = shuffled_steps(10, 4, 7, seed=3)
-    assert torch.equal(next(resumed), seen[7])
+    assert not torch.equal(*numbers.flatten().view(4, 10)[:2])
+    resumed = next(stream.steps(28, 4))
+    assert torch.equal(resumed.images, batches[7].images) and resumed.index.tolist() == [28, 29, 30, 31]
+    assert resumed.cond.shape == (4, 0)
 
 
 @pytest.fixture
@@ -88,22 +93,30 @@ def archive(tmp_path, known):
     return tmp_path
 
 
-FEW = {"preset": "tiny", "images": 1, "levels": 2, "steps": 2}
+FEW = LocalityConfig(k=0, images=1, levels=2, steps=2, source="truth")
 
 
 def test_an_interrupted_training_is_put_away_after_its_step(archive):
+    settings = cifar_settings("tiny", 48)
     with pytest.raises(UserError, match="the same command carries on"):
-        fig12(archive, archive / "out", **FEW, total=48, on_step=lambda seen: signal.raise_signal(signal.SIGTERM))
+        fig12(archive, archive / "out", settings, FEW, on_step=lambda seen: signal.raise_signal(signal.SIGTERM))
     states = sorted(path.name for path in archive.rglob("state-*.safetensors"))
     assert states == ["state-000000000016.safetensors"]
 
 
 def test_figure_12_in_small(tmp_path, archive):
-    options = {**FEW, "total": 16}
-    record = fig12(tmp_path, tmp_path / "out", **options)
+    settings = cifar_settings("tiny", 16)
+    record = fig12(tmp_path, tmp_path / "out", settings, FEW)
     assert (tmp_path / "out" / "fig12.png").stat().st_size > 10_000
     sigmas, ratio = [row["sigma"] for row in record["levels"]], record["growth"]["ratio"]
     assert len(sigmas) == 2 and sigmas[0] == 80 and sigmas[-1] == pytest.approx(0.002)
     assert ratio["low"] <= ratio["value"] <= ratio["high"]
-    again = fig12(tmp_path, tmp_path / "out", **options, source="generated")  # trained once, measured twice
+    own = replace(FEW, source="generated")
+    again = fig12(tmp_path, tmp_path / "out", settings, own)  # trained once, measured twice
     assert again["source"] == "generated" and again["settings"] == record["settings"]
+
+
+def test_growth_compares_the_highest_third_of_the_levels_with_the_lowest():
+    found = growth(np.array([[9.0, 7, 5, 3, 3, 1]]), [80, 20, 5, 1, 0.2, 0.05])
+    assert (found["side_high_noise"], found["side_low_noise"], found["levels_in_a_third"]) == (8, 2, 2)
+    assert found["ratio"] == {"value": 4, "low": 4, "high": 4} and found["spearman_with_sigma"] > 0.9

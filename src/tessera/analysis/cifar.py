@@ -1,8 +1,7 @@
 """CIFAR-10 from the binary version of the official archive (cifar-10-binary.tar.gz), packed or unpacked."""
 
 import tarfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -11,43 +10,32 @@ import torch
 from torch import Tensor
 
 from tessera.errors import UserError
+from tessera.render.image_io import to_float
 from tessera.scenes.random import seeded_generator
+from tessera.training.stream import Batch, NumberedSamples
 
 _Split = Literal["train", "test"]
 SIDE, CHANNELS, CLASSES = 32, 3, 10
 _RECORD = 1 + CHANNELS * SIDE * SIDE  # bytes: a label, then the image channel by channel
-_FOLDER = "cifar-10-batches-bin"
 _PARTS: dict[_Split, tuple[str, ...]] = {
     "train": tuple(f"data_batch_{n}.bin" for n in range(1, 6)),
     "test": ("test_batch.bin",),
 }
 
 
-@dataclass(frozen=True)
-class CifarImages:
-    """8-bit images and the numbers of their classes."""
-
-    images: Tensor  # (N, 3, 32, 32) uint8
-    labels: Tensor  # (N,) long
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-
-def load_cifar(path: str | Path, split: _Split = "train") -> CifarImages:
-    """The images in an archive (.tar.gz), in a folder made from one, or in the folder above that."""
-    path = Path(path).expanduser()
+def load_cifar(path: str | Path, split: _Split = "train") -> Tensor:
+    """The images (N, 3, 32, 32), 8-bit, of an archive (.tar.gz), a folder made from one, or the folder above that."""
+    path, names = Path(path).expanduser(), _PARTS[split]
     if path.is_file():
-        parts = _archive_parts(path, _PARTS[split])
+        parts = _archive_parts(path, names)
     elif path.is_dir():
-        parts = _folder_parts(path, _PARTS[split])
+        files = [*path.glob("*.bin"), *path.glob("cifar-10-batches-bin/*.bin")]
+        parts = {file.name: file.read_bytes() for file in files if file.name in names}
     else:
         raise UserError(f"There is no CIFAR-10 at {path}.")
     if not parts:
-        raise UserError(f"{path} holds none of the files of CIFAR-10's binary version, such as {_PARTS[split][0]}.")
-    rows = np.concatenate([_records(content, f"{path}: {name}") for name, content in sorted(parts.items())])
-    images = rows[:, 1:].reshape(-1, CHANNELS, SIDE, SIDE).copy()
-    return CifarImages(torch.from_numpy(images), torch.from_numpy(rows[:, 0].astype(np.int64)))
+        raise UserError(f"{path} holds none of the files of CIFAR-10's binary version, such as {names[0]}.")
+    return torch.cat([_images_in(content, f"{path}: {name}") for name, content in sorted(parts.items())])
 
 
 def _archive_parts(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
@@ -64,35 +52,35 @@ def _archive_parts(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
     return parts
 
 
-def _folder_parts(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
-    folder = path / _FOLDER if (path / _FOLDER).is_dir() else path
-    return {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
-
-
-def _records(content: bytes, where: str) -> np.ndarray:
-    """Rows (N, 3073) of a label and 3072 values."""
+def _images_in(content: bytes, where: str) -> Tensor:
+    """Of records of a label and 3072 values each."""
     if not content or len(content) % _RECORD:
         raise UserError(f"{where} is damaged: its length is no multiple of {_RECORD} bytes.")
     rows = np.frombuffer(content, np.uint8).reshape(-1, _RECORD)
     if rows[:, 0].max() >= CLASSES:
         raise UserError(f"{where} is damaged: labels lie outside 0 to {CLASSES - 1}.")
-    return rows
+    return torch.from_numpy(rows[:, 1:].copy()).unflatten(1, (CHANNELS, SIDE, SIDE))
 
 
 # -- as training data --------------------------------------------------------------------------------------------
 
 
-def shuffled_steps(count: int, batch: int, first: int, seed: int) -> Iterator[Tensor]:
-    """Image numbers (batch,) of every training step from `first` on; each pass has its own order."""
-    number, order, current = first * batch, torch.empty(0, dtype=torch.long), -1
-    while True:
-        numbers = torch.arange(number, number + batch)
-        rows = torch.empty(batch, dtype=torch.long)
-        for turn in (numbers // count).unique().tolist():
-            if turn != current:
-                chance = seeded_generator((seed << 32) + turn)
-                order, current = torch.randperm(count, generator=chance), turn
-            here = numbers // count == turn
-            rows[here] = order[numbers[here] % count]
-        yield rows
-        number += batch
+class ShuffledImages(NumberedSamples):
+    """Unconditional training samples from 8-bit images (N, C, H, W), in an order of its own in each pass over them."""
+
+    def __init__(self, images: Tensor, seed: int):
+        self.images, self.seed = images, seed
+
+    def samples(self, index: Tensor) -> Batch:
+        count, turns = len(self.images), index // len(self.images)
+        rows = torch.empty_like(index)
+        for turn in turns.unique().tolist():
+            here = turns == turn
+            rows[here] = _shuffled(count, (self.seed << 32) + turn).to(index.device)[index[here] % count]
+        images = to_float(self.images[rows])
+        return Batch(images, images.new_zeros(len(rows), 0), index)
+
+
+@lru_cache(2)  # the training steps of one pass need the same order again and again
+def _shuffled(count: int, seed: int) -> Tensor:
+    return torch.randperm(count, generator=seeded_generator(seed))

@@ -73,21 +73,11 @@ def picked(steps: int, levels: int) -> list[int]:
 
 
 def generated(
-    denoise: Denoiser,
-    cond: Tensor | None,
-    size: int,
-    seeds: Sequence[int],
-    *,
-    steps: int = 32,
-    levels: int = 12,
-    channels: int = 3,
-    device=None,
+    denoise: Denoiser, cond: Tensor | None, size: int, seeds: Sequence[int], *, steps=32, levels=12, device=None
 ) -> Trajectory:
     """The model's own samples at `levels` of its sampling steps."""
     keep = picked(steps, levels)
-    return sample_trajectory(
-        denoise, cond, size, seeds, keep, batch=len(seeds), channels=channels, steps=steps, device=device
-    )
+    return sample_trajectory(denoise, cond, size, seeds, keep, batch=len(seeds), steps=steps, device=device)
 
 
 def noised(
@@ -304,33 +294,58 @@ class LocalityResult:
 # -- measuring -------------------------------------------------------------------------------------------------
 
 
-def measure(
-    denoise: Denoiser,
-    trajectory: Trajectory,
-    cond: Tensor | None,
-    conditioner: Conditioner | None,
-    prompt: Sequence[Any],
-    probes: Sequence[Probe],
-    *,
-    how: GradientConfig = PLAIN,
-    rows: int = 64,
-) -> SceneLocality:
-    """Both kinds of influence on every probe at every level of a trajectory. cond (B, dim)."""
-    levels, images = trajectory.x.shape[:2]
-    every = None if cond is None else cond.repeat(levels, 1)
+@dataclass(frozen=True)
+class LocalityConfig:
+    """Settings of a locality study."""
+
+    k: int = 4
+    images: int = 8  # of every scene
+    scenes: int = 1
+    levels: int = 12
+    steps: int = 32
+    source: Source = "generated"
+    seed: int = 0
+    locations: tuple[tuple[float, float], ...] | None = None  # instead of the study's
+    probes: tuple[tuple[float, float], ...] | None = None
+    how: GradientConfig = PLAIN
+    rows: int = 64
+
+
+class NoisyScene(NamedTuple):
+    """B noisy images at S noise levels, and what the denoiser is conditioned on."""
+
+    trajectory: Trajectory
+    prompt: tuple[Any, ...] = ()
+    cond: Tensor | None = None  # (B, dim)
+    conditioner: Conditioner | None = None
+
+    def condition_influence(self, denoise: Denoiser, rows: int) -> Tensor:
+        """Eq. 10 at every pixel of every image and level, (S, B, K, H, W) on the CPU."""
+        levels, images, _, height, width = self.trajectory.x.shape
+        if self.conditioner is None or self.cond is None or not self.prompt:
+            return torch.zeros(levels, images, 0, height, width)
+        noisy = self.trajectory.flat, self.trajectory.flat_sigmas, self.cond.repeat(levels, 1)
+        maps = condition_influence(denoise, *noisy, self.conditioner, self.prompt, rows=rows)
+        return maps.unflatten(0, (levels, images)).cpu()
+
+
+def measure(denoise: Denoiser, scene: NoisyScene, plan: LocalityConfig) -> SceneLocality:
+    """Both kinds of influence on every probe of the plan, at every level of a scene."""
+    x, sigmas = scene.trajectory.flat, scene.trajectory.flat_sigmas
+    levels, images, _, *size = scene.trajectory.x.shape
+    cond = None if scene.cond is None else scene.cond.repeat(levels, 1)
+    probes = default_probes(scene.prompt, *size) if plan.probes is None else probes_at(plan.probes, *size)
     at = [probe.at for probe in probes]
-    each = pixel_influence(denoise, trajectory.flat, trajectory.flat_sigmas, every, at=at, how=how)
+    each = pixel_influence(denoise, x, sigmas, cond, at=at, how=plan.how)
     each = each.unflatten(0, (levels, images)).cpu()  # (S, B, P, H, W)
-    maps = _condition_influence_maps(denoise, trajectory, cond, conditioner, prompt, rows)
-    first = torch.arange(levels, device=trajectory.x.device) * images
-    with torch.no_grad():
-        first_cond = None if every is None else every[first]
-        clean = denoise(trajectory.flat[first], trajectory.flat_sigmas[first], first_cond).cpu()
+    maps = scene.condition_influence(denoise, plan.rows)
+    with torch.no_grad():  # of the first image
+        clean = denoise(x[::images], sigmas[::images], None if cond is None else cond[::images]).cpu()
     influence = each.mean(1)
     return SceneLocality(
-        prompt=tuple(prompt),
-        probes=list(probes),
-        sigmas=[float(sigma) for sigma in trajectory.sigmas],
+        prompt=scene.prompt,
+        probes=probes,
+        sigmas=scene.trajectory.sigmas.tolist(),
         clean=clean,
         influence=influence,
         sides=smallest_square(influence, at),
@@ -339,25 +354,8 @@ def measure(
         energy_each=total_energy(each).transpose(0, 1),
         condition_influence=_read_at(maps, at),
         condition_influence_maps=maps.mean(1),
-        own_condition_influence=_own_influence(maps, prompt),
+        own_condition_influence=_own_influence(maps, scene.prompt),
     )
-
-
-def _condition_influence_maps(
-    denoise: Denoiser,
-    trajectory: Trajectory,
-    cond: Tensor | None,
-    conditioner: Conditioner | None,
-    prompt: Sequence[Any],
-    rows: int,
-) -> Tensor:
-    """Eq. 10 at every pixel of every image and level, (S, B, K, H, W) on the CPU; cond (B, dim)."""
-    levels, images, _, height, width = trajectory.x.shape
-    if conditioner is None or cond is None or not prompt:
-        return torch.zeros(levels, images, 0, height, width)
-    noisy = trajectory.flat, trajectory.flat_sigmas, cond.repeat(levels, 1)
-    maps = condition_influence(denoise, *noisy, conditioner, prompt, rows=rows)
-    return maps.unflatten(0, (levels, images)).cpu()
 
 
 def _own_influence(maps: Tensor, prompt: Sequence[Any]) -> Tensor:
@@ -383,23 +381,6 @@ def _numbers_of(scenes: Sequence[Tensor]) -> list[int]:
     return np.repeat(np.arange(len(scenes)), [len(images) for images in scenes]).tolist()
 
 
-@dataclass(frozen=True)
-class LocalityConfig:
-    """Settings of a locality study."""
-
-    k: int = 4
-    images: int = 8  # of every scene
-    scenes: int = 1
-    levels: int = 12
-    steps: int = 32
-    source: Source = "generated"
-    seed: int = 0
-    locations: tuple[tuple[float, float], ...] | None = None  # instead of the study's
-    probes: tuple[tuple[float, float], ...] | None = None
-    how: GradientConfig = PLAIN
-    rows: int = 64
-
-
 def measure_locality(
     denoise: Denoiser,
     conditioner: Conditioner,
@@ -410,9 +391,8 @@ def measure_locality(
 ) -> LocalityResult:
     """The whole study."""
     scenes = []
-    for prompt, cond, trajectory in scenes_of(denoise, conditioner, size, plan, device):
-        probes = default_probes(prompt, size, size) if plan.probes is None else probes_at(plan.probes, size, size)
-        scenes.append(measure(denoise, trajectory, cond, conditioner, prompt, probes, how=plan.how, rows=plan.rows))
+    for scene in scenes_of(denoise, conditioner, size, plan, device):
+        scenes.append(measure(denoise, scene, plan))
         on_scene()
     return LocalityResult(scenes, plan.seed)
 
@@ -422,28 +402,27 @@ def conditional_locality_alone(
 ) -> dict[str, Any] | None:
     """The record behind `LocalityResult.conditional_locality` without any gradient, for series of many models."""
     own, sigmas = [], []
-    for prompt, cond, trajectory in scenes_of(denoise, conditioner, size, plan, device):
-        maps = _condition_influence_maps(denoise, trajectory, cond, conditioner, prompt, plan.rows)
-        own.append(_own_influence(maps, prompt))
-        sigmas = trajectory.sigmas.tolist()
+    for scene in scenes_of(denoise, conditioner, size, plan, device):
+        own.append(_own_influence(scene.condition_influence(denoise, plan.rows), scene.prompt))
+        sigmas = scene.trajectory.sigmas.tolist()
     return _locality_record(own, sigmas, plan.seed)
 
 
 def scenes_of(
     denoise: Denoiser, conditioner: Conditioner, size: int, plan: LocalityConfig, device=None
-) -> Iterator[tuple[tuple[Any, ...], Tensor, Trajectory]]:
-    """For each scene its prompt, its condition (B, dim), and its noisy images: the model's own samples, or truth."""
+) -> Iterator[NoisyScene]:
+    """The noisy images of each prompt: the model's own samples, or rendered truth under noise."""
     if plan.images < 1:
         raise UserError(f"At least one image is needed for each scene, not {plan.images}.")
-    for scene, prompt in enumerate(prompts_of(conditioner, plan)):
+    for number, prompt in enumerate(prompts_of(conditioner, plan)):
         cond = conditioner.at(prompt, device=device).expand(plan.images, -1)
-        seeds = [image_seed(plan.seed, scene, n) for n in range(plan.images)]
+        seeds = [image_seed(plan.seed, number, n) for n in range(plan.images)]
         if plan.source == "truth":
-            images = truth(prompt, size, plan.images, plan.seed + scene, device)
+            images = truth(prompt, size, plan.images, plan.seed + number, device)
             trajectory = noised(images, seeds, steps=plan.steps, levels=plan.levels)
         else:
             trajectory = generated(denoise, cond, size, seeds, steps=plan.steps, levels=plan.levels, device=device)
-        yield prompt, cond, trajectory
+        yield NoisyScene(trajectory, tuple(prompt), cond, conditioner)
 
 
 def prompts_of(conditioner: Conditioner, plan: LocalityConfig) -> list[tuple[Any, ...]]:

@@ -123,9 +123,9 @@ class Locality(OpensOneModel):
 
     def test_definition(self, model: Model, plan: LocalityConfig, device) -> dict[str, Any]:
         """On the first scene."""
-        _, cond, trajectory = next(scenes_of(model.denoiser, model.conditioner, model.size, plan, device))
+        scene = next(scenes_of(model.denoiser, model.conditioner, model.size, plan, device))
         how: dict[str, Any] = {"radius": self.radius, "fill": self.fill, "seed": plan.seed, "rows": plan.rows}
-        found = definition_residual(model.denoiser, trajectory, cond, model.conditioner, **how)
+        found = definition_residual(model.denoiser, scene.trajectory, scene.cond, model.conditioner, **how)
         return {"radius": found.radius, "cells": found.cells, "fill": found.fill, "levels": found.record(plan.seed)}
 
     def draw(self, result: LocalityResult, record: dict[str, Any], out: Path, name: str) -> None:

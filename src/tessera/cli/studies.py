@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from matplotlib.figure import Figure
 
-from tessera.analysis.locality import Source
+from tessera.analysis.locality import LocalityConfig, Source
 from tessera.analysis.locality_figures import figure_scatter
 from tessera.analysis.pixel_influence import GradientConfig, memory_bytes
 from tessera.analysis.scatter import FEWEST, coefficient_lines, gather_points, scatter_record
@@ -67,28 +67,18 @@ class Fig12(StudyOptions):
         if self.images < 1:
             raise UserError(f"At least one image must be measured, not {self.images}.")
         device = pick_device(self.device)
-        total = None if self.total is None else parse_count(self.total)
+        settings = cifar_settings(self.preset, None if self.total is None else parse_count(self.total))
+        how = GradientConfig(memory=memory_bytes(self.memory))
+        plan = LocalityConfig(0, self.images, levels=self.levels, source=self.source, seed=self.seed, how=how)
         seen = 0
-        with progress("training", cifar_settings(self.preset, total).training.total) as advance:
+        with progress("training", settings.training.total) as advance:
 
             def show(images: int) -> None:
                 nonlocal seen
                 advance(images - seen)
                 seen = images
 
-            record = fig12(
-                self.cifar,
-                self.out,
-                preset=self.preset,
-                total=total,
-                images=self.images,
-                levels=self.levels,
-                source=self.source,
-                seed=self.seed,
-                how=GradientConfig(memory=memory_bytes(self.memory)),
-                device=device,
-                on_step=show,
-            )
+            record = fig12(self.cifar, self.out, settings, plan, device, show)
         say(f"Figure and record are in {self.out}.")
         sides = record["growth"]["side_low_noise"], record["growth"]["side_high_noise"]
         publish(record, self.json, None, "90% side: {:.1f} pixels at low noise, {:.1f} at high.".format(*sides))

@@ -30,7 +30,7 @@ from tessera.models.model_folder import current_weight_name
 from tessera.models.run_snapshots import average_file, run_settings
 from tessera.scenes import Scenes
 from tessera.training.distributed import ALONE, ProcessGroup
-from tessera.training.stream import Stream
+from tessera.training.stream import NumberedSamples, Stream
 from tessera.training.trainer import Trainer, TrainingStep, train
 from tessera.version import __version__
 
@@ -172,6 +172,7 @@ def train_run(
     device=None,
     group: ProcessGroup = ALONE,
     trainer: Trainer | None = None,
+    stream: NumberedSamples | None = None,
     minutes: float | None = None,
     on_record: Callable[[dict[str, Any]], None] | None = None,
     on_snapshot: Callable[[RunFolder, Trainer], None] | None = None,
@@ -180,7 +181,8 @@ def train_run(
 ) -> RunOutcome:
     """Train until the total, from the newest state in `folder` on, or pause after so many `minutes`.
 
-    A `trainer` of an earlier run with the same network and training settings saves compiling them again.
+    A `trainer` of an earlier run with the same network and training settings saves compiling them again. A `stream`
+    of other images replaces the rendered scenes of the settings.
     """
     run, message = RunFolder(folder), on_message if group.leads else _silent
     with run.alone() if group.leads else nullcontext(), gentle_stop() as stop:
@@ -198,7 +200,7 @@ def train_run(
         group.wait()
         log = RunLog(run, trainer, on_record, on_snapshot)
         deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
-        for step in train(trainer, _stream_for(settings)):
+        for step in train(trainer, stream or _stream_for(settings)):
             stop.patient = True
             log.after_step(step)
             if on_step:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -26,25 +27,12 @@ class Batch:
         return Batch(self.images[rows], self.cond[rows], self.index[rows])
 
 
-@dataclass(frozen=True)
-class Stream:
-    """Scenes drawn, rendered and encoded as conditions, by sample number."""
-
-    scenes: Scenes
-    size: int
-    conditioner: Conditioner
-    seed: int = 0
-    quality: Quality = "fast"
-
-    def batch(self, start: int, count: int, device=None) -> Batch:
-        """Samples start .. start + count - 1."""
-        return self.samples(torch.arange(start, start + count, device=device))
+class NumberedSamples(Protocol):
+    """Training images, each made from its number alone."""
 
     def samples(self, index: Tensor) -> Batch:
         """The samples numbered `index` (B,), made on its device."""
-        scenes = self.scenes.numbered(index, self.seed)[0]
-        images = render(scenes, size=self.size, quality=self.quality)["rgb"]
-        return Batch(images, self.conditioner.encode(scenes, index, self.seed), index)
+        ...
 
     def steps(
         self, start: int, batch: int, render_batch: int = 1, rank: int = 0, world: int = 1, device=None
@@ -64,3 +52,23 @@ class Stream:
             for number in range(first - begin, together):
                 yield samples[number * share : (number + 1) * share]
             first = begin + together
+
+
+@dataclass(frozen=True)
+class Stream(NumberedSamples):
+    """Scenes drawn, rendered and encoded as conditions, by sample number."""
+
+    scenes: Scenes
+    size: int
+    conditioner: Conditioner
+    seed: int = 0
+    quality: Quality = "fast"
+
+    def batch(self, start: int, count: int, device=None) -> Batch:
+        """Samples start .. start + count - 1."""
+        return self.samples(torch.arange(start, start + count, device=device))
+
+    def samples(self, index: Tensor) -> Batch:
+        scenes = self.scenes.numbered(index, self.seed)[0]
+        images = render(scenes, size=self.size, quality=self.quality)["rgb"]
+        return Batch(images, self.conditioner.encode(scenes, index, self.seed), index)

@@ -25,7 +25,7 @@ from tessera.training.distributed import ALONE, ProcessGroup
 from tessera.training.loss import edm_loss, training_sigmas
 from tessera.training.schedule import learning_rate
 from tessera.training.strategies import CompiledNormal, Replay, chosen_strategy, make_update_kernel
-from tessera.training.stream import Batch, Stream
+from tessera.training.stream import Batch, NumberedSamples
 
 _ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 
@@ -202,7 +202,7 @@ class Trainer:
         return state
 
 
-def train(trainer: Trainer, stream: Stream) -> Iterator[TrainingStep]:
+def train(trainer: Trainer, stream: NumberedSamples) -> Iterator[TrainingStep]:
     """Steps from wherever the trainer stands until the total number of images is reached."""
     settings, group = trainer.settings, trainer.group
     group.share(settings.batch)
