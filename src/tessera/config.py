@@ -20,6 +20,7 @@ from tessera.errors import UserError, suggestion
 from tessera.records import SETTING_KEYS, SETTING_VALUES
 
 Ki, Mi = 2**10, 2**20
+NUMBERS = {int: "a whole number", float: "a number"}  # in words
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": Ki, "mi": Mi, "gi": 2**30}
 
 Label = Literal["all", "one", "random", "all-but-one", "drop"]
@@ -560,8 +561,7 @@ def parse_value(hint: Any, text: str, name: str) -> Any:
     try:
         return hint(text)
     except ValueError:
-        kind = {int: "a whole number", float: "a number"}.get(hint, hint.__name__)
-        raise UserError(f"{name} takes {kind}, not `{text}`.") from None
+        raise UserError(f"{name} takes {NUMBERS.get(hint, hint.__name__)}, not `{text}`.") from None
 
 
 _NOT_BELOW = {  # the least that makes sense

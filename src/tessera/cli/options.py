@@ -2,7 +2,7 @@
 
 import dataclasses
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -119,52 +119,36 @@ def parse_settings(texts: Iterable[str], types: Mapping[str, Any], what: str) ->
     return found
 
 
-def details_of(kind: Any, prefix: str = "") -> dict[str, Any]:
-    """The less common settings of a verb: name -> type."""
-    found: dict[str, Any] = {}
-    for name, hint, notes in _fields(kind):
-        inner = prefix if _is_flattened(notes) else f"{prefix}{name}."
-        for part in _members(hint):
-            found |= details_of(part, inner) if dataclasses.is_dataclass(part) else {}
-        if tyro.conf.Fixed in notes:
-            found[f"{prefix}{name}"] = hint
-    return found
-
-
 def description_of(kind: Any) -> str:
     """What a verb does, and what `--set` may change."""
     names = ", ".join(details_of(kind))
     return f"{kind.__doc__}\n\n--set NAME=VALUE also changes: {names}." if names else kind.__doc__
 
 
-def flags_of(kind: Any, prefix: str = "") -> Iterator[str]:
+def details_of(kind: Any) -> dict[str, Any]:
+    """The less common settings of a verb: name -> type."""
+    return {name: hint for name, hint, notes in _settings_of(kind) if tyro.conf.Fixed in notes}
+
+
+def flags_of(kind: Any) -> Iterator[str]:
     """The flags of a verb, `--` and all; of nested settings, those of every network and conditioner."""
-    for name, hint, notes in _fields(kind):
-        if tyro.conf.Fixed in notes or tyro.conf.Positional in notes:
-            continue
-        nested = [part for part in _members(hint) if dataclasses.is_dataclass(part)]
-        inner = prefix if _is_flattened(notes) else f"{prefix}{name}."
-        for part in nested:
-            yield from flags_of(part, inner)
-        if not nested:
-            yield f"--{prefix}{name}".replace("_", "-")
+    for name, _, notes in _settings_of(kind):
+        if tyro.conf.Fixed not in notes and tyro.conf.Positional not in notes:
+            yield f"--{name}".replace("_", "-")
 
 
-def _fields(kind: Any) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
-    """Name, type and annotations of every field."""
+def _settings_of(kind: Any, prefix: str = "") -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
+    """Dotted name, type and annotations of every setting, of every class that a nested group may have."""
     hints = get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
-        hint, notes = hints[field.name], ()
-        if get_origin(hint) is Annotated:
-            hint, *more = get_args(hint)
-            notes = tuple(more)
-        yield field.name, hint, notes
-
-
-def _is_flattened(notes: Sequence[Any]) -> bool:
-    """Whether the flags of a nested group go without the group's name."""
-    return any(getattr(note, "name", None) == "" for note in notes)
-
-
-def _members(hint: Any) -> Sequence[Any]:
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+        hint, *notes = (
+            get_args(hints[field.name]) if get_origin(hints[field.name]) is Annotated else [hints[field.name]]
+        )
+        members = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+        groups = [member for member in members if dataclasses.is_dataclass(member)]
+        # A group whose name is empty is flattened: its flags go without it.
+        is_flattened = any(getattr(note, "name", None) == "" for note in notes)
+        for group in groups:
+            yield from _settings_of(group, prefix if is_flattened else f"{prefix}{field.name}.")
+        if not groups:
+            yield f"{prefix}{field.name}", hint, tuple(notes)

@@ -8,25 +8,21 @@ from typing import Any, get_args
 import tyro
 
 from tessera.cli.options import flags_of
+from tessera.config import NUMBERS
 from tessera.errors import UserError
-
-KINDS = {int: "a whole number", float: "a number"}
 
 
 def one_sentence(kind: type, words: Sequence[str]) -> AbstractContextManager:
-    """Within this context a refusal of tyro's becomes a `UserError`.
-
-    Versions of tyro without this hook print the refusal themselves, in a box, and leave with code 2 as well.
-    """
-    errors: Any = getattr(tyro, "_errors", None)
-    if not hasattr(errors, "on_parse_error"):
-        return nullcontext()
+    """Within this context a refusal of tyro's becomes a `UserError`."""
 
     def refuse(event: Any) -> None:
         if sentence := _sentence(event, kind, words):
             raise UserError(f"{sentence} See `{event.prog} --help`.")
 
-    return errors.on_parse_error(refuse)
+    # tyro 1.0 has no public way to word its refusals: `tyro.cli` prints a box and exits. This is the only place that uses
+    # its private hook; without the hook, and for events that are not known here, the box is what a user sees.
+    errors: Any = getattr(tyro, "_errors", None)
+    return errors.on_parse_error(refuse) if hasattr(errors, "on_parse_error") else nullcontext()
 
 
 def _sentence(event: Any, kind: type, words: Sequence[str]) -> str | None:
@@ -35,11 +31,10 @@ def _sentence(event: Any, kind: type, words: Sequence[str]) -> str | None:
         case "UnrecognizedArgs":
             return _unknown([*event.tokens], kind)
         case "MissingArgs":
-            names = [_name(missing.arg) for missing in event.missing_arguments]
-            return f"Missing: {', '.join(names)}."
+            return f"Missing: {', '.join(_name(missing.arg) for missing in event.missing_arguments)}."
         case "InvalidChoice":
-            choices = [choice for choice in event.choices if choice != "None"]
-            return f"{_name(event.argument)} takes one of {', '.join(choices)}, not `{event.value}`."
+            choices = ", ".join(choice for choice in event.choices if choice != "None")
+            return f"{_name(event.argument)} takes one of {choices}, not `{event.value}`."
         case "BadValue":
             return f"{_name(event.argument)} needs a value."
         case "InstantiationFailure":
@@ -59,14 +54,14 @@ def _unknown(tokens: Sequence[str], kind: type) -> str:
 
 
 def _wrong_value(event: Any, words: Sequence[str]) -> str:
+    said = event.message.splitlines()[0].rstrip(".") + "."
     if event.argument is None:
-        return event.message.splitlines()[0].rstrip(".") + "."
+        return said
     name, hint = _name(event.argument), event.argument.field.type_stripped
     value = value_of(words, event.argument.lowered.name_or_flags)
     hint = next((part for part in get_args(hint) if part is not type(None)), hint)
-    if hint in KINDS and value is not None:
-        return f"{name} takes {KINDS[hint]}, not `{value}`."
-    return f"{name}: {event.message.splitlines()[0].rstrip('.')}."
+    is_number = hint in NUMBERS and value is not None
+    return f"{name} takes {NUMBERS[hint]}, not `{value}`." if is_number else f"{name}: {said}"
 
 
 def _name(argument: Any) -> str:
