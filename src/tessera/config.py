@@ -105,8 +105,8 @@ class _LabelsConfig:
 
     kind: str = ""
     """Conditioner: grid, list, color or nothing."""
+    #: Objects that are labeled: all, one, a random number, all-but-one (at least 1), or drop (n - 1, even 0).
     labels: Label = "all"
-    """Objects that are labeled: all, one, a random number, all-but-one (at least 1), or drop (n - 1, even 0)."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ class _GridConfig(_LabelsConfig):
     """Counts of labeled objects on a grid."""
 
     kind: Literal["grid"] = "grid"
+    #: Cells along one side of the image.
     cells: int = 16
-    """Cells along one side of the image."""
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,12 @@ class _ListConfig(_LabelsConfig):
     """A list of the locations of labeled objects."""
 
     kind: Literal["list"] = "list"
+    #: Cells along one side of the image, by which distances are counted.
     cells: int = 16
-    """Cells along one side of the image, by which distances are counted."""
+    #: Locations a list can hold.
     slots: int = 12
-    """Locations a list can hold."""
+    #: Slots a list uses: random ones, or from the first on.
     fill: tyro.conf.Fixed[Literal["anywhere", "first"]] = "first"
-    """Slots a list uses: random ones, or from the first on."""
 
 
 @dataclass(frozen=True)
@@ -160,14 +160,14 @@ _ConditionerConfig = _GridConfig | _ListConfig | _ColorConfig | _UnconditionalCo
 class _DataConfig:
     """Training scenes and how they are rendered."""
 
+    #: Fewest and most objects in a training scene.
     objects: Annotated[Range, tyro.conf.arg(aliases=("--objects",))] = (1, 3)
-    """Fewest and most objects in a training scene."""
+    #: Side of the image in pixels.
     size: int = 64
-    """Side of the image in pixels."""
+    #: Quality of the renderer for training images.
     quality: Literal["fast", "true"] = "fast"
-    """Quality of the renderer for training images."""
+    #: Stream of scenes.
     seed: int = 0
-    """Stream of scenes."""
 
 
 # -- networks ---------------------------------------------------------------------------------------------
@@ -179,24 +179,24 @@ class EDM2Config:
 
     kind: Literal["edm2"] = "edm2"
     """Network: edm2, patchwise (EDM2 on patches) or localconv (local convolutional)."""
+    #: Channels of the first level.
     width: int = 48
-    """Channels of the first level."""
+    #: Width of each level, in multiples of the first.
     mult: _Integers = (1, 2, 2)
-    """Width of each level, in multiples of the first."""
+    #: Residual blocks per level.
     blocks: int = 2
-    """Residual blocks per level."""
+    #: Resolutions (of the whole image) with attention.
     attention: _Integers = (16,)
-    """Resolutions (of the whole image) with attention."""
+    #: Channels per attention head.
     head_width: int = 48
-    """Channels per attention head."""
+    #: Width of the embedding of noise level and condition, in multiples of the first level; 0: the widest level's.
     emb_mult: tyro.conf.Fixed[int] = 0
-    """Width of the embedding of noise level and condition, in multiples of the first level; 0: the widest level's."""
+    #: Give the network the x and y of every pixel.
     coords: _Switch = True
-    """Give the network the x and y of every pixel."""
+    #: Pixels along a side that a network takes as one; 1 in the paper.
     tile: int = 1
-    """Pixels along a side that a network takes as one; 1 in the paper."""
+    #: Share of activations dropped in training.
     dropout: tyro.conf.Fixed[float] = 0.0
-    """Share of activations dropped in training."""
 
 
 @dataclass(frozen=True)
@@ -205,10 +205,10 @@ class PatchwiseConfig(EDM2Config):
 
     kind: Literal["patchwise"] = "patchwise"  # type: ignore[assignment]
     """Network: edm2, patchwise (EDM2 on patches) or localconv (local convolutional)."""
+    #: Cells of the image on each side of a cell that belong to its patch.
     radius: int = 2
-    """Cells of the image on each side of a cell that belong to its patch."""
+    #: Cells on each side whose conditions a patch takes, at most all of the patch.
     cond_radius: int = 16
-    """Cells on each side whose conditions a patch takes, at most all of the patch."""
 
 
 @dataclass(frozen=True)
@@ -217,14 +217,14 @@ class LocalConvConfig:
 
     kind: Literal["localconv"] = "localconv"
     """Network: edm2, patchwise (EDM2 on patches) or localconv (local convolutional)."""
+    #: Cells on each side of a pixel in its receptive field.
     radius: int = 2
-    """Cells on each side of a pixel in its receptive field."""
+    #: Residual blocks.
     depth: int = 6
-    """Residual blocks."""
+    #: Channels, on tiles of the image.
     local_width: int = 96
-    """Channels, on tiles of the image."""
+    #: Give the network the x and y of every pixel.
     coords: _Switch = True
-    """Give the network the x and y of every pixel."""
 
 
 _DenoiserConfig = EDM2Config | PatchwiseConfig | LocalConvConfig
@@ -237,65 +237,65 @@ _DenoiserConfig = EDM2Config | PatchwiseConfig | LocalConvConfig
 class TrainingConfig:
     """Optimizer, noise levels, averages, and how a step is executed."""
 
+    #: Images to train on.
     total: Annotated[_Count, tyro.conf.arg(aliases=("--total",))] = 4 * Mi
-    """Images to train on."""
+    #: Images per step, over all processes.
     batch: _Count = 512
-    """Images per step, over all processes."""
+    #: Images per forward pass and process; 0 takes the whole batch at once.
     micro_batch: tyro.conf.Fixed[int] = 0
-    """Images per forward pass and process; 0 takes the whole batch at once."""
+    #: Largest learning rate.
     lr: float = 0.01
-    """Largest learning rate."""
+    #: Steps after which the rate falls as one over the square root; 0: it does not.
     lr_decay_start: float = 2000
-    """Steps after which the rate falls as one over the square root; 0: it does not."""
+    #: Images over which the rate rises from 0.
     lr_warmup: _Count = 100_000
-    """Images over which the rate rises from 0."""
+    #: Images at the end over which the rate falls to 0.
     cooldown: _Count = 0
-    """Images at the end over which the rate falls to 0."""
+    #: Adam's decay of the mean gradient.
     beta1: tyro.conf.Fixed[float] = 0.9
-    """Adam's decay of the mean gradient."""
+    #: Adam's decay of the mean squared gradient.
     beta2: tyro.conf.Fixed[float] = 0.99
-    """Adam's decay of the mean squared gradient."""
+    #: Mean of ln sigma in training.
     p_mean: tyro.conf.Fixed[float] = -0.8
-    """Mean of ln sigma in training."""
+    #: Standard deviation of ln sigma in training.
     p_std: tyro.conf.Fixed[float] = 1.6
-    """Standard deviation of ln sigma in training."""
+    #: Relative lengths (sigma_rel) of the running averages.
     ema: _Numbers = (0.05, 0.10)
-    """Relative lengths (sigma_rel) of the running averages."""
+    #: Images between snapshots of the averages, with an image grid of samples.
     snapshot: _Count = Mi // 2
-    """Images between snapshots of the averages, with an image grid of samples."""
+    #: Images between full states to resume from.
     checkpoint: _Count = Mi // 2
-    """Images between full states to resume from."""
+    #: Random seed of weights, noise and labels.
     seed: int = 0
-    """Random seed of weights, noise and labels."""
+    #: Of activations; auto is bfloat16 on CUDA, else float32.
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of activations; auto is bfloat16 on CUDA, else float32."""
+    #: Plain PyTorch, torch.compile, or compiled and replayed as a CUDA graph; auto takes the fastest that is possible
+    #: on CUDA, and eager elsewhere.
     strategy: Literal["auto", Strategy] = "auto"
-    """Plain PyTorch, torch.compile, or compiled and replayed as a CUDA graph; auto takes the fastest that is possible on
-    CUDA, and eager elsewhere."""
+    #: When the filters are normalized.
     weight_norm: tyro.conf.Fixed[Literal["after-update", "in-forward", "projected"]] = "projected"
-    """When the filters are normalized."""
+    #: Images rendered together, ahead of training.
     render_batch: _Count = 4096
-    """Images rendered together, ahead of training."""
 
 
 @dataclass(frozen=True)
 class PatchTrainingConfig(TrainingConfig):
     """Optimizer, noise levels, averages, and how a step is executed; patches of a patchwise network."""
 
+    #: Patches of each image that are trained on.
     patches: int = 2
-    """Patches of each image that are trained on."""
+    #: Cells around the center of a patch that the loss counts, at most all of the patch.
     loss_radius: int = 16
-    """Cells around the center of a patch that the loss counts, at most all of the patch."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """Everything a run depends on. Its plain form is the run folder's config.json."""
 
+    #: One of exp1, exp2, exp2-random, exp2-drop, exp3, exp2L, exp3L, exp1C, exp2C, color.
     experiment: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="EXPERIMENT")] = "exp1"
-    """One of exp1, exp2, exp2-random, exp2-drop, exp3, exp2L, exp3L, exp1C, exp2C, color."""
+    #: tiny (32 px, minutes on a CPU), small (64 px, minutes on a GPU), paper (128 px).
     preset: str = "small"
-    """tiny (32 px, minutes on a CPU), small (64 px, minutes on a GPU), paper (128 px)."""
     conditioner: _ConditionerConfig = field(default_factory=_GridConfig)
     data: _DataConfig = field(default_factory=_DataConfig)
     denoiser: _DenoiserConfig = field(default_factory=EDM2Config)

@@ -20,22 +20,22 @@ _OF_TRAINING = ("train_minutes", "experiment", "count", "each")  # options that 
 class Demo(OnDevice, Printed, WithDetails):
     """A first look, from nothing to a report. Without shipped models it trains a tiny one; again, it carries on."""
 
+    #: Folder for report.html, summary.json and what they are made from.
     out: Path = Path("demo")
-    """Folder for report.html, summary.json and what they are made from."""
+    #: About how long drawing, detecting and locating the shipped models may take.
     minutes: float = 3.0
-    """About how long drawing, detecting and locating the shipped models may take."""
+    #: Train a tiny network even where models are shipped.
     train: bool = False
-    """Train a tiny network even where models are shipped."""
+    #: With --train: train a tiny network for so long; 0 leaves training out.
     train_minutes: tyro.conf.Fixed[float] = 2.0
-    """With --train: train a tiny network for so long; 0 leaves training out."""
+    #: With --train: which experiment; the local convolutional ones learn to position objects soonest.
     experiment: tyro.conf.Fixed[str] = "exp1C"
-    """With --train: which experiment; the local convolutional ones learn to position objects soonest."""
+    #: With --train: scenes on each contact sheet.
     count: tyro.conf.Fixed[int] = 16
-    """With --train: scenes on each contact sheet."""
+    #: With --train: images for each K.
     each: tyro.conf.Fixed[int] = 16
-    """With --train: images for each K."""
+    #: Stream of scenes and of samples.
     seed: int = 0
-    """Stream of scenes and of samples."""
 
     def run(self) -> None:
         self.check()

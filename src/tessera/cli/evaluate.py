@@ -61,45 +61,46 @@ from tessera.stats import RESAMPLES
 class Evaluate(OpensModels, Printed, WithDetails):
     """Detect objects in images, count which prompts they fill for every K, and say how far the model length-generalizes."""
 
+    #: What `tessera sample` wrote, a run folder, renders with a scenes.json, or folders k00, k01, ...; or one image; or
+    #: a model, which is sampled first: a shipped name, model folder, hub id, folder of diffusers, or my.py:make_model.
     path: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="IMAGES|MODEL")]
-    """What `tessera sample` wrote, a run folder, renders with a scenes.json, or folders k00, k01, ...; or one image;
-    or a model, which is sampled first: a shipped name, model folder, hub id, folder of diffusers, or my.py:make_model."""
+    #: For a model: how many objects to prompt for, such as 0-12 (default: as many as its conditioner can express).
     k: List = None
-    """For a model: how many objects to prompt for, such as 0-12 (default: as many as its conditioner can express)."""
+    #: For a model: images for every K.
     each: int = EACH
-    """For a model: images for every K."""
+    #: For a model: noise levels of the sampler.
     steps: tyro.conf.Fixed[int] = 32
-    """For a model: noise levels of the sampler."""
+    #: For a model: compose conditions at inference time.
     compose: ComposeMethod = "plain"
-    """For a model: compose conditions at inference time."""
+    #: Draw the detections in one image: boxes, words, and which parts of its prompt they fill.
     explain: bool = False
-    """Draw the detections in one image: boxes, words, and which parts of its prompt they fill."""
+    #: JSON file with the prompt of each image: a list of {file, locations}, or {file: locations}.
     prompts: File = None
-    """JSON file with the prompt of each image: a list of {file, locations}, or {file: locations}."""
+    #: Prompted locations of every image, such as "0.65,0.65 0.25,0.65", where the folder does not say.
     locations: Text = None
-    """Prompted locations of every image, such as "0.65,0.65 0.25,0.65", where the folder does not say."""
+    #: Prompted colors of every image, such as red,blue, where the folder does not say.
     colors: Text = None
-    """Prompted colors of every image, such as red,blue, where the folder does not say."""
+    #: The most objects in a training image (default: as the folder says); the paper's rule needs it.
     max_train_objects: Whole = None
-    """The most objects in a training image (default: as the folder says); the paper's rule needs it."""
+    #: Which objects were labeled in training (default: as the folder says, else all).
     labels: Annotated[Label | None, tyro.conf.arg(metavar="RULE", help_behavior_hint="")] = None
-    """Which objects were labeled in training (default: as the folder says, else all)."""
+    #: Half-drawn objects and blobs fill no location.
     require_well_formed: bool = False
-    """Half-drawn objects and blobs fill no location."""
+    #: Stop at the first file that cannot be evaluated, instead of naming and skipping it.
     strict: tyro.conf.Fixed[bool] = False
-    """Stop at the first file that cannot be evaluated, instead of naming and skipping it."""
+    #: The detector's own error, as `detector calibrate --out` wrote it (default: the shipped one, if it is this
+    #: detector's).
     calibration: tyro.conf.Fixed[File] = None
-    """The detector's own error, as `detector calibrate --out` wrote it (default: the shipped one, if it is this detector's)."""
+    #: Folder of another detector, as `tools/train_detector.py` wrote it (default: the shipped one).
     weights: tyro.conf.Fixed[Folder] = None
-    """Folder of another detector, as `tools/train_detector.py` wrote it (default: the shipped one)."""
+    #: Random seed of the bootstrap, and of a model's samples.
     seed: int = 0
-    """Random seed of the bootstrap, and of a model's samples."""
+    #: Bootstrap resamples for the interval of K_max.
     resamples: tyro.conf.Fixed[int] = RESAMPLES
-    """Bootstrap resamples for the interval of K_max."""
+    #: Write one line of JSON per image here: detections, which locations they fill, and the reason.
     scores: File = None
-    """Write one line of JSON per image here: detections, which locations they fill, and the reason."""
+    #: Write the JSON object to this file too (in a run folder also to results/detector.json).
     out: File = None
-    """Write the JSON object to this file too (in a run folder also to results/detector.json)."""
 
     def run(self) -> None:
         if self.explain:
@@ -237,30 +238,30 @@ def _write_scores(path: Path, scored: ScoredFolder) -> None:
 class Calibrate(OnDevice, Printed, WithDetails):
     """Measure the detector's own error, for every number of objects, on held-out scenes whose truth is known."""
 
+    #: Rendered scenes for each number of objects.
     per_k: int = 2000
-    """Rendered scenes for each number of objects."""
+    #: Numbers of objects, such as 0-12 or 1,3,6.
     k: str = "0-12"
-    """Numbers of objects, such as 0-12 or 1,3,6."""
+    #: Sizes of the images, such as 32 64 128 or 320x240.
     size: tuple[str, ...] = ("64",)
-    """Sizes of the images, such as 32 64 128 or 320x240."""
+    #: official (relaxed beyond 10 objects), relaxed, or at the study's locations.
     spacing: tuple[Arrangement, ...] = ("official", "study")
-    """official (relaxed beyond 10 objects), relaxed, or at the study's locations."""
+    #: Folder of real renders with a scene file, such as CLEVR_v1.0, to calibrate on as well.
     clevr: tyro.conf.Fixed[Folder] = None
-    """Folder of real renders with a scene file, such as CLEVR_v1.0, to calibrate on as well."""
+    #: Split of that folder, such as val.
     split: tyro.conf.Fixed[Text] = None
-    """Split of that folder, such as val."""
+    #: Reduce real renders to this size first, such as 64 (default: as they are).
     clevr_size: tyro.conf.Fixed[Text] = None
-    """Reduce real renders to this size first, such as 64 (default: as they are)."""
+    #: At most this many real renders.
     most: tyro.conf.Fixed[Whole] = None
-    """At most this many real renders."""
+    #: Stream of scenes; training never uses the default one.
     seed: tyro.conf.Fixed[int] = HELD_OUT
-    """Stream of scenes; training never uses the default one."""
+    #: Images rendered and evaluated at once.
     batch: tyro.conf.Fixed[int] = 128
-    """Images rendered and evaluated at once."""
+    #: Folder of another detector, as `tools/train_detector.py` wrote it (default: the shipped one).
     weights: tyro.conf.Fixed[Folder] = None
-    """Folder of another detector, as `tools/train_detector.py` wrote it (default: the shipped one)."""
+    #: Write the JSON object to this file too.
     out: File = None
-    """Write the JSON object to this file too."""
 
     def run(self) -> None:
         began = time.perf_counter()

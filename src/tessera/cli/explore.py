@@ -37,42 +37,42 @@ class Explore(OpensModels, Printed, WithDetails):
     With `--probe` there is no page: one pixel of one image of one model is measured, as a click on the page does.
     """
 
+    #: Run folders, model folders, names of shipped models or hub ids (default: the study's shipped models).
     models: Annotated[
         tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN|MODEL ...", help_behavior_hint="")
     ] = ()
-    """Run folders, model folders, names of shipped models or hub ids (default: the study's shipped models)."""
+    #: Address to listen at; 0.0.0.0 lets other machines in, without a password.
     host: tyro.conf.Fixed[str] = "127.0.0.1"
-    """Address to listen at; 0.0.0.0 lets other machines in, without a password."""
+    #: Port to listen at; 0 takes a free one.
     port: int = 7860
-    """Port to listen at; 0 takes a free one."""
+    #: Open the page in the browser.
     open: bool = False
-    """Open the page in the browser."""
+    #: Location of the pixel to probe, such as 0.65,0.65 (x,y in 0..1 from the top left).
     probe: Locations = None
-    """Location of the pixel to probe, such as 0.65,0.65 (x,y in 0..1 from the top left)."""
+    #: Sampling step to probe at, counted from 0, the noisiest.
     step: int = 0
-    """Sampling step to probe at, counted from 0, the noisiest."""
+    #: Which of the images, counted from 0.
     image: tyro.conf.Fixed[int] = 0
-    """Which of the images, counted from 0."""
+    #: Locations of the prompt, such as "0.65,0.65 0.25,0.65".
     locations: Locations = None
-    """Locations of the prompt, such as "0.65,0.65 0.25,0.65"."""
+    #: Colors of the prompt instead, such as red,blue.
     colors: Colors = None
-    """Colors of the prompt instead, such as red,blue."""
+    #: Images sampled together.
     each: int = 1
-    """Images sampled together."""
+    #: Noise levels of the sampler.
     steps: int = 18
-    """Noise levels of the sampler."""
+    #: Random seed of the images.
     seed: int = 0
-    """Random seed of the images."""
+    #: How single conditions are composed; plain gives the network all of them at once.
     compose: ComposeMethod = "plain"
-    """How single conditions are composed; plain gives the network all of them at once."""
+    #: Cells to each side that belong to an object, for --compose project and localize.
     radius: tyro.conf.Fixed[int] = 2
-    """Cells to each side that belong to an object, for --compose project and localize."""
+    #: Length of the EMA, for run folders (default: the shortest one kept).
     std: tyro.conf.Fixed[Number] = None
-    """Length of the EMA, for run folders (default: the shortest one kept)."""
+    #: Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last).
     images: tyro.conf.Fixed[ImageCount] = None
-    """Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last)."""
+    #: Folder for probe.json, the image and the heat map (default: none are written).
     out: Folder = None
-    """Folder for probe.json, the image and the heat map (default: none are written)."""
 
     def run(self) -> None:
         if self.probe is not None:

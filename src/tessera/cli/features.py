@@ -26,32 +26,33 @@ from tessera.sampling.prompts import parse_colors
 class Features(OpensOneModel):
     """Compare conditions by what they change inside a network, against the same network untrained."""
 
+    #: Hooks to record, such as encoder.*,output (default: all modulation layers, and the output).
     at: Annotated[str, tyro.conf.arg(metavar="PATTERNS", help_behavior_hint="")] = f"{MODULATION},{OUTPUT}"
-    """Hooks to record, such as encoder.*,output (default: all modulation layers, and the output)."""
+    #: Colors to compare, such as red,blue,green (default: all; models with location conditions compare the study's
+    #: locations).
     colors: Colors = None
-    """Colors to compare, such as red,blue,green (default: all; models with location conditions compare the study's locations)."""
+    #: Number of conditions prompted together, of which one is removed at a time: the first of those compared.
     k: int = 4
-    """Number of conditions prompted together, of which one is removed at a time: the first of those compared."""
+    #: Images for every condition; all conditions have the same seeds.
     seeds: int = 10
-    """Images for every condition; all conditions have the same seeds."""
+    #: Noise levels at which features are measured; the nearest of the sampler are taken.
     sigmas: str = "10,2,0.4"
-    """Noise levels at which features are measured; the nearest of the sampler are taken."""
+    #: Noisy images: from each condition's own sampling, from one sampling shared by all, or from noised renders.
     source: Source = "generated"
-    """Noisy images: from each condition's own sampling, from one sampling shared by all, or from noised renders."""
+    #: Number of untrained networks to compare with.
     nulls: int = 19
-    """Number of untrained networks to compare with."""
+    #: Steps of the sampler the noise levels are taken from.
     steps: tyro.conf.Fixed[int] = 32
-    """Steps of the sampler the noise levels are taken from."""
+    #: Images denoised together.
     rows: tyro.conf.Fixed[int] = 64
-    """Images denoised together."""
+    #: GiB of features held at a time; less means more passes.
     memory: tyro.conf.Fixed[float] = 2.0
-    """GiB of features held at a time; less means more passes."""
+    #: Random seed of the images.
     seed: int = 0
-    """Random seed of the images."""
+    #: Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last).
     images: tyro.conf.Fixed[ImageCount] = None
-    """Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last)."""
+    #: Folder for figures and features.json (default: none are written).
     out: Folder = None
-    """Folder for figures and features.json (default: none are written)."""
 
     def run(self) -> None:
         device = pick_device(self.device)

@@ -30,40 +30,40 @@ _SOURCES: tuple[Source, ...] = ("generated", "truth")
 class Locality(OpensOneModel):
     """Measure which pixels and which conditions move a pixel, at every noise level on the way to an image."""
 
+    #: Number of locations (or colors) in the prompts, such as 4 or 2-6.
     k: str = "4"
-    """Number of locations (or colors) in the prompts, such as 4 or 2-6."""
+    #: Images sampled or rendered of each scene, over which influence is averaged.
     images: int = 8
-    """Images sampled or rendered of each scene, over which influence is averaged."""
+    #: Scenes for each K: the study's locations first, then random ones.
     scenes: tyro.conf.Fixed[int] = 1
-    """Scenes for each K: the study's locations first, then random ones."""
+    #: Prompt for these locations instead, such as "0.65,0.65 0.25,0.65" (x,y in 0..1 from the top left).
     locations: Locations = None
-    """Prompt for these locations instead, such as "0.65,0.65 0.25,0.65" (x,y in 0..1 from the top left)."""
+    #: Locations of the pixels whose influences are measured (default: the prompted locations and the center).
     probes: Locations = None
-    """Locations of the pixels whose influences are measured (default: the prompted locations and the center)."""
+    #: Noisy images: from the model's own sampling, from noised rendered scenes, or both in turn.
     source: Literal["generated", "truth", "both"] = "both"
-    """Noisy images: from the model's own sampling, from noised rendered scenes, or both in turn."""
+    #: Number of noise levels at which influence is measured.
     levels: int = 12
-    """Number of noise levels at which influence is measured."""
+    #: Steps of the sampler from which the noise levels are taken.
     steps: int = 32
-    """Steps of the sampler from which the noise levels are taken."""
+    #: Also test the definition of locality: replace the image beyond a neighborhood and measure what changes.
     residual: bool = False
-    """Also test the definition of locality: replace the image beyond a neighborhood and measure what changes."""
+    #: Cells to each side that belong to the neighborhood, for --residual.
     radius: tyro.conf.Fixed[int] = 2
-    """Cells to each side that belong to the neighborhood, for --residual."""
+    #: What replaces the image beyond it, for --residual: noise, or the next image.
     fill: tyro.conf.Fixed[Fill] = "noise"
-    """What replaces the image beyond it, for --residual: noise, or the next image."""
+    #: Random seed of the images.
     seed: int = 0
-    """Random seed of the images."""
+    #: GiB that gradients may take.
     memory: tyro.conf.Fixed[float] = 1.0
-    """GiB that gradients may take."""
+    #: Images denoised together where no gradient is needed.
     rows: tyro.conf.Fixed[int] = 64
-    """Images denoised together where no gradient is needed."""
+    #: Recompute the inside of the network's blocks to save memory.
     checkpoint: tyro.conf.Fixed[bool] = False
-    """Recompute the inside of the network's blocks to save memory."""
+    #: Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last).
     images_seen: tyro.conf.Fixed[ImageCount] = None
-    """Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last)."""
+    #: Folder for figures and locality.json (default: none are written).
     out: Folder = None
-    """Folder for figures and locality.json (default: none are written)."""
 
     def run(self) -> None:
         how = GradientConfig(memory=memory_bytes(self.memory), checkpoint=self.checkpoint)

@@ -31,16 +31,16 @@ class Models(Printed):
 class ModelsExport:
     """Write a model folder from a run, with an EMA of any length, reconstructed after training."""
 
+    #: The run folder.
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="run", metavar="RUN")]
-    """The run folder."""
+    #: Relative length (sigma_rel) of the EMA: 0.05 averages over about a twentieth of the training.
     std: float = 0.05
-    """Relative length (sigma_rel) of the EMA: 0.05 averages over about a twentieth of the training."""
+    #: Snapshot at which the EMA ends, in images seen, such as 512Ki (default: the last).
     images: ImageCount = None
-    """Snapshot at which the EMA ends, in images seen, such as 512Ki (default: the last)."""
+    #: Model folder to write (default: RUN/models/std-STD).
     out: Folder = None
-    """Model folder to write (default: RUN/models/std-STD)."""
+    #: Keep weights in float32 rather than in half precision.
     full: bool = False
-    """Keep weights in float32 rather than in half precision."""
 
     def run(self) -> None:
         if not is_run(self.folder):

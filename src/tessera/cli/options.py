@@ -31,46 +31,46 @@ Changes = Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(me
 class OnDevice:
     """Options of every verb that runs a network or the renderer."""
 
+    #: Where to compute.
     device: DeviceName = "auto"
-    """Where to compute."""
+    #: CPU threads; 0: as many as other work leaves free. Another number may change the last bits of a result.
     threads: int = 0
-    """CPU threads; 0: as many as other work leaves free. Another number may change the last bits of a result."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpensModels(OnDevice):
     """Options of every verb that takes a MODEL."""
 
+    #: For models of diffusers: grid, list, color, nothing, a registered name, or my.py:MyConditioner.
     conditioner: Text = None
-    """For models of diffusers: grid, list, color, nothing, a registered name, or my.py:MyConditioner."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Printed:
     """Options of every verb that measures."""
 
+    #: Print one JSON object on stdout.
     json: bool = False
-    """Print one JSON object on stdout."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WithDetails:
     """Less common settings are `tyro.conf.Fixed` fields of a verb: not options, but set by `--set`."""
 
+    #: Change a less common setting; may be repeated.
     set: Changes = ()
-    """Change a less common setting; may be repeated."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpensOneModel(OpensModels, Printed, WithDetails):
     """Options of verbs that sample or measure one model."""
 
+    #: A run folder, a model folder, the name of a shipped model, a hub id, a folder of diffusers, or my.py:make_model.
     model: ModelName
-    """A run folder, a model folder, the name of a shipped model, a hub id, a folder of diffusers, or my.py:make_model."""
+    #: Length of the running average, for run folders (default: the shortest one kept).
     std: tyro.conf.Fixed[Number] = None
-    """Length of the running average, for run folders (default: the shortest one kept)."""
+    #: Of the network; gradients and differences of features need float32.
     precision: tyro.conf.Fixed[PrecisionName] = "float32"
-    """Of the network; gradients and differences of features need float32."""
 
     def opened(self, images: str | None, device: Any) -> Any:
         """The model; of a run folder, the snapshot after so many images."""
@@ -96,8 +96,8 @@ class OpensOneModel(OpensModels, Printed, WithDetails):
 class StudyOptions(Printed):
     """Settings of every study of `reproduce` that computes on a device."""
 
+    #: Where to compute.
     device: DeviceName = "auto"
-    """Where to compute."""
 
 
 def with_changes(options: Any, kind: type) -> Any:

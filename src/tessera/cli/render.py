@@ -57,48 +57,48 @@ class Source:
 class Render(OnDevice, WithDetails):
     """Draw scenes as images with masks and a scene file in the official CLEVR layout."""
 
+    #: Folder for images/, masks/ and scenes.json, or for shards. An earlier render there is replaced, other images are refused.
     out: Path
-    """Folder for images/, masks/ and scenes.json, or for shards; an earlier render there is replaced."""
+    #: Number of images (default 16, or all scenes of --scenes).
     count: Whole = None
-    """Number of images (default 16, or all scenes of --scenes)."""
+    #: Objects per image: a number or a range.
     objects: str = "1-3"
-    """Objects per image: a number or a range."""
+    #: Size of the images in pixels: 128 is a square to which the 4:3 frame is squeezed, 320x240 has square pixels.
     size: str = "128"
-    """Size of the images in pixels: 128 is a square to which the 4:3 frame is squeezed, 320x240 has square pixels."""
+    #: Draw the scenes of this CLEVR scene file instead of new ones.
     scenes: File = None
-    """Draw the scenes of this CLEVR scene file instead of new ones."""
+    #: Random seed; scene i depends on the seed and i only.
     seed: int = 0
-    """Random seed; scene i depends on the seed and i only."""
+    #: First scene of the stream, or of --scenes.
     start: tyro.conf.Fixed[int] = 0
-    """First scene of the stream, or of --scenes."""
+    #: Put one object at each of these locations of the image, such as "0.65,0.65 0.25,0.65".
     locations: tuple[str, ...] = ()
-    """Put one object at each of these locations of the image, such as "0.65,0.65 0.25,0.65"."""
+    #: Shapes to draw from.
     shapes: tyro.conf.Fixed[tuple[str, ...]] = SHAPES
-    """Shapes to draw from."""
+    #: Colors to draw from.
     colors: tuple[str, ...] = COLOR_NAMES
-    """Colors to draw from."""
+    #: Materials to draw from.
     materials: tyro.conf.Fixed[tuple[str, ...]] = MATERIALS
-    """Materials to draw from."""
+    #: Sizes of objects to draw from.
     sizes: tyro.conf.Fixed[tuple[str, ...]] = tuple(SIZES)
-    """Sizes of objects to draw from."""
+    #: Combinations that never occur, such as "red cube" "small metal sphere".
     hold_out: tuple[str, ...] = ()
-    """Combinations that never occur, such as "red cube" "small metal sphere"."""
+    #: Least distance between objects; 11 or 12 objects hardly fit the official rule.
     spacing: tyro.conf.Fixed[Spacing] = "official"
-    """Least distance between objects; 11 or 12 objects hardly fit the official rule."""
+    #: How to ensure that every object is visible: by an estimate, by counting pixels, or not at all.
     visibility: tyro.conf.Fixed[Visibility] = "exact"
-    """How to ensure that every object is visible: by an estimate, by counting pixels, or not at all."""
+    #: Leave camera and lamps where they are, rather than moving them a little for each scene.
     no_jitter: tyro.conf.Fixed[bool] = False
-    """Leave camera and lamps where they are, rather than moving them a little for each scene."""
+    #: Write depth maps too: 16-bit PNGs, a thousandth of a world unit per level.
     depth: bool = False
-    """Write depth maps too: 16-bit PNGs, a thousandth of a world unit per level."""
+    #: Write sheet.png too, a grid of the first images, at most 100.
     sheet: bool = False
-    """Write sheet.png too, a grid of the first images, at most 100."""
+    #: Write safetensors shards instead, each of so many images (4096) or bytes (256MB); the same command carries on.
     shards: Text = None
-    """Write safetensors shards instead, each of so many images (4096) or bytes (256MB); the same command carries on."""
+    #: Quality of the renderer: true is closest to Blender, fast is fastest.
     quality: Quality = "true"
-    """Quality of the renderer: true is closest to Blender, fast is fastest."""
+    #: Images rendered at once.
     batch: tyro.conf.Fixed[Whole] = None
-    """Images rendered at once."""
 
     def run(self) -> None:
         began = time.perf_counter()

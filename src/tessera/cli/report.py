@@ -23,24 +23,24 @@ from tessera.sampling.prompts import parse_ks
 class Report(OpensModels, Printed, WithDetails):
     """Write one self-contained page about runs, models and results: how far each composes, why, and how we know."""
 
+    #: Run folders, models (folder, shipped name, hub id), records or folders of them; several stand side by side.
     sources: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN|MODEL|RESULTS ...")]
-    """Run folders, models (folder, shipped name, hub id), records or folders of them; several stand side by side."""
+    #: The page to write.
     out: Path = Path("report.html")
-    """The page to write."""
+    #: Images evaluated for each K.
     n: Whole = None
-    """Images evaluated for each K."""
+    #: How many objects to prompt for, such as 0-12 (default: all of the study; quick 1,3,6,9).
     k: List = None
-    """How many objects to prompt for, such as 0-12 (default: all of the study; quick 1,3,6,9)."""
+    #: Noise levels on the way from noise to image.
     steps: Whole = None
-    """Noise levels on the way from noise to image."""
+    #: Few images and few noise levels: a first look within minutes on a CPU.
     quick: bool = False
-    """Few images and few noise levels: a first look within minutes on a CPU."""
+    #: Random seed of the images.
     seed: int = 0
-    """Random seed of the images."""
+    #: Heading of the page (default: the names of what it shows).
     title: tyro.conf.Fixed[Text] = None
-    """Heading of the page (default: the names of what it shows)."""
+    #: Where measurements of models are kept (default: OUT's name with -measured; those of runs stay in the run).
     keep: tyro.conf.Fixed[Folder] = None
-    """Where measurements of models are kept (default: OUT's name with -measured; those of runs stay in the run)."""
 
     def run(self) -> None:
         config = self.config()

@@ -70,39 +70,39 @@ class Reproduce(OnDevice, Printed):
     a name that is not known is answered with those that are.
     """
 
+    #: table1, table2, fig1, fig4, fig5, fig8, lists (exp3 and exp3L), ablations, all; fig12 (CIFAR-10), scatter,
+    #: learning, crowding, composition, swingby, theory, closed-form.
     what: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="WHAT")]
-    """table1, table2, fig1, fig4, fig5, fig8, lists (exp3 and exp3L), ablations, all; fig12 (CIFAR-10), scatter, learning,
-    crowding, composition, swingby, theory, closed-form."""
+    #: For crowding, composition and closed-form: a run folder, a model folder, or the name of a shipped model.
     model: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[MODEL]", help_behavior_hint="")] = None
-    """For crowding, composition and closed-form: a run folder, a model folder, or the name of a shipped model."""
+    #: Size of the trainings: tiny, small or paper (default: small).
     preset: Text = None
-    """Size of the trainings: tiny, small or paper (default: small)."""
+    #: Trainings of each cell, with seeds 0, 1, ... (default: 3).
     seeds: Whole = None
-    """Trainings of each cell, with seeds 0, 1, ... (default: 3)."""
+    #: Images to train each network on, such as 4Mi (default: the preset's).
     total: ImageCount = None
-    """Images to train each network on, such as 4Mi (default: the preset's)."""
+    #: How many objects to prompt for, such as 0-12 (default: the study's).
     k: List = None
-    """How many objects to prompt for, such as 0-12 (default: the study's)."""
+    #: Images evaluated for each K (default: 64, and 256 for exp2L).
     each: Whole = None
-    """Images evaluated for each K (default: 64, and 256 for exp2L)."""
+    #: Noise levels of the sampler (default: 32).
     steps: Whole = None
-    """Noise levels of the sampler (default: 32)."""
+    #: Number of snapshots along training that are evaluated, the last at its end (default: only the end).
     snapshots: Whole = None
-    """Number of snapshots along training that are evaluated, the last at its end (default: only the end)."""
+    #: Run only these cells, such as exp1-M3,exp2L-M1.
     only: List = None
-    """Run only these cells, such as exp1-M3,exp2L-M1."""
+    #: Folder for the runs: weights and logs of the trainings (default: runs/study).
     root: Folder = None
-    """Folder for the runs: weights and logs of the trainings (default: runs/study)."""
+    #: Folder for records, study.json and figures (default: results).
     results: Folder = None
-    """Folder for records, study.json and figures (default: results)."""
+    #: File or folder for the results of fig12, scatter, composition, swingby or closed-form.
     out: Folder = None
-    """File or folder for the results of fig12, scatter, composition, swingby or closed-form."""
+    #: Stop after this many minutes, ready to be carried on by the same command.
     minutes: Number = None
-    """Stop after this many minutes, ready to be carried on by the same command."""
+    #: List the jobs and the time they are expected to take, and do nothing.
     dry_run: bool = False
-    """List the jobs and the time they are expected to take, and do nothing."""
+    #: Change a setting of the study or of its trainings; may be repeated.
     set: Changes = ()
-    """Change a setting of the study or of its trainings; may be repeated."""
 
     def run(self) -> int | None:
         return self.study().run()
@@ -269,12 +269,12 @@ def _plan_words(plan: Sequence[Estimate], totals: Mapping[str, Any]) -> list[str
 class Status(Printed):
     """Every cell of the study: the paper's K_max, ours by both rules with 95% intervals, or not run."""
 
+    #: Preset of the trainings: tiny, small or paper.
     preset: str = "small"
-    """Preset of the trainings: tiny, small or paper."""
+    #: Folder of the runs; of cells that are partly trained, the number of images seen is shown.
     root: Path = Path("runs/study")
-    """Folder of the runs; of cells that are partly trained, the number of images seen is shown."""
+    #: Folder of the records of finished cells.
     results: Path = Path("results")
-    """Folder of the records of finished cells."""
 
     def run(self) -> None:
         look_up(self.preset, PRESETS, "preset")

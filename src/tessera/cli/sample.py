@@ -27,34 +27,34 @@ class Sample(OpensOneModel):
     The same command carries on after an interruption; another one into the same folder replaces its images.
     """
 
+    #: Numbers of conditions in the prompts, such as 0-12 or 1,3,6 (default: all those of the study).
     k: List = None
-    """Numbers of conditions in the prompts, such as 0-12 or 1,3,6 (default: all those of the study)."""
+    #: Images for each K.
     each: int = 8
-    """Images for each K."""
+    #: Folder for the images, sheets of them, and samples.json with their prompts.
     out: Path = Path("samples")
-    """Folder for the images, sheets of them, and samples.json with their prompts."""
+    #: Prompt for these locations instead, such as "0.65,0.65 0.25,0.65" (x,y in 0..1 from the top left).
     locations: Locations = None
-    """Prompt for these locations instead, such as "0.65,0.65 0.25,0.65" (x,y in 0..1 from the top left)."""
+    #: Prompt for these colors instead, such as red,blue.
     colors: Colors = None
-    """Prompt for these colors instead, such as red,blue."""
+    #: Noise levels of the sampler (each but the last takes two calls of the network).
     steps: int = 32
-    """Noise levels of the sampler (each but the last takes two calls of the network)."""
+    #: Strength of stochastic sampling (S_churn of Karras et al. 2022), from which patchwise networks gain most.
     s_churn: float = 0.0
-    """Strength of stochastic sampling (S_churn of Karras et al. 2022), from which patchwise networks gain most."""
+    #: Random seed; image n of K depends on the seed, K and n only.
     seed: int = 0
-    """Random seed; image n of K depends on the seed, K and n only."""
+    #: Compose conditions at inference time; plain gives the network all of them at once.
     compose: ComposeMethod = "plain"
-    """Compose conditions at inference time; plain gives the network all of them at once."""
+    #: Cells to each side that belong to an object, for --compose project and localize.
     radius: tyro.conf.Fixed[int] = 2
-    """Cells to each side that belong to an object, for --compose project and localize."""
+    #: Length of the running average, for run folders (default: the shortest one kept).
     std: Number = None
-    """Length of the running average, for run folders (default: the shortest one kept)."""
+    #: Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last).
     images: ImageCount = None
-    """Snapshot to take, in images seen, such as 512Ki, for run folders (default: the last)."""
+    #: Images sampled together.
     batch: tyro.conf.Fixed[int] = AT_ONCE
-    """Images sampled together."""
+    #: Of the network; auto is bfloat16 on CUDA and float32 elsewhere.
     precision: tyro.conf.Fixed[PrecisionName] = "auto"
-    """Of the network; auto is bfloat16 on CUDA and float32 elsewhere."""
 
     def run(self) -> None:
         device = pick_device(self.device)

@@ -35,16 +35,16 @@ class Train(OnDevice):
     """
 
     settings: Annotated[Settings, tyro.conf.arg(name="")] = field(default_factory=Settings)
+    #: Change a less common setting, such as training.beta1=0.95; may be repeated.
     set: Changes = ()
-    """Change a less common setting, such as training.beta1=0.95; may be repeated."""
+    #: Take all settings from this file, such as the config.json of a run; options change them.
     config: File = None
-    """Take all settings from this file, such as the config.json of a run; options change them."""
+    #: Run folder (default: runs/EXPERIMENT-M-PRESET).
     out: Folder = None
-    """Run folder (default: runs/EXPERIMENT-M-PRESET)."""
+    #: Pause after this many minutes, ready to be carried on.
     minutes: Number = None
-    """Pause after this many minutes, ready to be carried on."""
+    #: Write TensorBoard events too; auto does so where TensorBoard is installed.
     tensorboard: Literal["auto", "on", "off"] = "auto"
-    """Write TensorBoard events too; auto does so where TensorBoard is installed."""
 
     @staticmethod
     def defaults(words: Sequence[str]) -> "Train":
