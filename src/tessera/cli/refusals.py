@@ -19,7 +19,7 @@ def one_sentence(kind: type, words: Sequence[str]) -> AbstractContextManager:
         if sentence := _sentence(event, kind, words):
             raise UserError(f"{sentence} See `{event.prog} --help`.")
 
-    # tyro 1.0 has no public way to word its refusals: `tyro.cli` prints a box and exits. This is the only place that uses
+    # tyro 1.0 has no public way to word its refusals: `tyro.cli` prints a box and exits. Nothing else uses
     # its private hook; without the hook, and for events that are not known here, the box is what a user sees.
     errors: Any = getattr(tyro, "_errors", None)
     return errors.on_parse_error(refuse) if hasattr(errors, "on_parse_error") else nullcontext()
