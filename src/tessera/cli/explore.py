@@ -13,6 +13,7 @@ from tessera.console import publish, say
 from tessera.devices import pick_device
 from tessera.errors import UserError
 from tessera.files import make_folder
+from tessera.render.image_io import save_png
 from tessera.sampling.compose import ComposeMethod
 
 NEEDS = "The explorer needs its extra: pip install 'tessera-diffusion[explorer]'."
@@ -90,14 +91,15 @@ class Explore(OpensModels, Printed, WithDetails):
 
     def run_probe(self, at: str) -> None:
         with _extra_needed():
-            from tessera.app.explorer.single_probe import ProbeOptions, probe_once
+            from tessera.app.explorer.single_probe import probe_once
         if len(self.models) != 1:
             raise UserError("One model is probed: name it, and no other.")
-        shared = {name: getattr(self, name) for name in _PROBE_OPTIONS}
-        record, images = probe_once(ProbeOptions(model=self.models[0], at=at, **shared), pick_device(self.device))
+        options = {name: getattr(self, name) for name in _PROBE_OPTIONS}
+        record, images = probe_once(self.models[0], pick_device(self.device), at, **options)
         out = None if self.out is None else make_folder(self.out)
         if out:
-            images.save(out)
+            for name, image in images.items():
+                save_png(out / f"{name}.png", image)
             say(f"probe.json, denoised.png and influence.png are in {out}.")
         publish(record, self.json, out and out / "probe.json", _probe_table(record))
 

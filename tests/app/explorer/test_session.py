@@ -240,7 +240,7 @@ def test_requests_that_make_no_sense_are_refused(wrong):
 
 
 def test_cards_have_what_the_page_needs(models):
-    cards = {entry.name: entry.card() for entry in models}
+    cards = {entry.name: entry.card() for entry in models.values()}
     assert {name: card["condition_kind"] for name, card in cards.items()} == {
         "exp1": "locations",
         "exp1C": "locations",
@@ -270,7 +270,7 @@ def test_an_unknown_model_is_refused_in_a_sentence(models):
 
 def test_without_a_model_the_shipped_ones_are_shown(folders, monkeypatch):
     monkeypatch.setattr("tessera.models.model_folder.ZOO_FOLDERS", (folders["exp1"].parent,))
-    assert [entry.name for entry in open_models([], torch.device("cpu"))] == ["exp1", "color"]
+    assert [entry.name for entry in open_models([], torch.device("cpu")).values()] == ["exp1", "color"]
 
 
 def call(*words):

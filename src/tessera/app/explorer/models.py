@@ -30,10 +30,6 @@ _NO_MODELS = (
 )
 
 
-def _k_max_by_rule(k_max: dict[str, Any]) -> str:
-    return f"{k_max_words(k_max['paper'])}, by the strict rule {k_max_words(k_max['strict'])}"
-
-
 @dataclass(frozen=True)
 class SessionModel:
     """A model the page can sample from."""
@@ -50,6 +46,10 @@ class SessionModel:
         return "colors" if isinstance(self.model.conditioner, ColorCounts) else "locations"
 
     @property
+    def condition_words(self) -> str:
+        return "without a condition" if self.condition_kind == "none" else f"conditioned on {self.condition_kind}"
+
+    @property
     def compose_methods(self) -> tuple[str, ...]:
         """Colors have no location, so no region can be theirs."""
         methods = {"locations": COMPOSE_METHODS, "colors": ("plain", "sum"), "none": ("plain",)}
@@ -61,10 +61,7 @@ class SessionModel:
 
     def denoiser(self, method: str, radius: int) -> Composed:
         if method not in self.compose_methods:
-            condition = {"none": "without a condition"}.get(
-                self.condition_kind, f"conditioned on {self.condition_kind}"
-            )
-            raise UserError(f"{self.name} is {condition}, which cannot be composed by `{method}`.")
+            raise UserError(f"{self.name} is {self.condition_words}, which cannot be composed by `{method}`.")
         return compose_by_name(self.model.denoiser, self.model.conditioner, method, radius, BATCH)
 
     def prompts(self, locations: Sequence[Any], colors: Sequence[str], each: int, seed: int) -> list[Prompt]:
@@ -87,7 +84,7 @@ class SessionModel:
         """What the page shows of the model."""
         config, conditioner = self.model.config, self.model.conditioner
         experiment = (config.get("settings") or {}).get("experiment")
-        k_max = (config.get("results") or {}).get("k_max")
+        k_max = {rule: k_max_words(found) for rule, found in (config.get("results") or {}).get("k_max", {}).items()}
         return {
             "name": self.name,
             "about": EXPERIMENTS[experiment].about if experiment in EXPERIMENTS else "",
@@ -98,7 +95,7 @@ class SessionModel:
             "compose_methods": list(self.compose_methods),
             "max_train_objects": self.model.max_train_objects,
             "extras_allowed": self.training.extras_allowed,
-            "k_max": _k_max_by_rule(k_max) if k_max else None,
+            "k_max": "{paper}, by the strict rule {strict}".format(**k_max) if k_max else None,
             "images_seen": config.get("images_seen"),
             "weights": sum(p.numel() for p in self.model.denoiser.parameters()),
         }
@@ -113,30 +110,24 @@ class SessionModel:
         return [self.source, "--set", f"std={std}", "--set", f"images={images}"]
 
 
-class ModelList:
+class ModelList(dict[str, SessionModel]):
     """Models by name, loaded once."""
 
-    def __init__(self, entries: Sequence[SessionModel]):
-        self.entries = {entry.name: entry for entry in entries}
-
-    def __getitem__(self, name: str) -> SessionModel:
-        if name not in self.entries:
-            raise UserError(f"There is no model `{name}` in this session any more; reload the page.")
-        return self.entries[name]
-
-    def __iter__(self) -> Iterator[SessionModel]:
-        return iter(self.entries.values())
+    def __missing__(self, name: str) -> SessionModel:
+        raise UserError(f"There is no model `{name}` in this session any more; reload the page.")
 
 
 def open_models(names: Sequence[str], device: torch.device) -> ModelList:
     """The models called `names`, or those that come with Tessera."""
     sources = list(dict.fromkeys(names)) or _default_names()
     titles = distinct([Path(source).name for source in sources])
-    return ModelList([_open_session_model(title, source, device) for title, source in zip(titles, sources)])
+    return ModelList((title, open_session_model(title, source, device)) for title, source in zip(titles, sources))
 
 
-def _open_session_model(title: str, source: str, device: torch.device) -> SessionModel:
-    model = open_model(source, None, None, device)
+def open_session_model(
+    title: str, source: str, device: torch.device, std: float | None = None, images: str | None = None
+) -> SessionModel:
+    model = open_model(source, std, images, device)
     set_precision(model, "auto", device)
     return SessionModel(title, source, model, device)
 

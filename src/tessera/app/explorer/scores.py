@@ -6,11 +6,10 @@ from typing import Any
 from torch import Tensor
 
 from tessera.app.explorer.models import SessionModel
-from tessera.evaluation.detection import Detection, ObjectDetector
-from tessera.evaluation.explain import describe, half_sides
+from tessera.evaluation.detection import ObjectDetector
+from tessera.evaluation.explain import box_edges, describe
 from tessera.evaluation.matching import ImageScore, is_well_formed, wanted_colors
 from tessera.evaluation.pipeline import score_images
-from tessera.evaluation.truth import image_aspect
 from tessera.render.image_io import to_float, to_uint8
 from tessera.sampling.prompts import Prompt
 
@@ -25,7 +24,6 @@ def score_records(
 
 def _record(entry: SessionModel, prompt: Prompt, score: ImageScore) -> dict[str, Any]:
     target_of = {detection: target for target, detection in score.pairs}
-    by_color, side = entry.condition_kind == "colors", entry.model.size
     counts = {name: getattr(score, name) for name in ("wanted", "missing", "extra", "malformed", "reason")}
     return {
         "ok": score.succeeds(entry.training.extras_allowed),
@@ -33,21 +31,15 @@ def _record(entry: SessionModel, prompt: Prompt, score: ImageScore) -> dict[str,
         **counts,
         "ood": score.ood_score,
         "found": score.found,
-        "targets": wanted_colors(prompt.colors) if by_color else list(prompt.targets),
+        "targets": wanted_colors(prompt.colors) if prompt.colors else prompt.targets,
         "detections": [
             {
                 "description": describe(detection),
-                "location": list(detection.location),
-                "box": _box(detection, side),
+                "location": detection.location,
+                "box": box_edges(detection),  # left, top, right and bottom
                 "target": target_of.get(number),
                 "well_formed": is_well_formed(detection),
             }
             for number, detection in enumerate(score.detections)
         ],
     }
-
-
-def _box(detection: Detection, side: int) -> list[float]:
-    """Left, top, right and bottom in [0, 1]."""
-    (x, y), (half_x, half_y) = detection.location, half_sides(detection, image_aspect(side, side))
-    return [x - half_x, y - half_y, x + half_x, y + half_y]

@@ -55,11 +55,12 @@ class Explorer:
 
     def hello(self) -> dict[str, Any]:
         """What the page needs before its first request."""
-        device = next(iter(self.session.models)).device
+        models = self.session.models.values()
+        device = next(iter(models)).device
         return {
             "boot": self.boot,
             "device": device_name(device),
-            "models": [entry.card() for entry in self.session.models],
+            "models": [entry.card() for entry in models],
             "locations": LOCATIONS,
             "colors": {name: "#{:02x}{:02x}{:02x}".format(*rgb) for name, rgb in COLORS.items()},
             "compose_methods": COMPOSE_METHODS,

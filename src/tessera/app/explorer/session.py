@@ -3,28 +3,29 @@
 import base64
 import math
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from tessera.app.explorer.commands import probe_command, sample_command
 from tessera.app.explorer.models import ModelList, SessionModel
-from tessera.app.explorer.probe import ProbeResult, probe
+from tessera.app.explorer.probe import probe
 from tessera.app.explorer.requests import PixelProbeRequest, SampleRequest, TrajectoryRequest
 from tessera.app.explorer.sampling import SampleCache, Sampled, sampling
 from tessera.app.explorer.scores import score_records
 from tessera.errors import UserError
 from tessera.evaluation.detection import ObjectDetector
-from tessera.render.image_io import png_bytes
+from tessera.render.image_io import png_url
 from tessera.sampling.solvers import SamplingStep
 
 _DATA_STD = 0.5  # of images (sigma_data)
 
 Event = dict[str, Any]  # {"event": what happened, ...}
+_Request = TypeVar("_Request", bound=SampleRequest)
 
 
 @dataclass
@@ -38,8 +39,22 @@ class Session:
     # -- the three jobs ------------------------------------------------------------------------------------
 
     def sample(self, request: SampleRequest) -> Iterator[Event]:
-        """All models sample. The one that has had the least time makes the next step, so a fast one is done early."""
-        jobs = [_with_refusals(entry, self._sample_one(entry, request)) for entry in self.entries(request)]
+        """All images of every model."""
+        return self._together(request, self._sample_one)
+
+    def trajectory(self, request: TrajectoryRequest) -> Iterator[Event]:
+        """One image of every model at all its noise levels."""
+        return self._together(request, self._trajectory_of_one)
+
+    def probe(self, request: PixelProbeRequest) -> Iterator[Event]:
+        """The influence on one pixel, in every model."""
+        return self._together(request, self._probe_one)
+
+    def _together(
+        self, request: _Request, work: Callable[[SessionModel, _Request], Iterator[Event]]
+    ) -> Iterator[Event]:
+        """The model that has had the least time makes the next step, so a fast one is done early."""
+        jobs = [_with_refusals(entry, work(entry, request)) for entry in self.entries(request)]
         spent = [0.0] * len(jobs)
         while min(spent, default=math.inf) < math.inf:
             number = spent.index(min(spent))
@@ -48,16 +63,6 @@ class Session:
             spent[number] = math.inf if event is None else spent[number] + time.perf_counter() - start
             if event is not None:
                 yield event
-
-    def trajectory(self, request: TrajectoryRequest) -> Iterator[Event]:
-        """One image of every model at all its noise levels."""
-        for entry in self.entries(request):
-            yield from _with_refusals(entry, self._trajectory_of_one(entry, request))
-
-    def probe(self, request: PixelProbeRequest) -> Iterator[Event]:
-        """The influence on one pixel, in every model."""
-        for entry in self.entries(request):
-            yield from _with_refusals(entry, self._probe_one(entry, request))
 
     def cached(self, request: TrajectoryRequest) -> dict[str, Sampled] | None:
         """What `trajectory` shows, by model, if the cache has all of it."""
@@ -83,7 +88,7 @@ class Session:
         yield {
             "event": "done",
             "model": entry.name,
-            "images": [_png_url(image) for image in images],
+            "images": [png_url(image) for image in images],
             "seeds": [prompt.seed for prompt in sampled.prompts],
             "sigmas": sampled.sigmas,
             "scores": score_records(self.detector, entry, sampled.prompts, images),
@@ -107,7 +112,14 @@ class Session:
 
     def _probe_one(self, entry: SessionModel, request: PixelProbeRequest) -> Iterator[Event]:
         sampled = yield from self.sampled(entry, request)
-        yield _probe_event(entry, request, probe(entry, sampled, request))
+        record, influence = probe(entry, sampled, request)
+        yield {
+            "event": "probe",
+            "size": len(influence),
+            "influence": base64.b64encode(influence.float().contiguous().numpy().tobytes()).decode(),
+            **record,
+            "command": probe_command(entry, request),
+        }
 
 
 # -- failing in one model does not stop the others -----------------------------------------------------------
@@ -131,7 +143,7 @@ def _step_event(entry: SessionModel, steps: int, step: SamplingStep) -> Event:
         "step": step.index,
         "steps": steps,
         "sigma": step.sigma,
-        "denoised": [_png_url(image) for image in step.denoised],
+        "denoised": [png_url(image) for image in step.denoised],
     }
 
 
@@ -145,28 +157,9 @@ def _trajectory_events(entry: SessionModel, request: TrajectoryRequest, sampled:
         "model": entry.name,
         "image": request.image,
         "sigmas": sampled.sigmas,
-        "noisy": _png_url(_column(_rescaled(x, sampled.sigmas))),
-        "denoised": _png_url(_column(sampled.denoised(request.image))),
+        "noisy": png_url(_column(_rescaled(x, sampled.sigmas))),
+        "denoised": png_url(_column(sampled.denoised(request.image))),
     }
-
-
-def _probe_event(entry: SessionModel, request: PixelProbeRequest, found: ProbeResult) -> Event:
-    return {
-        "event": "probe",
-        "model": entry.name,
-        "image": request.image,
-        "step": request.step,
-        "size": len(found.influence),
-        "influence": base64.b64encode(found.influence.float().contiguous().numpy().tobytes()).decode(),
-        **found.record(),
-        "wanted": list(found.wanted),
-        "command": probe_command(entry, request),
-    }
-
-
-def _png_url(image: Tensor) -> str:
-    """An image (3, H, W) in [-1, 1] as the page can show it, exact to the 8-bit value."""
-    return "data:image/png;base64," + base64.b64encode(png_bytes(image)).decode()
 
 
 def _column(images: Tensor) -> Tensor:
