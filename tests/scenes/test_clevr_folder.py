@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 from PIL import Image
 
 from tessera.errors import UserError
@@ -54,7 +53,7 @@ def test_a_folder_of_single_scene_files_works(tmp_path):
         (tmp_path / "scenes" / f"CLEVR_new_{i:06d}.json").write_text(json.dumps(record))
         image(tmp_path / "images" / f"CLEVR_new_{i:06d}.png", (10 * i, 0, 0))
     folder = ClevrFolder(tmp_path)
-    assert folder.scenes == SCENES
+    assert [scene for _, scene in folder] == SCENES
     assert float(folder.image(2)[0].mean()) == pytest.approx(20 / 127.5 - 1)
 
 
@@ -63,16 +62,6 @@ def test_real_renders_come_with_scenes_and_masks(clevr_reference):
     image, scene = folder[9]
     assert image.shape == (3, 240, 320) and image.min() >= -1 and image.max() <= 1
     assert set(folder.mask(9).unique().tolist()) == set(range(len(scene) + 1))
-
-
-def test_frames_come_at_any_size(released):
-    folder = ClevrFolder(released, split="train")
-    assert folder.frames(16).shape == (3, 3, 16, 16)
-    assert folder.frames((24, 16), indices=[2]).shape == (1, 3, 16, 24)
-    assert torch.allclose(folder.frames(16)[1, 0], torch.tensor(1 / 127.5 - 1))
-    assert folder.frames(8, indices=[]).shape == (0, 3, 8, 8)
-    with pytest.raises(UserError, match="0x4"):
-        folder.frames((0, 4))
 
 
 def test_missing_and_broken_parts_are_told_in_one_sentence(released, tmp_path):

@@ -21,13 +21,14 @@ from tessera.plots.image_grid import image_grid
 from tessera.provenance import provenance
 from tessera.render.image_io import parse_size, save_png, to_uint8, width_height
 from tessera.render.render import Quality
-from tessera.render.renderers import Renderer, aspect_of
+from tessera.render.renderers import Renderer
 from tessera.render.scene_folder import SceneFolderWriter, distinct_names, image_name
 from tessera.render.shards import ShardFolder, images_per_shard, write_shards
 from tessera.sampling.prompts import parse_locations
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.clevr import read_entries
 from tessera.scenes.placement import LocationWarning, scenes_at
+from tessera.scenes.raycast import ImageFrame
 from tessera.scenes.sampling import Scenes, Spacing
 from tessera.scenes.visibility import Visibility
 from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
@@ -149,7 +150,7 @@ class Render(OnDevice, WithDetails):
     def placed_scenes(self, device: torch.device) -> tuple[Scenes, _Take, dict[str, Any]]:
         self.refuse(("objects", "spacing", "visibility"), "--locations")  # the locations alone decide
         locations = parse_locations(" ".join(self.locations))
-        rules, aspect = self.rules((len(locations), len(locations))), aspect_of(parse_size(self.size))
+        rules, aspect = self.rules((len(locations), len(locations))), ImageFrame.of(parse_size(self.size)).aspect
 
         def take(first: int, many: int) -> SceneBatch:
             stream: dict[str, Any] = {"count": many, "seed": self.seed, "start": self.start + first}

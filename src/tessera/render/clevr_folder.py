@@ -1,14 +1,12 @@
 """A folder of images and scene files, as CLEVR_v1.0 or the generator lay it out, as a dataset."""
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from tessera.errors import UserError
 from tessera.files import resolve_inside
-from tessera.render.image_io import load_mask, load_png, resize, to_float, width_height
+from tessera.render.image_io import load_mask, load_png, to_float
 from tessera.scenes.clevr import Entry, read_entries
 from tessera.scenes.scene import Scene
 
@@ -38,28 +36,12 @@ class ClevrFolder:
         """Image (3, H, W) in [-1, 1] and its scene."""
         return self.image(i), self.entries[i].scene
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Scene]]:
-        return (self[i] for i in range(len(self)))
-
-    @property
-    def scenes(self) -> list[Scene]:
-        return [entry.scene for entry in self.entries]
-
     def image(self, i: int) -> Tensor:
         return to_float(load_png(self.find("images", i)))
 
     def mask(self, i: int) -> Tensor:
         """Instance mask (H, W): 0 floor, k = object k of the scene, counted from 1."""
         return load_mask(self.find("masks", i))
-
-    def frames(self, size: tuple[int, int] | int, indices: Sequence[int] | None = None) -> Tensor:
-        """Images (B, 3, H, W) in [-1, 1] at `size` (width, height); one number squeezes them square."""
-        width, height = width_height(size)
-        if width < 1 or height < 1:
-            raise UserError(f"An image cannot be {width}x{height} pixels.")
-        chosen = range(len(self)) if indices is None else indices
-        small = [resize(load_png(self.find("images", i)), (width, height)) for i in chosen]
-        return to_float(torch.stack(small)) if small else torch.empty(0, 3, height, width)
 
     def find(self, kind: str, i: int) -> Path:
         """The file of scene i's image or mask."""

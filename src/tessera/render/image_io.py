@@ -13,6 +13,9 @@ from torch.nn import functional as F
 from tessera.errors import UserError
 from tessera.files import atomic
 
+# WebP is far smaller than PNG, with losses that hardly show.
+COMPACT = ".webp"
+_FORMATS: dict[str, dict] = {".png": {"format": "PNG", "compress_level": 4}, COMPACT: {"format": "WEBP", "quality": 80}}
 _RESIZE_FILTER = "bicubic, antialiased"  # what `resize` does, for the record of a result
 _DEPTH_STEP = 1e-3  # world units per gray level of a depth PNG
 _LARGEST_SIDE = 16384  # pixels; a larger image fits into hardly any memory
@@ -41,8 +44,12 @@ def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
 
 def png_bytes(image: Tensor) -> bytes:
     """An image (3, H, W), float in [-1, 1] or 8-bit, as a PNG file."""
+    return _image_bytes(image, ".png")
+
+
+def _image_bytes(image: Tensor, suffix: str) -> bytes:
     image = to_uint8(image) if image.is_floating_point() else image
-    return encode(Image.fromarray(image.permute(1, 2, 0).cpu().contiguous().numpy()))
+    return encode(Image.fromarray(image.permute(1, 2, 0).cpu().contiguous().numpy()), suffix)
 
 
 def png_url(image: Tensor) -> str:
@@ -50,9 +57,9 @@ def png_url(image: Tensor) -> str:
     return "data:image/png;base64," + base64.b64encode(png_bytes(image)).decode()
 
 
-def encode(image: Image.Image) -> bytes:
+def encode(image: Image.Image, suffix: str = ".png") -> bytes:
     buffer = io.BytesIO()
-    image.save(buffer, format="PNG", compress_level=4)
+    image.save(buffer, **_FORMATS[suffix])
     return buffer.getvalue()
 
 
@@ -66,25 +73,15 @@ def save_png(path: Path, image: Tensor) -> None:
     save_bytes(path, png_bytes(image))
 
 
-COMPACT, _IMAGE_FORMATS = ".webp", (".png", ".webp")
-
-
-def save_compact(path: Path, image: Tensor) -> None:
-    """Write an 8-bit image (3, H, W) as WebP: far smaller than a PNG, with losses that hardly show."""
-    buffer = io.BytesIO()
-    Image.fromarray(image.permute(1, 2, 0).cpu().contiguous().numpy()).save(buffer, "WEBP", quality=80)
-    save_bytes(path, buffer.getvalue())
-
-
 def save_image(path: Path, image: Tensor) -> None:
-    """Write an 8-bit image (3, H, W) in the format its name asks for."""
+    """Write an image (3, H, W) in the format its name asks for."""
     check_format(path)
-    (save_compact if path.suffix.lower() == COMPACT else save_png)(path, image)
+    save_bytes(path, _image_bytes(image, path.suffix.lower()))
 
 
 def check_format(path: Path) -> None:
-    if path.suffix.lower() not in _IMAGE_FORMATS:
-        raise UserError(f"Images are written as {' or '.join(_IMAGE_FORMATS)}, so {path.name} will not do.")
+    if path.suffix.lower() not in _FORMATS:
+        raise UserError(f"Images are written as {' or '.join(_FORMATS)}, so {path.name} will not do.")
 
 
 def save_mask(path: Path, mask: Tensor) -> None:

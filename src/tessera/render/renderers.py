@@ -12,7 +12,7 @@ from tessera.render.image_io import to_uint8, width_height
 from tessera.render.render import Quality, render
 from tessera.render.shards import pack
 from tessera.scenes.batch import SceneBatch
-from tessera.scenes.camera import ASPECT
+from tessera.scenes.raycast import ImageFrame
 
 CPU = torch.device("cpu")
 BATCH = {"cpu": 64, "cuda": 1024, "mps": 256}  # images drawn before they are written
@@ -39,7 +39,7 @@ class Renderer:
         constants = hashlib.sha256(load_constants().to_json().encode()).hexdigest()[:12]
         return {
             "size": width_height(self.size),
-            "aspect": aspect_of(self.size),
+            "aspect": ImageFrame.of(self.size).aspect,
             "layers": self.layers,
             "backend": "tessera",
             "quality": self.quality,
@@ -54,8 +54,3 @@ class Renderer:
         """The rows of a shard."""
         frame = self.render(scenes)
         return pack(to_uint8(frame["rgb"]), frame["mask"], scenes, frame.get("depth"))
-
-
-def aspect_of(size: int | tuple[int, int]) -> float:
-    """Width over height of the frame that an image of `size` shows."""
-    return ASPECT if isinstance(size, int) else size[0] / size[1]

@@ -32,10 +32,10 @@ class Hits:
     facet: Vec  # for metal: slope of the facet that mirrors along and across the grain, and the sample's weight
 
     def take(self, rows: Tensor) -> "Hits":
-        obj, scene = take(self.obj, rows), take(self.scene, rows)
-        vectors = (vector.take(rows) for vector in (self.point, self.normal, self.eye, self.facet))
-        point, normal, eye, facet = vectors
-        return Hits(obj, point, normal, scene, eye, facet)
+        return Hits(
+            *(take(self.obj, rows), self.point.take(rows), self.normal.take(rows)),
+            *(take(self.scene, rows), self.eye.take(rows), self.facet.take(rows)),
+        )
 
     def __len__(self) -> int:
         return len(self.obj)
@@ -47,17 +47,17 @@ def stage_light(world: World, look: RenderConstants, points: Points, s: Tensor, 
     `windows`, one per lamp, names the pairs (object, point) that may shadow, where the caller knows them.
     """
     normal = stage_normal(s)
-    total = [torch.zeros_like(points.position.x) for _ in range(3)]
+    total = Vec.zeros_like(points.position.x)
     for lamp, pairs in zip(world.lamps, windows or [None] * len(world.lamps)):
         way = lamp.way(points)
         toward, strength = lamp.light(way, points)
         seen = world.visibility(lamp, points, blur=blur, pairs=pairs)
         irradiance = strength * normal.dot(toward).clamp_min(0) * seen
-        for channel, power in zip(total, lamp.power):
-            channel.add_(irradiance, alpha=power * ALBEDO / math.pi)
+        total.add_(irradiance, [power * ALBEDO / math.pi for power in lamp.power])
     ambient = _stage_ambient(look, s)
     dimmed, tint = _near_objects(world, look, points)
-    return Vec(*(direct + ambient * dimmed + glow for direct, glow in zip(total, tint)))
+    ambient = ambient * dimmed
+    return total.map(lambda direct: direct + ambient) + tint
 
 
 def _stage_ambient(look: RenderConstants, s: Tensor) -> Tensor:
@@ -67,30 +67,29 @@ def _stage_ambient(look: RenderConstants, s: Tensor) -> Tensor:
     return ((c * low + b) * low + a) * (1 - look.wall_fade * high)
 
 
-def _near_objects(world: World, look: RenderConstants, points: Points) -> tuple[Tensor, tuple[Tensor, ...]]:
+def _near_objects(world: World, look: RenderConstants, points: Points) -> tuple[Tensor, Vec]:
     """What objects take from the ambient light around them, and the colored light they give back."""
     here, around = points.position, around_objects(world)
-    taken, glow = torch.zeros_like(here.x), [torch.zeros_like(here.x) for _ in range(3)]
+    taken, glow = torch.zeros_like(here.x), Vec.zeros_like(here.x)
     for n in range(world.size.shape[0]):
         x, y, size = (points.spread(c[n]) for c in (world.center.x, world.center.y, world.size))
         present = points.spread((world.bound[n] > 0).float())
         squared = ((here.x - x).square() + (here.y - y).square()) / (look.contact * size).square()
         closeness = present / (1 + squared).square()
         taken.add_(closeness)
-        for channel, color, light in zip(glow, (c[n] for c in world.color.parts()), (c[n] for c in around.parts())):
+        for channel, color, light in zip(glow.parts(), world.color[n].parts(), around[n].parts()):
             channel.addcmul_(closeness, points.spread(color * light * look.bleed))
-    return (1 - look.shade * taken).clamp_min(0), tuple(glow)
+    return (1 - look.shade * taken).clamp_min(0), glow
 
 
 def around_objects(world: World) -> Vec:
     """Radiance of the bare floor where each object stands, (N, B): what lights it from below."""
     foot = Points(Vec(world.center.x, world.center.y, torch.zeros_like(world.size)).map(lambda c: c.transpose(0, 1)))
-    total = [torch.zeros_like(world.size) for _ in range(3)]
+    total = Vec.zeros_like(world.size)
     for lamp in world.lamps:
         toward, strength = lamp.light(lamp.way(foot), foot)
-        for channel, power in zip(total, lamp.power):
-            channel.add_((strength * toward.z).transpose(0, 1), alpha=power * ALBEDO / math.pi)
-    return Vec(*total)
+        total.add_((strength * toward.z).transpose(0, 1), [power * ALBEDO / math.pi for power in lamp.power])
+    return total
 
 
 def object_light(world: World, look: RenderConstants, hits: Hits, blur: float, bounces: int) -> Vec:
@@ -103,8 +102,7 @@ def object_light(world: World, look: RenderConstants, hits: Hits, blur: float, b
     cosine = hits.normal.dot(hits.eye).clamp(1e-3, 1.0)
     grain = _grain(world, hits)
     gloss = 0.8 * fresnel(cosine, 1.2)
-    matt = [torch.zeros_like(cosine) for _ in range(3)]
-    shine = [torch.zeros_like(cosine) for _ in range(3)]
+    matt, shine = Vec.zeros_like(cosine), Vec.zeros_like(cosine)
     for lamp in world.lamps:
         way = lamp.way(points)
         toward, strength = lamp.light(way, points)
@@ -117,22 +115,17 @@ def object_light(world: World, look: RenderConstants, hits: Hits, blur: float, b
             _metal_lobes(hits.normal, grain, half, cosine, facing, spread),
             gloss * _beckmann(hits.normal.dot(half), cosine, facing, hits.eye.dot(half)),
         )
-        for channel, mirror, power in zip(matt, shine, lamp.power):
-            channel.add_(light * facing, alpha=power)
-            mirror.add_(light * glare, alpha=power)
+        matt.add_(light * facing, lamp.power)
+        shine.add_(light * glare, lamp.power)
     below, above = (1 - hits.normal.z) / 2, (1 + hits.normal.z) / 2
     rubber = []
-    for direct, mirror, tint, floor in zip(matt, shine, color.parts(), around.parts()):
+    for direct, mirror, tint, floor in zip(matt.parts(), shine.parts(), color.parts(), around.parts()):
         indirect = look.floor_bounce * floor * below + look.sky * above
         seen = look.sheen * fresnel(cosine, 1.4) * (floor * below + look.sky)
         rubber.append((1 - gloss) * tint * (direct / math.pi + indirect) + mirror + seen)
     mirrored = _mirrored(world, look, hits, metal, grain, around, blur, bounces)
-    return Vec(
-        *(
-            torch.where(metal, tint * (mirror + image), plain)
-            for tint, mirror, image, plain in zip(color.parts(), shine, mirrored.parts(), rubber)
-        )
-    )
+    shiny = [tint * part for tint, part in zip(color.parts(), (shine + mirrored).parts())]
+    return Vec(*(torch.where(metal, *either) for either in zip(shiny, rubber)))
 
 
 def _grain(world: World, hits: Hits) -> Vec:
@@ -152,9 +145,7 @@ def _mirrored(
         return image
     shiny = hits.take(rows)
     direction, weight = bounce(shiny, grain.take(rows))
-    light = trace(world, look, shiny, direction, blur, bounces - 1)
-    for into, value in zip(image.parts(), light.parts()):
-        into[rows] = value * weight
+    image.put_(rows, trace(world, look, shiny, direction, blur, bounces - 1) * weight)
     return image
 
 
@@ -168,8 +159,8 @@ def trace(world: World, look: RenderConstants, start: Hits, direction: Vec, blur
     floor, s = hit_stage(start.point, direction)
     open_ = torch.nonzero(nearest.isinf() & floor.isfinite()).squeeze(-1)
     ground = Points(start.point.take(open_).along(direction.take(open_), floor[open_]), start.scene[open_])
-    light = Vec(*(torch.zeros_like(nearest) for _ in range(3)))
-    _put(light, open_, stage_light(world, look, ground, s[open_], blur))
+    light = Vec.zeros_like(nearest)
+    light.put_(open_, stage_light(world, look, ground, s[open_], blur))
     if len(hit):
         met = Hits(
             obj[first],
@@ -179,13 +170,8 @@ def trace(world: World, look: RenderConstants, start: Hits, direction: Vec, blur
             -direction.take(hit),
             start.facet.take(hit),
         )
-        _put(light, hit, object_light(world, look, met, blur, bounces))
+        light.put_(hit, object_light(world, look, met, blur, bounces))
     return light
-
-
-def _put(into: Vec, rows: Tensor, values: Vec) -> None:
-    for channel, value in zip(into.parts(), values.parts()):
-        channel[rows] = value
 
 
 def _in_the_way(world: World, start: Hits, direction: Vec) -> tuple[Tensor, Tensor]:

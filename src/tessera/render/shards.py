@@ -7,9 +7,8 @@ is finished, and the same command run again draws only what is missing or damage
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +26,6 @@ from tessera.scenes.scene import Scene
 _FORMAT, _VERSION = "tessera-shards", 1
 _MANIFEST = "manifest.json"
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-_OPEN_SHARDS = 64  # memory maps kept for random access
 
 Draw = Callable[[int, int], dict[str, Tensor]]  # (first image, how many) -> tensors, one row per image
 
@@ -205,15 +203,6 @@ class ShardFolder:
                 " run the command that made it again to carry on."
             )
 
-    @cached_property
-    def _open(self) -> Callable[[_Shard], Any]:
-        """The file of a shard, opened once while it is among the latest."""
-        return lru_cache(_OPEN_SHARDS)(self._open_shard)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """All but the open files: another process opens its own."""
-        return {name: value for name, value in vars(self).items() if name != "_open"}
-
     @property
     def settings(self) -> dict[str, Any]:
         """What the images are: size, seed, rules of the scenes."""
@@ -226,9 +215,6 @@ class ShardFolder:
         one = self.batch([index])
         return _ShardRow(one.images[0], one.masks[0], one.scenes.unstack()[0])
 
-    def __iter__(self) -> Iterator[_ShardRow]:
-        return (self[index] for index in range(len(self)))
-
     def batch(self, rows: Sequence[int]) -> _ShardRows:
         """The images with these numbers, in this order."""
         content = self.tensors(rows)
@@ -236,12 +222,19 @@ class ShardFolder:
 
     def tensors(self, rows: Sequence[int]) -> dict[str, Tensor]:
         """Everything stored about the images with these numbers, one row each."""
-        parts = [self._row(self._checked(row)) for row in rows]
-        if not parts:
-            return {name: value[None][:0] for name, value in self._row(0).items()}
+        wanted, parts = [self._checked(row) for row in rows], []
+        opened: dict[int, Any] = {}
+        for row in wanted or [0]:  # of no rows: the names and shapes of the first
+            number = row // self.settings["per_shard"]
+            shard = self.shards[number]
+            try:
+                file = opened[number] = opened.get(number) or self._open(shard)
+                parts.append({name: file.get_slice(name)[row - shard.first] for name in file.keys()})  # noqa: SIM118
+            except (SafetensorError, OSError) as error:
+                raise self._damaged(shard, getattr(error, "strerror", None) or str(error)) from error
         columns = {}
         for name in parts[0]:
-            columns[name] = torch.stack([part[name] for part in parts])
+            columns[name] = torch.stack([part[name] for part in parts])[: len(wanted)]
         return columns
 
     def verify(self, on_shard: Callable[[], Any] = lambda: None) -> None:
@@ -256,24 +249,11 @@ class ShardFolder:
             raise IndexError(f"image {row} of {len(self)}")
         return row % len(self)
 
-    def _row(self, row: int) -> dict[str, Tensor]:
-        shard = self.shards[row // self.settings["per_shard"]]
-        file = self._open(shard)
-        try:
-            return {name: file.get_slice(name)[row - shard.first] for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise self._damaged(shard, str(error)) from error
-
-    def _open_shard(self, shard: _Shard):
+    def _open(self, shard: _Shard) -> Any:
         path = resolve_inside(self.path, shard.file)
-        try:
-            if path.stat().st_size != shard.bytes:
-                raise self._damaged(shard, f"{path.stat().st_size} bytes instead of {shard.bytes}")
-            return safe_open(path, framework="pt")
-        except OSError as error:
-            raise self._damaged(shard, error.strerror or str(error)) from error
-        except SafetensorError as error:
-            raise self._damaged(shard, str(error)) from error
+        if (size := path.stat().st_size) != shard.bytes:
+            raise self._damaged(shard, f"{size} bytes instead of {shard.bytes}")
+        return safe_open(path, framework="pt")
 
     def _damaged(self, shard: _Shard, why: str) -> UserError:
         return UserError(

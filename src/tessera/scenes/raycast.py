@@ -89,15 +89,13 @@ class Solids:
     def meet(self, obj: Tensor, origin: Vec, direction: Vec) -> tuple[Tensor, Vec]:
         """Ray k against object k: distance (inf where missed) and unit normal. Rays are (K, ...)."""
         distance = torch.full_like(direction.x, torch.inf)
-        normal = Vec(*(torch.zeros_like(direction.x) for _ in range(3)))
+        normal = Vec.zeros_like(direction.x)
         for name, rows in self.by_shape(obj):
             some = take(obj, rows)
             o, d = self.local(some, origin.take(rows)), self.local_direction(some, direction.take(rows))
             t, n = HIT[name](o, d)
-            n = self.world_direction(some, n).unit()
             distance[rows] = t
-            for into, value in zip(normal.parts(), n.parts()):
-                into[rows] = value
+            normal.put_(rows, self.world_direction(some, n).unit())
         return distance, normal
 
 

@@ -1,5 +1,6 @@
 """Three-vectors kept as separate x, y and z tensors, so that each operation is one contiguous pass."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,20 @@ class Vec:
     def of(stacked: Tensor) -> "Vec":
         """From a tensor (..., 3)."""
         return Vec(*stacked.unbind(-1))
+
+    @staticmethod
+    def zeros_like(column: Tensor) -> "Vec":
+        return Vec(*(torch.zeros_like(column) for _ in range(3)))
+
+    def add_(self, values: Tensor, scales: Sequence[float]) -> None:
+        """Add `values` times x, y and z of `scales`, in place."""
+        for column, scale in zip(self.parts(), scales):
+            column.add_(values, alpha=scale)
+
+    def put_(self, rows: Tensor, values: "Vec") -> None:
+        """Replace these entries, in place."""
+        for column, new in zip(self.parts(), values.parts()):
+            column[rows] = new
 
     def __add__(self, other: "Vec") -> "Vec":
         return Vec(self.x + other.x, self.y + other.y, self.z + other.z)

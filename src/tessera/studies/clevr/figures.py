@@ -14,7 +14,7 @@ from tessera.evaluation.explain import BAD, GOOD, INK, ODD, PAPER
 from tessera.files import make_folder, read_json
 from tessera.plots.image_grid import as_image, mark_locations
 from tessera.records import current_words
-from tessera.render.image_io import COMPACT, save_compact
+from tessera.render.image_io import COMPACT, save_image
 from tessera.scenes.vocabulary import COLOR_NAMES, COLORS, LOCATIONS
 from tessera.studies.clevr.entries import CELLS, StudyEntry
 from tessera.studies.clevr.image_grids import IMAGE_GRID, ShownImages, load_image_grid
@@ -58,7 +58,7 @@ def save_figure(name: str, paths: StudyPaths, preset: str, seed: int = 0) -> Pat
     if not any(panel.rows for panel in panels):
         return None
     path = make_folder(paths.figures) / f"{name}-{preset}{COMPACT}"
-    save_compact(path, drawn(panels, figure.ks, figure.columns))
+    save_image(path, drawn(panels, figure.ks, figure.columns))
     return path
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from tessera.errors import UserError
 from tessera.evaluation.kmax import TrainingRange
 from tessera.evaluation.pipeline import ScoredSamples
-from tessera.render.image_io import COMPACT, load_png, save_compact
+from tessera.render.image_io import COMPACT, load_png, save_image
 
 COLUMNS = 8  # as many as the paper looked at
 IMAGE_GRID = COMPACT
@@ -37,7 +37,7 @@ def kept(samples: ScoredSamples) -> dict[int, list[int]]:
 
 def save_image_grid(path: Path, samples: ScoredSamples) -> None:
     rows = [torch.cat(list(samples.images[numbers]), dim=-1) for numbers in kept(samples).values()]
-    save_compact(path, torch.cat(rows, dim=-2))
+    save_image(path, torch.cat(rows, dim=-2))
 
 
 def shown_of(samples: ScoredSamples, training: TrainingRange) -> dict[int, list[ShownImages]]:
