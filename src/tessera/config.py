@@ -89,8 +89,8 @@ def _parse_switch(text: str) -> bool:
 
 _Count = Annotated[int, _written("COUNT", parse_count, format_count, int)]
 Range = Annotated[tuple[int, int], _written("RANGE", parse_range, lambda ends: f"{ends[0]}-{ends[1]}", tuple)]
-_Integers = Annotated[tuple[int, ...], _written("LIST", lambda text: parse_numbers(text, int), _format_numbers, tuple)]
-_Numbers = Annotated[tuple[float, ...], _written("LIST", parse_numbers, _format_numbers, tuple)]
+Integers = Annotated[tuple[int, ...], _written("LIST", lambda text: parse_numbers(text, int), _format_numbers, tuple)]
+Numbers = Annotated[tuple[float, ...], _written("LIST", parse_numbers, _format_numbers, tuple)]
 _Switch = Annotated[
     bool, tyro.conf.FlagConversionOff, _written("{on,off}", _parse_switch, lambda on: "on" if on else "off", bool)
 ]
@@ -182,11 +182,11 @@ class EDM2Config:
     #: Channels of the first level.
     width: int = 48
     #: Width of each level, in multiples of the first.
-    mult: _Integers = (1, 2, 2)
+    mult: Integers = (1, 2, 2)
     #: Residual blocks per level.
     blocks: int = 2
     #: Resolutions (of the whole image) with attention.
-    attention: _Integers = (16,)
+    attention: Integers = (16,)
     #: Channels per attention head.
     head_width: int = 48
     #: Width of the embedding of noise level and condition, in multiples of the first level; 0: the widest level's.
@@ -260,7 +260,7 @@ class TrainingConfig:
     #: Standard deviation of ln sigma in training.
     p_std: tyro.conf.Fixed[float] = 1.6
     #: Relative lengths (sigma_rel) of the running averages.
-    ema: _Numbers = (0.05, 0.10)
+    ema: Numbers = (0.05, 0.10)
     #: Images between snapshots of the averages, with an image grid of samples.
     snapshot: _Count = Mi // 2
     #: Images between full states to resume from.

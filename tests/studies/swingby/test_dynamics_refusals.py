@@ -34,8 +34,8 @@ def leave(*words) -> int | None:
         (["run", "--model", "mlp", "--batch", "0"], "batch size"),
         (["sweep", "--threshold", "-1"], "share of the first error"),
         (["sweep", "--width", "0"], "The width must be at least 1, not 0"),
-        (["sweep", "--x-range", "nan,1"], "--x-range takes finite numbers"),
-        (["sweep", "--y-range", "low,1"], "--y-range takes numbers"),
+        (["sweep", "--x-range", "nan,1"], "--x-range takes a finite number"),
+        (["sweep", "--y-range", "low,1"], "`low,1` is no list of numbers"),
     ],
 )
 def test_bad_numbers_are_told_in_one_sentence(capsys, words, sentence):

@@ -88,7 +88,7 @@ def test_a_run_can_be_kept(tmp_path, capsys):
     [
         ("--sigma -0.1", "must not be negative"),
         ("--mu 1,2,3 --dim 2", "s must not exceed d"),
-        ("--mu one", "numbers separated by commas"),
+        ("--mu one", "`one` is no list of numbers"),
         ("--w0 1,2;3", "2 by 2"),
         ("--w0 1,2;2,1", "symmetric"),
         ("--step 2", "stable limit is 0.6955"),

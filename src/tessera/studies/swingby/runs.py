@@ -3,10 +3,12 @@
 import math
 import warnings
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from tyro.conf import Fixed, arg
 
+from tessera.config import Numbers, parse_numbers
 from tessera.console import progress
 from tessera.errors import UserError
 from tessera.provenance import provenance
@@ -23,23 +25,48 @@ _KEPT = 20_000  # most samples of a curve that are kept
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """What is trained, from which start, how and for how long."""
+    """What is trained on which data, from which start, how and for how long."""
 
+    mu: Numbers = (1, 2)
+    """Signal strength of each concept."""
+    sigma: Numbers = (0.05,)
+    """Diversity: one number, or one per concept."""
+    dim: Fixed[int | None] = None
+    """Ambient dimension d (default: the number of concepts)."""
     model: Model = "uut"
-    w0: Array | None = None  # the end-to-end map at the start; None draws it
-    start: Start | None = None
+    """Network: uut is U U^T x, one-layer W x, deep untied linear layers; mlp (linear) and relu are MLPs trained by
+    SGD on samples."""
+    w0: Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")] = None
+    """The end-to-end map at the start, rows separated by semicolons: "0.0025,0.00225;0.00225,0.0025"."""
+    start: Annotated[Start | None, arg(metavar="{aligned,positive,gaussian,default}", help_behavior_hint="")] = None
+    """How a start without --w0 is drawn: aligned (rows of U of norm omega at cosine rho), positive (omega times
+    uniform(0.5, 1.5)), gaussian (N(0, omega^2 / width)), or default (PyTorch's, for deep)."""
     omega: float = 0.05
-    rho: float = 0.9
-    width: int | None = None
+    """Size of the start."""
+    rho: Fixed[float] = 0.9
+    """Alignment of an aligned start."""
+    width: Annotated[int | None, arg(metavar="INT", help_behavior_hint="")] = None
+    """Columns d' of U, or hidden width of an MLP (default d)."""
     depth: int = 2
+    """Layers of `deep`, `mlp` and `relu`."""
     seed: int = 0
-    time: float | None = None
-    clock: symmetric.Clock = "paper"
+    """Seed of a random start, and of the samples of an MLP."""
+    time: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")] = None
+    """Time to integrate, on the chosen clock (default: until all concepts are learned)."""
+    clock: Fixed[symmetric.Clock] = "paper"
+    """Of uut: paper (dU/dt = -1/2 dL/dU) or flow (dU/dt = -dL/dU), which follows the same path twice as fast."""
     solver: Solver = "flow"
-    step: float | None = None
-    threshold: float = analysis.THRESHOLD
-    samples: int = 5000
-    batch: int = 128
+    """Gradient flow in continuous time, or gradient descent with the setting `step` as its learning rate."""
+    step: Fixed[float | None] = None
+    """Time step, or learning rate of descent and SGD."""
+    threshold: Fixed[float] = analysis.THRESHOLD
+    """Share of the first error that counts as a rise."""
+    samples: Fixed[int] = 5000
+    """Training samples per cluster of an MLP."""
+    batch: Fixed[int] = 128
+    """Batch size of SGD."""
+    rotation: Fixed[int | None] = None
+    """Seed of a rotation of data and tests, for an MLP."""
 
     def __post_init__(self):
         analysis.check_threshold(self.threshold)
@@ -51,6 +78,7 @@ class RunSettings:
 class Run:
     """What a run showed."""
 
+    task: Sim
     times: Array  # (T,)
     errors: Array  # (T,) at the composition
     loss: Array  # (T,)
@@ -65,13 +93,14 @@ class Run:
         return {"time": self.times, "error": self.errors, "training_loss": self.loss, **outputs}
 
 
-def run(task: Sim, settings: RunSettings) -> tuple[Run, dict[str, Any]]:
+def run(settings: RunSettings) -> tuple[Run, dict[str, Any]]:
     """A run and its record, which holds the warnings as well."""
+    task = Sim(settings.mu, settings.sigma, settings.dim, rotation=settings.rotation)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = _train_mlp(task, settings) if settings.model in ("mlp", "relu") else _solve(task, settings)
     cautions = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
-    return found, {**_describe(task, settings, found), "cautions": cautions}
+    return found, {**_describe(settings, found), "cautions": cautions}
 
 
 # --- linear models on the population loss -------------------------------------------------------------------
@@ -87,7 +116,9 @@ def _solve(task: Sim, settings: RunSettings) -> Run:
         path = _path(task, settings, w0, step, steps, advance)
     point = np.concatenate([task.mu, np.zeros(task.d - task.s)])  # linear models are solved in concept axes
     half = analysis.half_times(path.times, path.w, task.s)
-    return Run(path.times, path.error(point), population_loss(path.w, task.a), path.outputs(point), half, path, w0)
+    return Run(
+        task, path.times, path.error(point), population_loss(path.w, task.a), path.outputs(point), half, path, w0
+    )
 
 
 def _path(task: Sim, settings: RunSettings, w0: Array, step: float, steps: int, advance) -> Path:
@@ -106,7 +137,7 @@ def _path(task: Sim, settings: RunSettings, w0: Array, step: float, steps: int, 
 
 def _start_map(task: Sim, settings: RunSettings) -> Array:
     if settings.w0 is not None:
-        return settings.w0
+        return _matrix(settings.w0, task.d)
     if not settings.omega > 0:
         raise UserError(f"The size of the start must be positive, not {settings.omega:g}.")
     kind = settings.start or ("aligned" if task.s == task.d == 2 and settings.width is None else "positive")
@@ -120,6 +151,14 @@ def _start_map(task: Sim, settings: RunSettings) -> Array:
         return deep.product(_layers(task, settings, np.eye(task.d)))
     shape = (task.d, settings.width or task.d)
     return symmetric.map_of(settings.omega * unit_factors(kind, [settings.seed], shape)[0])
+
+
+def _matrix(text: str, d: int) -> Array:
+    """ "a,b;c,d" as a (d, d) array."""
+    rows = [parse_numbers(row) for row in text.split(";")]
+    if len(rows) != d or any(len(row) != d for row in rows):
+        raise UserError(f"--w0 must be {d} by {d}: {d} rows separated by semicolons, each of {d} numbers.")
+    return np.array(rows)
 
 
 def _layers(task: Sim, settings: RunSettings, w0: Array) -> State:
@@ -162,13 +201,14 @@ def _train_mlp(task: Sim, settings: RunSettings) -> Run:
         found = mlp.train(task, recipe, seeds, task.target[None], every, advance)
     outputs = found.outputs[:, 0, 0]  # (T, d)
     half = [analysis.crossing(found.times, concept) for concept in task.concepts(outputs).T]
-    return Run(found.times, found.errors[:, 0, 0], found.loss[:, 0], outputs, np.array(half))
+    return Run(task, found.times, found.errors[:, 0, 0], found.loss[:, 0], outputs, np.array(half))
 
 
 # --- the record ---------------------------------------------------------------------------------------------
 
 
-def _describe(task: Sim, settings: RunSettings, found: Run) -> dict[str, Any]:
+def _describe(settings: RunSettings, found: Run) -> dict[str, Any]:
+    task = found.task
     record = {
         "model": settings.model,
         "clock": settings.clock if settings.model == "uut" else "flow",

@@ -145,7 +145,9 @@ def _check_settings(values: dict[str, Array]) -> None:
 
 
 def with_range(name: AxisName, limits: tuple[float, ...]) -> Axis:
-    """The axis with limits of its own."""
+    """The axis with limits of its own, where there are any."""
+    if not limits:
+        return AXES[name]
     if len(limits) != 2 or not limits[0] < limits[1]:
         raise UserError("A range is two numbers, the lower one first.")
     if AXES[name].log and limits[0] <= 0:
@@ -158,6 +160,7 @@ def with_range(name: AxisName, limits: tuple[float, ...]) -> Axis:
 
 def depth_study(depth: int, dim: int, seeds: range) -> np.ndarray:
     """Which torch-default starts of an untied linear network rise by more than 1e-3 E(0), mu = (1, 2): (seeds,)."""
+    deep.check_depth(depth)
     task = Sim((1, 2), 0.05, dim)
     layers = deep.uniform_layers(seeds, (dim,) * (depth + 1))
     errors = deep.descent_errors(layers, task.a, rate=0.1, steps=3200, point=task.target)
@@ -166,6 +169,7 @@ def depth_study(depth: int, dim: int, seeds: range) -> np.ndarray:
 
 def width_study(width: int, seeds: range) -> np.ndarray:
     """Which Gaussian starts with rows of norm about 0.05 rise by more than 1e-4 E(0), mu = (1, 2): (seeds,)."""
+    check_width(width)
     task = Sim((1, 2), 0.05)
     w0 = symmetric.map_of(gaussian_factors(seeds, 0.05 / np.sqrt(width), (2, width)))
     runs = run_pairs(w0, np.tile(task.mu, (len(w0), 1)), np.tile(task.a, (len(w0), 1)))
