@@ -28,8 +28,8 @@ class DynamicsRun(Printed, WithDetails, RunSettings):
     falls, rises and falls again (swing-by).
     """
 
+    #: Folder for run.json, curves.csv and run.png.
     out: Folder = None
-    """Folder for run.json, curves.csv and run.png."""
 
     def run(self) -> None:
         found, record = run(self)
@@ -57,45 +57,45 @@ def _save_run(folder: Path, found: Run, record: dict[str, Any]) -> None:
 class DynamicsSweep(Printed, WithDetails):
     """Many runs: a phase diagram of two concepts, or how often networks swing by depth, dimension and width."""
 
+    #: phase: phase diagram of U U^T; depth: share of PyTorch's default starts of untied layers that swing, by depth
+    #: and dimension; width: share of Gaussian starts of U U^T that swing, by width.
     study: tyro.conf.Positional[Literal["phase", "depth", "width"]] = "phase"
-    """phase: phase diagram of U U^T; depth: share of PyTorch's default starts of untied layers that swing, by depth
-    and dimension; width: share of Gaussian starts of U U^T that swing, by width."""
+    #: Horizontal axis of the phase diagram: ratio mu2/mu1, size omega or alignment rho of the start, or diversity sigma
+    #: of both concepts.
     x: sweeps.AxisName = "ratio"
-    """Horizontal axis of the phase diagram: ratio mu2/mu1, size omega or alignment rho of the start, or diversity sigma
-    of both concepts."""
+    #: Vertical axis.
     y: sweeps.AxisName = "omega"
-    """Vertical axis."""
+    #: Range "low,high" of the horizontal axis.
     x_range: tyro.conf.Fixed[Numbers] = ()
-    """Range "low,high" of the horizontal axis."""
+    #: Range of the vertical axis.
     y_range: tyro.conf.Fixed[Numbers] = ()
-    """Range of the vertical axis."""
+    #: Settings per axis.
     cells: int = 40
-    """Settings per axis."""
+    #: Starts per setting.
     seeds: int = 20
-    """Starts per setting."""
+    #: How starts are drawn: aligned (rows of U at cosine rho; takes --seeds 1), positive (omega times
+    #: uniform(0.5, 1.5)) or gaussian.
     start: sweeps.StartName = "positive"
-    """How starts are drawn: aligned (rows of U at cosine rho; takes --seeds 1), positive (omega times
-    uniform(0.5, 1.5)) or gaussian."""
+    #: Columns of U for random starts.
     width: tyro.conf.Fixed[int] = 2
-    """Columns of U for random starts."""
+    #: mu2/mu1, if it is not an axis.
     ratio: tyro.conf.Fixed[float] = sweeps.DEFAULTS["ratio"]
-    """mu2/mu1, if it is not an axis."""
+    #: Size of the start, if it is not an axis.
     omega: tyro.conf.Fixed[float] = sweeps.DEFAULTS["omega"]
-    """Size of the start, if it is not an axis."""
+    #: Alignment of the start, if it is not an axis.
     rho: tyro.conf.Fixed[float] = sweeps.DEFAULTS["rho"]
-    """Alignment of the start, if it is not an axis."""
+    #: Diversity, if it is not an axis.
     sigma: tyro.conf.Fixed[float] = sweeps.DEFAULTS["sigma"]
-    """Diversity, if it is not an axis."""
+    #: Depths of the depth study.
     depths: tyro.conf.Fixed[Integers] = (1, 2, 3, 4)
-    """Depths of the depth study."""
+    #: Ambient dimensions of the depth study.
     dims: tyro.conf.Fixed[Integers] = (2, 3, 8)
-    """Ambient dimensions of the depth study."""
+    #: Widths of the width study.
     widths: tyro.conf.Fixed[Integers] = (2, 4, 8, 16, 32, 64)
-    """Widths of the width study."""
+    #: Share of the first error that counts as a rise, in the phase diagram.
     threshold: tyro.conf.Fixed[float] = analysis.THRESHOLD
-    """Share of the first error that counts as a rise, in the phase diagram."""
+    #: Folder for the record and, for a phase diagram, its image.
     out: Folder = None
-    """Folder for the record and, for a phase diagram, its image."""
 
     def run(self) -> None:
         began = time.perf_counter()
@@ -132,14 +132,14 @@ class DynamicsFigure:
     """Draw figures of the swing-by paper (2 to 5, 7 to 18) from new runs, or ours: terms, depth, bridge, certificate,
     phase. `all` draws every one."""
 
+    #: Figure numbers or names.
     which: tyro.conf.Positional[tuple[str, ...]]
-    """Figure numbers or names."""
+    #: Folder for the images.
     out: Path = Path("figures")
-    """Folder for the images."""
+    #: File format.
     format: Literal["png", "svg", "both"] = "both"
-    """File format."""
+    #: Also draw figure 5 as an animation, figure-5.gif.
     animate: bool = False
-    """Also draw figure 5 as an animation, figure-5.gif."""
 
     def run(self) -> None:
         from tessera.studies.swingby.figures import FIGURES, draw

@@ -33,19 +33,19 @@ class _Circles(NamedTuple):
 class CirclesTask:
     """Discs on a bright ground. Lengths are in units of half the image, colors in [0, 1]."""
 
+    #: Distance between red and blue in the channels that differ: the strength of the color concept.
     gap: float = 0.4
-    """Distance between red and blue in the channels that differ: the strength of the color concept."""
+    #: Distance between the two mean radii: the strength of the size concept.
     size_gap: float = 0.4
-    """Distance between the two mean radii: the strength of the size concept."""
+    #: Side of the image in pixels.
     size: int = 32
-    """Side of the image in pixels."""
     seed: int = 0
+    #: Softness of the edge: standard deviation in pixels.
     blur: float = 1.0
-    """Softness of the edge: standard deviation in pixels."""
+    #: Standard deviation of the pixel noise.
     noise: float = 0.001
-    """Standard deviation of the pixel noise."""
+    #: Radius half way between big and small.
     middle: float = 0.45
-    """Radius half way between big and small."""
 
     def __post_init__(self):
         if not 0 < self.gap <= 0.8:

@@ -21,12 +21,12 @@ class Sim:
     mu: tuple[float, ...]
     sigma: tuple[float, ...] | float = 0.05
     dim: int | None = None
+    #: Seed of a random rotation applied alike to training and test points; None keeps the axes.
     rotation: int | None = None
-    """Seed of a random rotation applied alike to training and test points; None keeps the axes."""
+    #: One more cluster at the origin; every cluster then weighs 1/(s+1).
     origin: bool = False
-    """One more cluster at the origin; every cluster then weighs 1/(s+1)."""
+    #: Keep training points out of the ball of radius min(mu)/2 around the composition of all concepts.
     truncate: bool = False
-    """Keep training points out of the ball of radius min(mu)/2 around the composition of all concepts."""
 
     def __post_init__(self):
         mu = tuple(float(m) for m in np.atleast_1d(self.mu))

@@ -51,24 +51,24 @@ FORMAT = 3  # 1 had noise from the seeds of the trainer, 2 had no machine
 class SwingbyConfig:
     """What is trained, and when and how it is evaluated."""
 
+    #: Color gaps: the strength of the color concept.
     gaps: tuple[float, ...] = _SOURCE_GAPS
-    """Color gaps: the strength of the color concept."""
+    #: Trainings for each gap.
     seeds: int = 5
-    """Trainings for each gap."""
+    #: Training steps.
     steps: int = 3000
-    """Training steps."""
+    #: Images per step.
     batch: int = 128
-    """Images per step."""
+    #: Learning rate.
     lr: float = 0.01
-    """Learning rate."""
+    #: Moments of training at which all corners are sampled.
     moments: int = 32
-    """Moments of training at which all corners are sampled."""
+    #: Images of each corner at each moment.
     images: int = 32
-    """Images of each corner at each moment."""
+    #: Noise levels of the sampler.
     levels: int = 12
-    """Noise levels of the sampler."""
+    #: Channels of the first level of the network.
     width: int = 32
-    """Channels of the first level of the network."""
 
     def __post_init__(self):
         if min(self.seeds, self.steps, self.batch, self.images, self.levels, self.width) < 1:
@@ -307,18 +307,18 @@ def _first_below(steps: Array, shown: Array, limit: float) -> float | None:
 class Swingby(SwingbyConfig):
     """Swing-by in a diffusion model: train on three corners of (size, color), sample the fourth. Carries on."""
 
+    #: Train only every Nth run from the Ith on, I/N: for several processes on one folder.
     share: str = "0/1"
-    """Train only every Nth run from the Ith on, I/N: for several processes on one folder."""
+    #: Begin no run after this many minutes; the same command carries on. 0 only sums up what is there.
     minutes: float | None = None
-    """Begin no run after this many minutes; the same command carries on. 0 only sums up what is there."""
+    #: Folder of the runs' records.
     root: Path = Path("runs/swingby")
-    """Folder of the runs' records."""
+    #: File of the summary; the figure lies beside it.
     out: Path = Path("results/swingby.json")
-    """File of the summary; the figure lies beside it."""
+    #: Where to compute.
     device: DeviceName = "auto"
-    """Where to compute."""
+    #: Print one JSON object.
     json: bool = False
-    """Print one JSON object."""
 
     def run(self) -> None:
         device, minutes = pick_device(self.device), math.inf if self.minutes is None else self.minutes

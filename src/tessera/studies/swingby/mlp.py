@@ -24,15 +24,15 @@ class Recipe:
     """How an MLP is trained; the defaults are the source's (its bias, start and loss reduction are not stated)."""
 
     depth: int = 2
+    #: Width between layers; None takes the ambient dimension.
     hidden: int | None = None
-    """Width between layers; None takes the ambient dimension."""
     relu: bool = False
     samples: int = 5000
     batch: int = 128
     rate: float = 0.1
     epochs: int = 40
+    #: Multiplies the starting weights, which are uniform in +-1/sqrt(fan_in) without bias.
     scale: float = 1.0
-    """Multiplies the starting weights, which are uniform in +-1/sqrt(fan_in) without bias."""
 
     def steps(self, task: Sim) -> int:
         return self.epochs * math.ceil(task.clusters * self.samples / self.batch)

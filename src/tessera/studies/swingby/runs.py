@@ -27,46 +27,46 @@ _KEPT = 20_000  # most samples of a curve that are kept
 class RunSettings:
     """What is trained on which data, from which start, how and for how long."""
 
+    #: Signal strength of each concept.
     mu: Numbers = (1, 2)
-    """Signal strength of each concept."""
+    #: Diversity: one number, or one per concept.
     sigma: Numbers = (0.05,)
-    """Diversity: one number, or one per concept."""
+    #: Ambient dimension d (default: the number of concepts).
     dim: Fixed[int | None] = None
-    """Ambient dimension d (default: the number of concepts)."""
+    #: Network: uut is U U^T x, one-layer W x, deep untied linear layers; mlp (linear) and relu are MLPs trained by
+    #: SGD on samples.
     model: Model = "uut"
-    """Network: uut is U U^T x, one-layer W x, deep untied linear layers; mlp (linear) and relu are MLPs trained by
-    SGD on samples."""
+    #: The end-to-end map at the start, rows separated by semicolons: "0.0025,0.00225;0.00225,0.0025".
     w0: Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")] = None
-    """The end-to-end map at the start, rows separated by semicolons: "0.0025,0.00225;0.00225,0.0025"."""
+    #: How a start without --w0 is drawn: aligned (rows of U of norm omega at cosine rho), positive (omega times
+    #: uniform(0.5, 1.5)), gaussian (N(0, omega^2 / width)), or default (PyTorch's, for deep).
     start: Annotated[Start | None, arg(metavar="{aligned,positive,gaussian,default}", help_behavior_hint="")] = None
-    """How a start without --w0 is drawn: aligned (rows of U of norm omega at cosine rho), positive (omega times
-    uniform(0.5, 1.5)), gaussian (N(0, omega^2 / width)), or default (PyTorch's, for deep)."""
+    #: Size of the start.
     omega: float = 0.05
-    """Size of the start."""
+    #: Alignment of an aligned start.
     rho: Fixed[float] = 0.9
-    """Alignment of an aligned start."""
+    #: Columns d' of U, or hidden width of an MLP (default d).
     width: Annotated[int | None, arg(metavar="INT", help_behavior_hint="")] = None
-    """Columns d' of U, or hidden width of an MLP (default d)."""
+    #: Layers of `deep`, `mlp` and `relu`.
     depth: int = 2
-    """Layers of `deep`, `mlp` and `relu`."""
+    #: Seed of a random start, and of the samples of an MLP.
     seed: int = 0
-    """Seed of a random start, and of the samples of an MLP."""
+    #: Time to integrate, on the chosen clock (default: until all concepts are learned).
     time: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")] = None
-    """Time to integrate, on the chosen clock (default: until all concepts are learned)."""
+    #: Of uut: paper (dU/dt = -1/2 dL/dU) or flow (dU/dt = -dL/dU), which follows the same path twice as fast.
     clock: Fixed[symmetric.Clock] = "paper"
-    """Of uut: paper (dU/dt = -1/2 dL/dU) or flow (dU/dt = -dL/dU), which follows the same path twice as fast."""
+    #: Gradient flow in continuous time, or gradient descent with the setting `step` as its learning rate.
     solver: Solver = "flow"
-    """Gradient flow in continuous time, or gradient descent with the setting `step` as its learning rate."""
+    #: Time step, or learning rate of descent and SGD.
     step: Fixed[float | None] = None
-    """Time step, or learning rate of descent and SGD."""
+    #: Share of the first error that counts as a rise.
     threshold: Fixed[float] = analysis.THRESHOLD
-    """Share of the first error that counts as a rise."""
+    #: Training samples per cluster of an MLP.
     samples: Fixed[int] = 5000
-    """Training samples per cluster of an MLP."""
+    #: Batch size of SGD.
     batch: Fixed[int] = 128
-    """Batch size of SGD."""
+    #: Seed of a rotation of data and tests, for an MLP.
     rotation: Fixed[int | None] = None
-    """Seed of a rotation of data and tests, for an MLP."""
 
     def __post_init__(self):
         analysis.check_threshold(self.threshold)

@@ -40,14 +40,14 @@ class Theory:
     Statements of the source that do not hold as written are among them, expected to fail, with a witness.
     """
 
+    #: Random instances for each statement about KL divergences.
     instances: int = 200
-    """Random instances for each statement about KL divergences."""
+    #: Conditions of the compositions; all their subsets are tried.
     conditions: int = 6
-    """Conditions of the compositions; all their subsets are tried."""
+    #: Random seed.
     seed: int = 0
-    """Random seed."""
+    #: Print the record on stdout.
     json: bool = False
-    """Print the record on stdout."""
 
     def run(self) -> int:
         if self.instances < 1 or not 1 <= self.conditions <= 8:

@@ -46,48 +46,48 @@ class ClosedForm:
     from all patches, empirical from whole images.
     """
 
+    #: A trained model to compare denoised images with: a run or model folder, or the name of a shipped one.
     model: str | None = None
-    """A trained model to compare denoised images with: a run or model folder, or the name of a shipped one."""
+    #: Which formula.
     kind: Literal["local-conditional", "local", "empirical"] = "local-conditional"
-    """Which formula."""
+    #: Rendered scenes it knows.
     scenes: int = 4000
-    """Rendered scenes it knows."""
+    #: Fewest and most objects in them.
     objects: Range = (1, 3)
-    """Fewest and most objects in them."""
+    #: Side of the images in pixels (with a model: the model's).
     size: int = 32
-    """Side of the images in pixels (with a model: the model's)."""
+    #: Which objects are labeled (with a model: as in its training).
     labels: Label = "all"
-    """Which objects are labeled (with a model: as in its training)."""
+    #: Cells along one side (with a model: the model's).
     cells: int = 16
-    """Cells along one side (with a model: the model's)."""
+    #: Cells a patch reaches to each side.
     radius: int = 2
-    """Cells a patch reaches to each side."""
+    #: How many cells away candidates may come from; -1 is anywhere.
     reach: int = 0
-    """How many cells away candidates may come from; -1 is anywhere."""
+    #: Conditions are compared in a smaller radius where fewer patches than this agree.
     least: int = 8
-    """Conditions are compared in a smaller radius where fewer patches than this agree."""
+    #: Agreeing patches used at most, for every cell; 0 is all.
     most: int = 1000
-    """Agreeing patches used at most, for every cell; 0 is all."""
+    #: How many locations to prompt for.
     k: str = "1-5"
-    """How many locations to prompt for."""
+    #: Images for each K; 0 makes none.
     each: int = 8
-    """Images for each K; 0 makes none."""
+    #: Images on which the two denoisers are compared.
     compared: int = 16
-    """Images on which the two denoisers are compared."""
+    #: Noise levels of the sampler.
     steps: int = 18
-    """Noise levels of the sampler."""
+    #: Smallest noise level; below it a patch has long been chosen.
     sigma_min: float = 0.02
-    """Smallest noise level; below it a patch has long been chosen."""
+    #: Which scenes, and which noise.
     seed: int = 0
-    """Which scenes, and which noise."""
+    #: Images sampled together.
     batch: int = 16
-    """Images sampled together."""
+    #: Folder for a sheet of the images.
     out: Path | None = None
-    """Folder for a sheet of the images."""
+    #: Where to compute.
     device: DeviceName = "auto"
-    """Where to compute."""
+    #: Print the record on stdout.
     json: bool = False
-    """Print the record on stdout."""
 
     def __post_init__(self):
         for name, fewest in _FEWEST.items():

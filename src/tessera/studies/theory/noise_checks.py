@@ -16,8 +16,8 @@ check = CheckRegistry()
 
 LEVELS = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 _SLACK = 1e-10  # of the quadrature
+#: The most informative y about x moves as noise is added.
 _MOVING = Coin(prior=0.8, x_mean=(-2.0, 2.0), x_var=(1.0, 1.0), y_mean=(0.0, 3.0), y_var=(0.05, 1.0))
-"""The most informative y about x moves as noise is added."""
 
 
 def _lemma3(conditional_first: bool, noise_on_y: bool, trial: Trial) -> Iterator[float]:
