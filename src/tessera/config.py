@@ -430,20 +430,13 @@ def settings_for(
 
 def _empty_groups(*layers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The groups of settings, with the network and the conditioner that the last layer to name a kind chooses."""
-    kinds: dict[str, Any] = {}
-    for layer in layers:
-        for name in ("conditioner", "denoiser"):
-            kinds |= {name: layer[name]["kind"]} if "kind" in layer.get(name, {}) else {}
-    groups = {name: _class_of(name, kinds.get(name))() for name in ("conditioner", "denoiser")}
+    groups = {}
+    for name, what in (("conditioner", "conditioner"), ("denoiser", "network")):
+        classes = {cls.kind: cls for cls in GROUPS[name]}  # type: ignore[attr-defined]
+        kinds = [layer[name]["kind"] for layer in layers if "kind" in layer.get(name, {})]
+        groups[name] = (look_up(kinds[-1], classes, what) if kinds else GROUPS[name][0])()
     patches = isinstance(groups["denoiser"], PatchwiseConfig)
     return {**groups, "training": PatchTrainingConfig() if patches else TrainingConfig()}
-
-
-def _class_of(group: str, kind: str | None) -> type:
-    """The class of settings of a kind of network or conditioner; the first one if no kind is named."""
-    classes = {cls.kind: cls for cls in GROUPS[group]}  # type: ignore[attr-defined]
-    what = {"conditioner": "conditioner", "denoiser": "network"}[group]
-    return GROUPS[group][0] if kind is None else look_up(kind, classes, what)
 
 
 def fitting(settings: Settings, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -608,25 +601,24 @@ def _mistakes(settings: Settings) -> dict[str, bool]:
 
 def _training_mistakes(training: TrainingConfig) -> dict[str, bool]:
     counts = (training.batch, training.total, training.snapshot, training.checkpoint)
-    patches = training.patches if isinstance(training, PatchTrainingConfig) else 2
+    patches, loss_radius = getattr(training, "patches", 2), getattr(training, "loss_radius", 0)
+    betas, stds = (training.beta1, training.beta2), training.ema
     return {
         "Batch, total, snapshot and checkpoint must each be at least one image.": min(counts) < 1,
         "Patches come in pairs, one with a condition in it and one without: --training.patches 2.": (
             patches < 2 or patches % 2 > 0
         ),
-        "The loss counts at least the center cell of a patch: --training.loss-radius 0.": (
-            getattr(training, "loss_radius", 0) < 0
-        ),
+        "The loss counts at least the center cell of a patch: --training.loss-radius 0.": loss_radius < 0,
         "The learning rate and the spread of noise levels must be positive.": (
             not (training.lr > 0 and training.p_std > 0)
         ),
         "Adam's decay rates lie between 0 and 1 (--set training.beta1, training.beta2).": (
-            not all(0 <= beta < 1 for beta in (training.beta1, training.beta2))
+            not all(0 <= beta < 1 for beta in betas)
         ),
         "At least one running average is kept, each of a length between 0 and 0.288.": (
-            not training.ema or not all(0 < std < 0.288 for std in training.ema)
+            not stds or not all(0 < std < 0.288 for std in stds)
         ),
-        "Of running averages of the same length one is enough.": len(set(training.ema)) < len(training.ema),
+        "Of running averages of the same length one is enough.": len(set(stds)) < len(stds),
     }
 
 

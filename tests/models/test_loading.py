@@ -49,6 +49,14 @@ def test_a_function_of_a_module_in_the_working_folder_makes_a_model(program, mon
     assert tessera.load("mine:make_parts").sample([], steps=2).abs().max() < 1e-6
 
 
+def test_a_conditioner_that_is_given_but_not_used_is_one_sentence(program, capsys):
+    model = tessera.load(f"{program}:make_model", conditioner="color")
+    said = " ".join(capsys.readouterr().err.split())
+    assert model.conditioner.dim == 64 and "has a conditioner of its own" in said and "not used" in said
+    tessera.load(f"{program}:make_model")
+    assert capsys.readouterr().err == ""
+
+
 def test_a_function_that_returns_no_model_is_one_sentence(program):
     with pytest.raises(UserError, match=r"returns \(denoiser, conditioner, size\)"):
         tessera.load(f"{program}:make_nothing")

@@ -18,44 +18,47 @@ _OF_TRAINING = ("train_minutes", "experiment", "count", "each")  # options that 
 
 @dataclass(frozen=True, kw_only=True)
 class Demo(OnDevice, Printed, WithDetails):
-    """A first look, from nothing to a report. Without shipped models it trains a tiny one; again, it carries on."""
+    """Sample, evaluate and report the shipped models or, without them or with --train, a tiny one that is trained first.
+
+    The same command carries its training on.
+    """
 
     #: Folder for report.html, summary.json and what they are made from.
     out: Path = Path("demo")
-    #: About how long drawing, detecting and locating the shipped models may take.
+    #: About how many minutes to spend on sampling, evaluating and measuring the shipped models.
     minutes: float = 3.0
-    #: Train a tiny network even where models are shipped.
+    #: Train a tiny network, even where models are shipped.
     train: bool = False
-    #: With --train: train a tiny network for so long; 0 leaves training out.
+    #: With --train: minutes of training; 0 leaves training out.
     train_minutes: tyro.conf.Fixed[float] = 2.0
-    #: With --train: which experiment; the local convolutional ones learn to position objects soonest.
+    #: With --train: the experiment; the local convolutional networks are the first to position objects.
     experiment: tyro.conf.Fixed[str] = "exp1C"
-    #: With --train: scenes on each contact sheet.
+    #: With --train: scenes in each image grid.
     count: tyro.conf.Fixed[int] = 16
     #: With --train: images for each K.
     each: tyro.conf.Fixed[int] = 16
-    #: Stream of scenes and of samples.
+    #: Random seed of scenes and samples.
     seed: int = 0
 
     def run(self) -> None:
-        self.check()
+        if min(self.count, self.each) < 1:
+            raise UserError("The demo needs at least one image of each kind (--set count, --set each).")
+        if min(self.train_minutes, self.minutes) < 0:
+            raise UserError(f"Nothing can take {min(self.train_minutes, self.minutes):g} minutes.")
         from tessera.app.report.showcase import models_to_show
 
         settings = settings_for(self.experiment, "tiny")
         names = models_to_show()
         if names and not self.train:
-            self.check_only_of_shipped()
             self.show_shipped(names)
         else:
             self.train_a_little(settings)
 
-    def check_only_of_shipped(self) -> None:
+    def show_shipped(self, names: Sequence[str]) -> None:
+        """The models that come with Tessera, within minutes."""
         for name in _OF_TRAINING:
             if getattr(self, name) != getattr(Demo, name):
                 raise UserError(f"--set {name}=... is for training a tiny network: add --train.")
-
-    def show_shipped(self, names: Sequence[str]) -> None:
-        """The models that come with Tessera, within minutes."""
         from tessera.app.report.showcase import showcase, showcase_table
         from tessera.evaluation.detector import load_detector
 
@@ -76,9 +79,3 @@ class Demo(OnDevice, Printed, WithDetails):
         console.publish(summary, self.json, kept, summary_table(summary), *conclusions(summary))
         for path in tour.written:
             console.say(f"  {path}")
-
-    def check(self) -> None:
-        if min(self.count, self.each) < 1:
-            raise UserError("The demo needs at least one image of each kind (--count, --each).")
-        if min(self.train_minutes, self.minutes) < 0:
-            raise UserError(f"Nothing can take {min(self.train_minutes, self.minutes):g} minutes.")

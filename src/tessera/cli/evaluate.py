@@ -16,27 +16,12 @@ from tessera.cli.options import File, Folder, List, OnDevice, OpensModels, Print
 from tessera.config import Label
 from tessera.devices import pick_device
 from tessera.errors import UserError
-from tessera.evaluation.calibrate import (
-    HELD_OUT,
-    Arrangement,
-    HeldOut,
-    calibrate_clevr,
-    calibrate_rendered,
-    load_calibration,
-)
+from tessera.evaluation import calibrate, image_sets
+from tessera.evaluation.calibrate import load_calibration
 from tessera.evaluation.detection import ObjectDetector
 from tessera.evaluation.detector import load_detector
 from tessera.evaluation.empty_images import KINDS
 from tessera.evaluation.explain import draw_explanation
-from tessera.evaluation.image_sets import (
-    EXPLAINED,
-    MOST_NAMED,
-    ImageSet,
-    checked_prompt,
-    images_in,
-    prompt_of,
-    read_image,
-)
 from tessera.evaluation.kmax import TrainingRange
 from tessera.evaluation.matching import CELL
 from tessera.evaluation.pipeline import EACH, Evaluator, ScoredFolder, score_folder, score_images, summarize
@@ -115,7 +100,7 @@ class Evaluate(OpensModels, Printed, WithDetails):
         if _names_model(self.path):
             images, scored = self.score_model(detector, device)
         else:
-            images = images_in(self.path, self.given_prompt(), self.prompts)
+            images = image_sets.images_in(self.path, self.given_prompt(), self.prompts)
             scored = score_folder(images, detector, self.require_well_formed, self.strict)
         _name_skipped(scored.skipped)
         record = self.record(images, scored, calibration, device)
@@ -137,7 +122,7 @@ class Evaluate(OpensModels, Printed, WithDetails):
         as_shipped = self.weights is None and not self.require_well_formed
         return load_calibration(self.calibration) if self.calibration or as_shipped else None
 
-    def score_model(self, detector: ObjectDetector, device: Any) -> tuple[ImageSet, ScoredFolder]:
+    def score_model(self, detector: ObjectDetector, device: Any) -> tuple[image_sets.ImageSet, ScoredFolder]:
         if self.prompts is not None:
             raise UserError("--prompts says what is in the images of a folder; for a model give --locations or --k.")
         if self.each < 1:
@@ -154,11 +139,11 @@ class Evaluate(OpensModels, Printed, WithDetails):
         scores = samples.scores
         if self.require_well_formed:
             scores = score_images(detector, to_float(samples.images), samples.prompts, True)
-        images = ImageSet(self.path, samples.prompts, settings=model.config.get("settings"))
+        images = image_sets.ImageSet(self.path, samples.prompts, settings=model.config.get("settings"))
         return images, ScoredFolder(samples.prompts, scores, {}, model.size)
 
     def record(
-        self, images: ImageSet, scored: ScoredFolder, calibration: dict[str, Any] | None, device
+        self, images: image_sets.ImageSet, scored: ScoredFolder, calibration: dict[str, Any] | None, device
     ) -> dict[str, Any]:
         known = images.max_train_objects if self.max_train_objects is None else self.max_train_objects
         training = TrainingRange(known, self.labels or images.label or "all")
@@ -180,14 +165,18 @@ class Evaluate(OpensModels, Printed, WithDetails):
     def explain_image(self) -> None:
         """Show the detections in one image: boxes, words, and which parts of its prompt they fill."""
         device = pick_device(self.device)
-        image = read_image(self.path)
+        image = image_sets.read_image(self.path)
         if self.locations is not None and self.colors is not None:
             raise UserError("Give either --locations or --colors.")
         given = self.given_prompt()
-        prompt = prompt_of(self.path) if given is None else Prompt(checked_prompt(given), file=self.path)
+        prompt = (
+            image_sets.prompt_of(self.path)
+            if given is None
+            else Prompt(image_sets.checked_prompt(given), file=self.path)
+        )
         detector = load_detector(self.weights, device)
         (score,) = score_images(detector, to_float(image)[None], [prompt or Prompt()], self.require_well_formed)
-        out = self.out or self.path.with_name(f"{self.path.stem}{EXPLAINED}")
+        out = self.out or self.path.with_name(f"{self.path.stem}{image_sets.EXPLAINED}")
         if out.resolve() == self.path.resolve():
             raise UserError("The explanation would replace the image it explains; choose another --out.")
         make_folder(out.parent)
@@ -207,18 +196,16 @@ class Evaluate(OpensModels, Printed, WithDetails):
 
 def _names_model(path: Path) -> bool:
     """Whether a path is no folder of images but the name of a model, or a folder of weights."""
-    if is_model_folder(path) or is_diffusers_folder(path):
-        return True
-    return not path.exists() and (
-        len(path.parts) == 1 or names_object(str(path)) or HUB_ID.fullmatch(str(path)) is not None
-    )
+    if path.exists():
+        return is_model_folder(path) or is_diffusers_folder(path)
+    return len(path.parts) == 1 or names_object(str(path)) or HUB_ID.fullmatch(str(path)) is not None
 
 
 def _name_skipped(skipped: dict[str, str]) -> None:
-    for why in islice(skipped.values(), MOST_NAMED):
+    for why in islice(skipped.values(), image_sets.MOST_NAMED):
         console.say(f"Left out: {why}")
-    if len(skipped) > MOST_NAMED:
-        console.say(f"... and {len(skipped) - MOST_NAMED} more files were left out.")
+    if len(skipped) > image_sets.MOST_NAMED:
+        console.say(f"... and {len(skipped) - image_sets.MOST_NAMED} more files were left out.")
 
 
 def _write_scores(path: Path, scored: ScoredFolder) -> None:
@@ -245,7 +232,7 @@ class Calibrate(OnDevice, Printed, WithDetails):
     #: Sizes of the images, such as 32 64 128 or 320x240.
     size: tuple[str, ...] = ("64",)
     #: official (relaxed beyond 10 objects), relaxed, or at the study's locations.
-    spacing: tuple[Arrangement, ...] = ("official", "study")
+    spacing: tuple[calibrate.Arrangement, ...] = ("official", "study")
     #: Folder of real renders with a scene file, such as CLEVR_v1.0, to calibrate on as well.
     clevr: tyro.conf.Fixed[Folder] = None
     #: Split of that folder, such as val.
@@ -255,7 +242,7 @@ class Calibrate(OnDevice, Printed, WithDetails):
     #: At most this many real renders.
     most: tyro.conf.Fixed[Whole] = None
     #: Stream of scenes; training never uses the default one.
-    seed: tyro.conf.Fixed[int] = HELD_OUT
+    seed: tyro.conf.Fixed[int] = calibrate.HELD_OUT
     #: Images rendered and evaluated at once.
     batch: tyro.conf.Fixed[int] = 128
     #: Folder of another detector, as `tools/train_detector.py` wrote it (default: the shipped one).
@@ -285,8 +272,12 @@ class Calibrate(OnDevice, Printed, WithDetails):
         sets = len(self.spacing) * len(ks) + len(KINDS)
         with console.progress("calibrating", len(sizes) * sets * self.per_k) as advance:
             return {
-                name: calibrate_rendered(
-                    detector, HeldOut(self.per_k, size, self.seed, self.batch, device), ks, self.spacing, advance
+                name: calibrate.calibrate_rendered(
+                    detector,
+                    calibrate.HeldOut(self.per_k, size, self.seed, self.batch, device),
+                    ks,
+                    self.spacing,
+                    advance,
                 )
                 for name, size in zip(self.size, sizes)
             }
@@ -294,7 +285,7 @@ class Calibrate(OnDevice, Printed, WithDetails):
     def real(self, detector: ObjectDetector, truth: ClevrTruth, device) -> dict[str, Any]:
         size = width_height(parse_size(self.clevr_size)) if self.clevr_size else None
         with console.progress("calibrating on real renders", min(len(truth), self.most or len(truth))) as advance:
-            found = calibrate_clevr(detector, truth, size, self.most, advance, device)
+            found = calibrate.calibrate_clevr(detector, truth, size, self.most, advance, device)
         return {"folder": self.clevr.name if self.clevr else None, "size": self.clevr_size or "as rendered", **found}
 
 

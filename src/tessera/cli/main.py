@@ -52,21 +52,21 @@ def main(words: list[str] | None = None) -> None:
     try:
         sys.exit(dispatch(words) or 0)
     except UserError as error:
-        print(f"tessera: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
+        _leave(2, str(error))
     except KeyboardInterrupt:
-        print("tessera: stopped.", file=sys.stderr)
-        sys.exit(130)
+        _leave(130, "stopped.")
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        print(
-            "tessera: There is not enough memory for this; reduce the batch or the number of images.", file=sys.stderr
-        )
-        sys.exit(2)
+        _leave(2, "There is not enough memory for this; reduce the batch or the number of images.")
     except BrokenPipeError:  # the reader of our output left early, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+
+
+def _leave(code: int, sentence: str) -> None:
+    print(f"tessera: {' '.join(sentence.split())}", file=sys.stderr)
+    sys.exit(code)
 
 
 def dispatch(words: list[str]) -> int | None:

@@ -8,6 +8,7 @@ import torch
 
 from tessera.conditioning.registry import open_conditioner
 from tessera.config import parse_count
+from tessera.console import say
 from tessera.devices import precision_on
 from tessera.errors import UserError
 from tessera.models.build import NETWORKS
@@ -51,7 +52,10 @@ def load(
         >>> model.size
         64
     """
-    model = _open(what, conditioner or _usual_conditioner, device, std, images_seen)
+    conditioner = _usual_conditioner if conditioner is None else open_conditioner(conditioner)
+    model = _open(what, conditioner, device, std, images_seen)
+    if conditioner is not None and model.conditioner is not conditioner:
+        say(f"{what} has a conditioner of its own, so the given one ({conditioner!r}) is not used.")
     if max_train_objects is None:
         return model
     return Model(model.denoiser, model.conditioner, config=model.config, max_train_objects=max_train_objects)
@@ -78,7 +82,7 @@ def _open(what: Any, conditioner: Any, device: Any, std: float | None, images_se
             f"{what} is a model of diffusers, which does not say what its conditions mean: name a conditioner, "
             "such as --conditioner grid or --conditioner my.py:MyConditioner."
         )
-    return load_diffusers(folder, open_conditioner(conditioner)).to(device)
+    return load_diffusers(folder, conditioner).to(device)
 
 
 _usual_conditioner: Any = None
@@ -116,7 +120,7 @@ def _model_from(made: Any, conditioner: Any = None) -> Model:
     if isinstance(made, tuple) and len(made) == 3:
         return Model(made[0], open_conditioner(made[1]), made[2])
     if conditioner is not None and hasattr(made, "size") and callable(made):
-        return Model(made, open_conditioner(conditioner), made.size)
+        return Model(made, conditioner, made.size)
     if callable(made):
         returned = made()
         if isinstance(returned, Model | tuple):
