@@ -27,10 +27,10 @@ def test_the_demo_draws_detectors_trains_and_samples(tmp_path, capsys):
     assert demo("--out", tmp_path, "--train-minutes", "0.001") == 0
     said = capsys.readouterr()
     summary = json.loads((tmp_path / "summary.json").read_text())
-    for name in ("scenes-64.png", "scenes-128.png", "placed-explained.png", "samples/sheet.png"):
+    for name in ("scenes-64.png", "scenes-128.png", "placed-explained.png", "samples.png"):
         assert load_png(tmp_path / name).float().std() > 1  # not a blank sheet
         assert name in "".join(said.err.split())
-    assert "found" in said.out and "sheet.png" not in said.out
+    assert "found" in said.out and "samples.png" not in said.out
     page = (tmp_path / "report.html").read_text()
     assert "exp1C, tiny" in page and 'id="why"' in page
     assert [row["k"] for row in summary["placed"]] == [1, 3, 6, 9]
@@ -50,7 +50,7 @@ def test_without_training_the_rest_is_shown(tmp_path, capsys):
     summary = json.loads(capsys.readouterr().out)
     assert summary["trained"] is None and summary["sampled"] is None
     assert summary["scenes"]["objects"] >= 2
-    assert not list(tmp_path.glob("run-*")) and not (tmp_path / "samples").exists()
+    assert not list(tmp_path.glob("run-*")) and not (tmp_path / "samples.png").exists()
 
 
 def test_a_missing_detector_is_told_before_any_work(tmp_path, capsys, monkeypatch):

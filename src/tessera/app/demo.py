@@ -1,13 +1,13 @@
-"""The demo without shipped models: draws scenes, evaluates them, trains a tiny network, samples it and evaluates that."""
+"""The demo without shipped models: draws scenes, evaluates them, trains a tiny network, and reports on its samples."""
 
 import hashlib
+import itertools
 import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from rich.table import Table
@@ -21,27 +21,29 @@ from tessera.config import Settings, format_count
 from tessera.evaluation.calibrate import at_study_locations
 from tessera.evaluation.detector import Detector, load_detector
 from tessera.evaluation.explain import draw_explanation
-from tessera.evaluation.matching import ImageScore
-from tessera.evaluation.pipeline import score_images
+from tessera.evaluation.kmax import TrainingRange
+from tessera.evaluation.pipeline import score_images, summarize
 from tessera.models.build import build_denoiser, conditioner_for
 from tessera.models.model_folder import Model, denoiser_config
-from tessera.plots.image_grid import image_grid
+from tessera.plots.image_grid import image_grid, sample_grid
 from tessera.provenance import provenance
 from tessera.render.image_io import save_png, to_uint8
 from tessera.render.render import render
-from tessera.sampling.prompts import Prompt, study_prompts
-from tessera.sampling.sample_folder import sample_prompts, save_samples
+from tessera.rows import plural
+from tessera.sampling.prompts import Prompt
 from tessera.scenes.sampling import Scenes
 from tessera.scenes.vocabulary import COLORS, LOCATIONS
-from tessera.stats import share_interval
-from tessera.training.run_folder import RunFolder, RunOutcome, train_run
+from tessera.training.run_folder import RunFolder, train_run
 from tessera.training.trainer import Trainer
 
 _SCENE_SIZES = (64, 128)
 _SHEET_COLUMNS = 8
-PLACED_KS, PLACED_SIZE = (1, 3, 6, 9), 64
-SAMPLED_KS, SAMPLE_STEPS = (1, 2, 3), 18  # the little network saw up to three objects
+_PLACED_KS, _PLACED_SIZE = (1, 3, 6, 9), 64
+_SAMPLED_KS, _SAMPLE_STEPS = (1, 2, 3), 18  # the little network saw up to three objects
 _STAGE_INK = (30, 30, 30)  # of the empty stage in a drawn mask
+
+_Found = TypeVar("_Found")
+Rows = list[dict[str, Any]]
 
 
 @dataclass
@@ -57,69 +59,52 @@ class Tour:
 
     def show(self, count: int, each: int, minutes: float) -> dict[str, Any]:
         """Every station in turn. Returns the summary."""
-        with self.clock("detector"):
-            detector = load_detector(device=self.device)  # first: without it there is nothing to show
-        with self.clock("scenes"):
-            scenes = self.draw_scenes(count)
-        with self.clock("placed"):
-            placed = self.evaluate_at(detector, each)
-        with self.clock("training"):
-            trained = self.train(minutes)
-        with self.clock("sampled"):
-            sampled = self.evaluate_sampled(detector, each)
-        with self.clock("report"):
-            self.report(detector, each)
+        detector = load_detector(device=self.device)  # first: without it there is nothing to show
         return {
-            "scenes": scenes,
-            "placed": placed,
-            "trained": trained,
-            "sampled": sampled,
+            "scenes": self.timed("scenes", self.draw_scenes, count),
+            "placed": self.timed("placed", self.evaluate_placed, detector, each),
+            "trained": self.timed("training", self.train, minutes),
+            "sampled": self.timed("sampled", self.evaluate_sampled, detector, each),
             "seconds": self.seconds,
             "provenance": provenance(self.device),
         }
 
-    @contextmanager
-    def clock(self, station: str) -> Iterator[None]:
+    def timed(self, station: str, work: Callable[..., _Found], *given: Any) -> _Found:
         began = time.perf_counter()
-        yield
+        found = work(*given)
         self.seconds[station] = round(time.perf_counter() - began, 2)
+        return found
 
     def path(self, name: str) -> Path:
         """A file of the demo; its path is listed at the end."""
         self.written.append(self.out / name)
         return self.out / name
 
-    # -- scenes --------------------------------------------------------------------------------------------
-
     def draw_scenes(self, count: int) -> dict[str, Any]:
         """One sheet per size: scenes of one to three objects, each with its mask."""
         scenes = Scenes(objects=(1, 3)).draw(count, self.seed, device=self.device)
-        with console.progress("drawing scenes", len(_SCENE_SIZES)) as advance:
-            for size in _SCENE_SIZES:
-                frame = render(scenes, size, layers=("rgb", "mask"))
-                images, masks = to_uint8(frame["rgb"]).cpu(), _colored(frame["mask"].cpu())
-                save_png(self.path(f"scenes-{size}.png"), _image_rows(images, masks))
-                advance()
+        columns = min(_SHEET_COLUMNS, count)
+        for size in _SCENE_SIZES:
+            frame = render(scenes, size, layers=("rgb", "mask"))
+            images, masks = to_uint8(frame["rgb"]).cpu(), _colored(frame["mask"].cpu())
+            rows = itertools.chain.from_iterable(zip(images.split(columns), masks.split(columns)))
+            sheet = torch.cat([image_grid(row, columns=columns) for row in rows], dim=1)
+            save_png(self.path(f"scenes-{size}.png"), sheet)
         return {"count": count, "sizes": list(_SCENE_SIZES), "objects": int(scenes.count.sum())}
 
-    # -- objects at the study's locations ----------------------------------------------------------------------
-
-    def evaluate_at(self, detector: Detector, each: int) -> list[dict[str, Any]]:
+    def evaluate_placed(self, detector: Detector, each: int) -> Rows:
         """Rendered objects at the study's locations: the detector should find each of them."""
-        rows, explained = [], []
-        with console.progress("detecting placed objects", len(PLACED_KS)) as advance:
-            for k in PLACED_KS:
-                scenes = at_study_locations(k, each, self.seed, 0, self.device)
-                images = render(scenes, PLACED_SIZE)["rgb"]
-                prompt = Prompt(LOCATIONS[:k])
-                scores = score_images(detector, images, [prompt] * each)
-                rows.append(_row_for(k, scores))
-                explained.append(draw_explanation(images[0], scores[0], prompt))
+        prompts, scores, explained = [], [], []
+        with console.progress("detecting placed objects", len(_PLACED_KS)) as advance:
+            for k in _PLACED_KS:
+                images = render(at_study_locations(k, each, self.seed, 0, self.device), _PLACED_SIZE)["rgb"]
+                same = [Prompt(LOCATIONS[:k])] * each
+                prompts += same
+                scores += score_images(detector, images, same)
+                explained.append(draw_explanation(images[0], scores[-each], same[0]))
                 advance()
         save_png(self.path("placed-explained.png"), image_grid(explained, columns=2))
-        return rows
-
-    # -- a little training ---------------------------------------------------------------------------------
+        return _counted(summarize(prompts, scores, TrainingRange(), _PLACED_SIZE)["rows"])
 
     @property
     def run_folder(self) -> Path:
@@ -131,48 +116,36 @@ class Tour:
         """Train for some minutes, from where the last demo stopped."""
         if minutes == 0:
             return None
+        settings = self.settings
         with console.progress(f"training, {minutes:g} min", 60 * minutes) as advance:
-            watch = _Stopwatch(advance)
+            step = _Stopwatch(advance).step
             outcome = train_run(
-                self.settings,
-                self.run_folder,
-                device=self.device,
-                minutes=minutes,
-                on_step=watch.step,
-                on_message=console.say,
+                settings, self.run_folder, device=self.device, minutes=minutes, on_step=step, on_message=console.say
             )
-        return training_record(self.settings, outcome)
+        return {
+            "experiment": settings.experiment,
+            "preset": settings.preset,
+            "images_seen": outcome.images_seen,
+            "total": settings.training.total,
+            "finished": outcome.finished,
+            **{name: outcome.record.get(name) for name in ("loss", "images_per_second")},
+        }
 
-    # -- what it learned -----------------------------------------------------------------------------------
-
-    def evaluate_sampled(self, detector: Detector, each: int) -> list[dict[str, Any]] | None:
-        """Images made by the little network as it is now, evaluated."""
-        model = _newest_model(self.settings, self.run_folder, self.device)
+    def evaluate_sampled(self, detector: Detector, each: int) -> Rows | None:
+        """Samples of the little network as it is now, evaluated, on the same page that any model gets."""
+        settings = self.settings
+        model = _newest_model(settings, self.run_folder, self.device)
         if model is None:
             return None
-        prompts = study_prompts(model.conditioner, list(SAMPLED_KS), each, self.seed)
-        facts = {**model.config, "size": model.size, "steps": SAMPLE_STEPS, "seed": self.seed}
-
-        def draw(missing: list[Prompt]) -> Iterator[Tensor]:
-            return sample_prompts(model, missing, SAMPLE_STEPS, each, self.device)
-
-        _, images = save_samples(self.out / "samples", facts, prompts, draw)
-        self.path("samples/sheet.png")
-        scores = score_images(detector, images, prompts)
-        return [_row_for(k, scores[n * each : (n + 1) * each]) for n, k in enumerate(SAMPLED_KS)]
-
-    # -- the report ----------------------------------------------------------------------------------------
-
-    def report(self, detector: Detector, each: int) -> None:
-        """The little network as it is now, on the same page that any model gets."""
-        model = _newest_model(self.settings, self.run_folder, self.device)
-        if model is None:
-            return
-        config = ReportConfig(n=each, ks=SAMPLED_KS, steps=SAMPLE_STEPS, seed=self.seed, images=2, levels=8)
+        config = ReportConfig(n=each, ks=_SAMPLED_KS, steps=_SAMPLE_STEPS, seed=self.seed, images=2, levels=8)
         measurer = ColumnEvaluator(self.device, config, detector)
-        name = f"{self.settings.experiment}, {self.settings.preset}"
+        name = f"{settings.experiment}, {settings.preset}"
         subject = measured_model(name, model, measurer, self.out / "measured")
         write_page(ReportData([subject]), measurer, self.path("report.html"), "A first look", "tessera demo")
+        shown = list(itertools.chain.from_iterable(subject.shown.values()))
+        sheet = sample_grid(torch.stack([one.image for one in shown]), [one.wanted for one in shown], _SHEET_COLUMNS)
+        save_png(self.path("samples.png"), sheet)
+        return _counted(subject.rows)
 
 
 class _Stopwatch:
@@ -183,7 +156,7 @@ class _Stopwatch:
 
     def step(self, images_seen: int) -> None:
         now = time.monotonic()
-        self.advance(now - self.mark, note=f"{images_seen:,} images")
+        self.advance(now - self.mark, note=plural(images_seen, "image"))
         self.mark = now
 
 
@@ -192,39 +165,24 @@ def _newest_model(settings: Settings, folder: Path, device: torch.device) -> Mod
     trainer = Trainer(build_denoiser(settings), settings.training, device)
     if RunFolder(folder).resume(trainer) is None:
         return None
-    std = max(settings.training.ema)  # after so little training a long average looks best
+    std = max(settings.training.ema)  # after so little training a long average gives the best images
     denoiser = trainer.averaged(std)
     facts = {"images_seen": trainer.images_seen, "ema": std}
     config = {"denoiser": denoiser_config(denoiser), "settings": settings.plain(), **facts}
     return Model(denoiser, conditioner_for(settings), config=config)
 
 
-def training_record(settings: Settings, outcome: RunOutcome) -> dict[str, Any]:
-    return {
-        "experiment": settings.experiment,
-        "preset": settings.preset,
-        "images_seen": outcome.images_seen,
-        "total": settings.training.total,
-        "finished": outcome.finished,
-        "loss": outcome.record.get("loss"),
-        "images_per_second": outcome.record.get("images_per_second"),
-    }
-
-
-def _row_for(k: int, scores: Sequence[ImageScore]) -> dict[str, Any]:
-    """The images for one K, with a 95% interval."""
-    count = len(scores)
-    return {
-        "k": k,
-        "images": count,
-        "as_prompted": share_interval(sum(score.ok for score in scores), count).to_dict(),
-        "found": sum(score.num_found for score in scores) / count,
-        "extra": sum(score.extra for score in scores) / count,
-        "objects": sum(score.objects for score in scores) / count,
-    }
-
-
-# --- drawing ------------------------------------------------------------------------------------------------
+def _counted(rows: Iterable[Mapping[str, Any]]) -> Rows:
+    """What was counted for each K, briefly."""
+    return [
+        {
+            "k": row["k"],
+            "images": row["n"],
+            "as_prompted": row["exact"],
+            **{name: row[name]["value"] for name in ("found", "extra", "objects")},
+        }
+        for row in rows
+    ]
 
 
 def _colored(masks: Tensor) -> Tensor:
@@ -234,35 +192,16 @@ def _colored(masks: Tensor) -> Tensor:
     return inks[number].permute(0, 3, 1, 2)
 
 
-def _image_rows(images: Tensor, masks: Tensor) -> Tensor:
-    """A row of images, under it the row of their masks, and so on."""
-    columns = min(_SHEET_COLUMNS, len(images))
-    blank = torch.full_like(images[:1], 255)
-    rows: list[Tensor] = []
-    for first in range(0, len(images), columns):
-        for layer in (images, masks):
-            row = layer[first : first + columns]
-            rows += [*row, *blank.expand(columns - len(row), -1, -1, -1)]
-    return image_grid(rows, columns=columns)
-
-
 # --- tables and sentences ------------------------------------------------------------------------------------------------
 
 
 def summary_table(summary: dict[str, Any]) -> Table:
-    table = Table("images", "K prompted", "n", "as prompted", "95%", "found", "extra", title="what the detector saw")
+    table = Table("images", "K prompted", "n", "as prompted", "95%", "found", "extra", title="what the detector found")
     for name, station in (("rendered", "placed"), ("sampled", "sampled")):
         for row in summary[station] or []:
             share = row["as_prompted"]
-            table.add_row(
-                name,
-                str(row["k"]),
-                str(row["images"]),
-                f"{share['value']:.0%}",
-                f"{share['low']:.0%} to {share['high']:.0%}",
-                f"{row['found']:.2f}",
-                f"{row['extra']:.2f}",
-            )
+            words = f"{share['value']:.0%}", f"{share['low']:.0%} to {share['high']:.0%}"
+            table.add_row(name, str(row["k"]), str(row["images"]), *words, f"{row['found']:.2f}", f"{row['extra']:.2f}")
     return table
 
 

@@ -31,7 +31,7 @@ expect.set_options(timeout=PATIENCE)
 @pytest.fixture(scope="module")
 def small_session(models, detector):
     """Models conditioned on locations, of which most tests hide exp3, and one on colors."""
-    return Session(ModelList([models[name] for name in ("exp1", "exp1C", "exp3", "color")]), detector)
+    return Session(ModelList((name, models[name]) for name in ("exp1", "exp1C", "exp3", "color")), detector)
 
 
 @pytest.fixture(scope="module")
