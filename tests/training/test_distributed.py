@@ -14,7 +14,7 @@ from torch.distributed.run import get_args_parser
 
 from tessera.cli.main import parse
 from tessera.models.checkpoint_io import read_checkpoint
-from tessera.training.distributed import ALONE, ProcessGroup, _buckets
+from tessera.training.distributed import ALONE, ProcessGroup
 from tessera.training.run_folder import RunFolder, train_run
 
 
@@ -65,10 +65,17 @@ def test_alone_nothing_is_summed():
     assert tensor.tolist() == [1, 1, 1] and ALONE.leads and ALONE.agree(True) and not ALONE.agree(False)
 
 
-def test_buckets_hold_every_tensor_once(monkeypatch):
-    monkeypatch.setattr("tessera.training.distributed._BUCKET", 40)
-    tensors = [torch.zeros(n) for n in (3, 4, 20, 1)]
-    assert [[t.numel() for t in portion] for portion in _buckets(tensors)] == [[3, 4, 20], [1]]
+def test_tensors_of_all_shapes_are_summed_in_one_message(monkeypatch):
+    messages = []
+
+    def sum_of_two_alike(flat):
+        messages.append(len(flat))
+        flat.mul_(2)
+
+    monkeypatch.setattr("torch.distributed.all_reduce", sum_of_two_alike)
+    tensors = [torch.ones(shape) for shape in ((3,), (2, 2), ())]
+    ProcessGroup(rank=0, world=2).sum_(iter(tensors))
+    assert messages == [8] and all((tensor == 2).all() for tensor in tensors)
 
 
 # --- the launcher ---------------------------------------------------------------------------------------------

@@ -45,6 +45,11 @@ def read_checkpoint(path: Path, device=None) -> tuple[dict[str, Tensor], dict[st
     return {name: tensor.to(device) for name, tensor in tensors.items()}, json.loads(text)
 
 
+def read_float32(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file in single precision, as networks hold them."""
+    return {name: tensor.float() for name, tensor in read_checkpoint(path)[0].items()}
+
+
 def digest(tensors: Mapping[str, Tensor], text: str) -> str:
     """SHA-256 over the facts and every tensor's name, type, shape and bytes."""
     digest_hex = hashlib.sha256(text.encode())

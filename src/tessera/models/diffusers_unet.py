@@ -169,7 +169,8 @@ def load_diffusers(folder: Path | str, conditioner: Conditioner, *, size: int | 
     except ImportError:
         raise UserError(_INSTALL) from None
     folder = Path(folder)
-    unet_folder, scheduler_folder = _unet_folder(folder), _scheduler_folder(folder)
+    unet_folder = _unet_folder(folder)
+    scheduler_folder = _folder_with(folder, "scheduler", "scheduler_config.json")
     if unet_folder is None:
         raise UserError(f"{folder} holds no UNet in the format of diffusers.")
     if scheduler_folder is None:
@@ -186,15 +187,10 @@ def load_diffusers(folder: Path | str, conditioner: Conditioner, *, size: int | 
 
 
 def _unet_folder(folder: Path) -> Path | None:
-    for candidate in (folder / "unet", folder):
-        config = candidate / "config.json"
-        if config.is_file() and read_json(config).get("_class_name") in _UNETS:
-            return candidate
-    return None
+    found = _folder_with(folder, "unet", "config.json")
+    return found if found and read_json(found / "config.json").get("_class_name") in _UNETS else None
 
 
-def _scheduler_folder(folder: Path) -> Path | None:
-    for candidate in (folder / "scheduler", folder):
-        if (candidate / "scheduler_config.json").is_file():
-            return candidate
-    return None
+def _folder_with(folder: Path, name: str, file: str) -> Path | None:
+    """Which of a folder's own folder `name` and the folder itself holds such a file, if any."""
+    return next((here for here in (folder / name, folder) if (here / file).is_file()), None)

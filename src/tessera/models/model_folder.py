@@ -13,7 +13,7 @@ from tessera.config import current_settings
 from tessera.errors import UserError
 from tessera.files import atomic, make_folder, read_json, sha256, write_json
 from tessera.models.build import denoiser_config, denoiser_from
-from tessera.models.checkpoint_io import read_checkpoint, to_half, write_checkpoint
+from tessera.models.checkpoint_io import read_float32, to_half, write_checkpoint
 from tessera.models.model import Model
 from tessera.records import current_words
 from tessera.version import __version__
@@ -55,10 +55,11 @@ def card(folder: Path, denoiser: nn.Module, record: Mapping[str, Any]) -> str:
     """A page for the person who finds the folder."""
     weights = sum(p.numel() for p in denoiser.parameters())
     settings = record.get("settings", {})
+    objects = settings.get("data", {}).get("objects")
     facts = {
         "experiment": settings.get("experiment"),
-        "training scenes": _objects_words(settings.get("data", {}).get("objects")),
-        "conditioner": _conditioner_words(record["conditioner"]),
+        "training scenes": f"{objects[0]} to {objects[1]} objects" if objects else None,
+        "conditioner": ", ".join(f"{key} {value}" for key, value in record["conditioner"].items()),
         "network": f"{record['denoiser']['kind']}, {weights:,} weights",
         "images": f"{record['denoiser']['size']} x {record['denoiser']['size']}",
         "images seen": record.get("images_seen"),
@@ -81,14 +82,6 @@ def _load_word(folder: Path) -> str:
     """What `load_model` finds the folder by: its name if it is shipped, else its path."""
     shelved = folder.resolve().parent in [models.resolve() for models in ZOO_FOLDERS]
     return folder.name if shelved else folder.as_posix()
-
-
-def _objects_words(objects) -> str | None:
-    return None if not objects else f"{objects[0]} to {objects[1]} objects"
-
-
-def _conditioner_words(conditioner: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in conditioner.items())
 
 
 # -- reading -----------------------------------------------------------------------------------------------
@@ -115,8 +108,7 @@ def _read_weights(folder: Path, record: Mapping[str, Any]) -> dict[str, Tensor]:
     weights = folder / WEIGHTS
     if weights.is_file() and record.get("sha256") not in (None, sha256(weights)):
         raise UserError(f"{weights} is damaged or was replaced: its checksum is not the one in {CONFIG}.")
-    tensors, _ = read_checkpoint(weights)
-    return {name: tensor.float() for name, tensor in tensors.items()}
+    return read_float32(weights)
 
 
 def load_weights_into(denoiser: nn.Module, state: Mapping[str, Tensor], where: Path) -> None:

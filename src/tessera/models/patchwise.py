@@ -111,7 +111,8 @@ class Patchwise(_Wrapper):
         self.cell = size // conditioner.cells  # pixels
         self.patch = (2 * radius + 1) * self.cell
         # Padded with zeros until the U-Net can halve it often enough.
-        self.side = _rounded_up(self.patch, tile << len(mult) - 1)
+        step = tile << len(mult) - 1
+        self.side = math.ceil(self.patch / step) * step
         self.pixels_at_once = pixels_at_once
         self.cond_dim, self.channels = conditioner.dim, network.get("channels", 3)
         attended = [self.side >> level for level in range(len(mult)) if size >> level in attention]
@@ -228,7 +229,3 @@ def pick(allowed: Tensor, draws: Tensor) -> Tensor:
     allowed = allowed | ~allowed.any(1, keepdim=True)
     rank = (draws * allowed.sum(1)).long()
     return (allowed.cumsum(1) <= rank[:, None]).sum(1)
-
-
-def _rounded_up(number: int, step: int) -> int:
-    return -(-number // step) * step

@@ -6,32 +6,20 @@ average is stored in half precision as `ema-IMAGES-STD.safetensors`.
 
 import math
 import re
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-
-from torch import Tensor
 
 from tessera.config import Settings, settings_from
 from tessera.errors import UserError
 from tessera.files import read_json
 from tessera.models.build import build_denoiser, conditioner_for, denoiser_config
-from tessera.models.checkpoint_io import read_checkpoint
+from tessera.models.checkpoint_io import read_float32
 from tessera.models.ema import Snapshot, reconstruct
 from tessera.models.model import Model
 from tessera.models.model_folder import load_weights_into
 
 CONFIG, SNAPSHOTS = "config.json", "snapshots"
 _AVERAGE_FILE = re.compile(r"ema-(\d+)-([\d.]+(?:e-\d+)?)\.safetensors")
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """Reads one stored average when called."""
-
-    path: Path
-
-    def __call__(self) -> dict[str, Tensor]:
-        return {name: tensor.float() for name, tensor in read_checkpoint(self.path)[0].items()}
 
 
 def is_run(path: Path | str) -> bool:
@@ -71,7 +59,7 @@ def stored_averages(folder: Path) -> list[Snapshot]:
     found = []
     for path in sorted((Path(folder) / SNAPSHOTS).glob("ema-*")):
         if match := _AVERAGE_FILE.fullmatch(path.name):
-            found.append(Snapshot(int(match[1]), float(match[2]), _Reader(path)))
+            found.append(Snapshot(int(match[1]), float(match[2]), partial(read_float32, path)))
     return found
 
 

@@ -1,7 +1,7 @@
 """Several processes that train one network, started by PyTorch's own launcher (`torchrun -m tessera`)."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -11,8 +11,6 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from tessera.devices import pick_device
 from tessera.errors import UserError
-
-_BUCKET = 1 << 26  # bytes summed at once: large enough for full bandwidth, small enough to save memory
 
 
 @dataclass(frozen=True)
@@ -37,11 +35,11 @@ class ProcessGroup:
         """Replace each tensor by its sum over all processes."""
         if self.world == 1:
             return
-        for bucket in _buckets(list(tensors)):
-            flat = _flatten_dense_tensors(bucket)
-            dist.all_reduce(flat)
-            for tensor, total in zip(bucket, _unflatten_dense_tensors(flat, bucket)):
-                tensor.copy_(total)
+        tensors = list(tensors)
+        flat = _flatten_dense_tensors(tensors)  # one message instead of hundreds
+        dist.all_reduce(flat)
+        for tensor, total in zip(tensors, _unflatten_dense_tensors(flat, tensors)):
+            tensor.copy_(total)
 
     def agree(self, value: bool) -> bool:
         """True on every process as soon as it is True on one."""
@@ -57,18 +55,6 @@ class ProcessGroup:
 
 
 ALONE = ProcessGroup()
-
-
-def _buckets(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Neighboring tensors in portions of about BUCKET bytes."""
-    portion: list[Tensor] = []
-    for tensor in tensors:
-        portion.append(tensor)
-        if sum(t.numel() * t.element_size() for t in portion) >= _BUCKET:
-            yield portion
-            portion = []
-    if portion:
-        yield portion
 
 
 def join(device_name: str = "auto") -> tuple[ProcessGroup, torch.device]:

@@ -11,25 +11,19 @@ from tessera.errors import UserError
 from tessera.training.distributed import ProcessGroup
 
 
-class ProgressBar:
+class ProgressBar(ExitStack):
     """Shows the progress of a run on stderr and writes it to TensorBoard; only the leading process does."""
 
     def __init__(self, settings: Settings, folder: Path, group: ProcessGroup, tensorboard: str):
+        super().__init__()
         self.settings, self.group, self.folder = settings, group, folder
-        self.stack = ExitStack()
         self.open_writer = _board_opener(tensorboard) if group.leads else None
         self.board: Any = None
         self.shown = 0
 
     def __enter__(self) -> "ProgressBar":
-        name = self.settings.run_name
-        self.advance = self.stack.enter_context(progress(name, self.settings.training.total))
+        self.advance = self.enter_context(progress(self.settings.run_name, self.settings.training.total))
         return self
-
-    def __exit__(self, *problem) -> None:
-        self.stack.close()
-        if self.board is not None:
-            self.board.close()
 
     def step(self, images_seen: int) -> None:
         if self.group.leads:
@@ -40,6 +34,7 @@ class ProgressBar:
         self.advance(0, note=f"{record['images_per_second']:,.0f} images/s, loss {record['loss']:.4f}")
         if self.board is None and self.open_writer:  # not before there is a run to write about
             self.board = self.open_writer(self.folder / "tensorboard")
+            self.callback(self.board.close)
         if self.board is not None:
             for name in ("loss", "lr", "images_per_second"):
                 self.board.add_scalar(name, record[name], record["images_seen"])

@@ -159,6 +159,10 @@ def _format_value(value: Any) -> str:
 # -- training in a folder ----------------------------------------------------------------------------------
 
 
+def _ignore(*told: Any) -> None:
+    """What nobody wants to hear of."""
+
+
 def _stream_for(settings: Settings) -> Stream:
     """The training images of a run."""
     data = settings.data
@@ -174,9 +178,9 @@ def train_run(
     trainer: Trainer | None = None,
     stream: NumberedSamples | None = None,
     minutes: float | None = None,
-    on_record: Callable[[dict[str, Any]], None] | None = None,
-    on_snapshot: Callable[[RunFolder, Trainer], None] | None = None,
-    on_step: Callable[[int], None] | None = None,
+    on_record: Callable[[dict[str, Any]], Any] = _ignore,
+    on_snapshot: Callable[[RunFolder, Trainer], Any] = _ignore,
+    on_step: Callable[[int], Any] = _ignore,
     on_message: Callable[[str], None] = say,
 ) -> RunOutcome:
     """Train until the total, from the newest state in `folder` on, or pause after so many `minutes`.
@@ -184,7 +188,7 @@ def train_run(
     A `trainer` of an earlier run with the same network and training settings saves compiling them again. A `stream`
     of other images replaces the rendered scenes of the settings.
     """
-    run, message = RunFolder(folder), on_message if group.leads else _silent
+    run, message = RunFolder(folder), on_message if group.leads else _ignore
     with run.alone() if group.leads else nullcontext(), gentle_stop() as stop:
         if group.leads:
             run.prepare(settings)
@@ -203,8 +207,7 @@ def train_run(
         for step in train(trainer, stream or _stream_for(settings)):
             stop.patient = True
             log.after_step(step)
-            if on_step:
-                on_step(step.images_seen)
+            on_step(step.images_seen)
             # Processes must stop after the same step. Agreeing on it makes them wait, so they do so rarely.
             agree_now = group.world == 1 or step.images_seen // settings.training.batch % _LOG_STEPS == 0
             if agree_now and group.agree(stop.requested or time.monotonic() > deadline):
@@ -215,7 +218,9 @@ def train_run(
 class RunLog:
     """Everything after a step besides training: log lines, the check for NaN, snapshots, full states."""
 
-    def __init__(self, run: RunFolder, trainer: Trainer, on_record=None, on_snapshot=None):
+    def __init__(
+        self, run: RunFolder, trainer: Trainer, on_record: Callable = _ignore, on_snapshot: Callable = _ignore
+    ):
         self.run, self.trainer = run, trainer
         self.on_record, self.on_snapshot = on_record, on_snapshot
         self.start = self.last_line = time.monotonic()
@@ -232,12 +237,12 @@ class RunLog:
         if checkpoint or step.images_seen // settings.batch % _LOG_STEPS == 0:
             self._write_line(step)
         if checkpoint:  # the check comes first: no bad state is ever written
-            self._check_weights()
+            self._check("A weight", self.trainer.finite())
         if snapshot and leads:
             self.run.save_averages(self.trainer)
         if checkpoint:
             self._save_state()
-        if snapshot and leads and self.on_snapshot:  # last: if it fails, the state is safe
+        if snapshot and leads:  # last: if it fails, the state is safe
             self.on_snapshot(self.run, self.trainer)
 
     def finish(self) -> RunOutcome:
@@ -245,8 +250,8 @@ class RunLog:
         images_seen = self.trainer.images_seen
         if self.saved_at != images_seen:
             if self.losses:
-                self._check_loss(torch.stack(self.losses).mean())
-            self._check_weights()
+                self._check("The loss", torch.stack(self.losses).mean().isfinite())
+            self._check("A weight", self.trainer.finite())
             self._save_state()
         self.trainer.group.wait()
         done = images_seen >= self.trainer.settings.total
@@ -255,7 +260,7 @@ class RunLog:
     def _write_line(self, step: TrainingStep) -> None:
         # Reading the loss waits for the device, so it is read only here.
         mean, now = torch.stack(self.losses).mean(), time.monotonic()
-        self._check_loss(mean)
+        self._check("The loss", mean.isfinite())
         speed = len(self.losses) * self.trainer.settings.batch / max(now - self.last_line, 1e-9)
         self.record = {
             "images_seen": step.images_seen,
@@ -267,21 +272,14 @@ class RunLog:
         self.losses, self.last_line = [], now
         if self.trainer.group.leads:
             self.run.write_record(self.record)
-            if self.on_record:
-                self.on_record(self.record)
+            self.on_record(self.record)
 
-    def _check_loss(self, mean: Tensor) -> None:
-        if not bool(torch.isfinite(mean)):
-            self._give_up("The loss became NaN or infinite")
-
-    def _check_weights(self) -> None:
-        if not self.trainer.finite():
-            self._give_up("A weight became NaN or infinite")
-
-    def _give_up(self, problem: str) -> None:
-        states = self.run.states()
-        last = f"the last good state is {states[0]}" if states else "no state had been written yet"
-        raise UserError(f"{problem} by image {self.trainer.images_seen}; {last}. Try a smaller --training.lr.")
+    def _check(self, what: str, is_finite: bool | Tensor) -> None:
+        if not is_finite:
+            states = self.run.states()
+            last = f"the last good state is {states[0]}" if states else "no state had been written yet"
+            where = f"{what} became NaN or infinite by image {self.trainer.images_seen}"
+            raise UserError(f"{where}; {last}. Try a smaller --training.lr.")
 
     def _save_state(self) -> None:
         if self.trainer.group.leads and self.saved_at != self.trainer.images_seen:
@@ -325,7 +323,3 @@ def gentle_stop() -> Iterator[_Stop]:
     finally:
         for kind, handler in before.items():
             signal.signal(kind, handler)
-
-
-def _silent(message: str) -> None:
-    pass

@@ -86,13 +86,13 @@ class Replay:
             self._record(batch)
         if self.graph is None:
             return self.work(batch)
-        for held, new in zip(_tensors(self.inputs), _tensors(batch), strict=True):
+        for held, new in zip(vars(self.inputs).values(), vars(batch).values(), strict=True):
             held.copy_(new)
         self.graph.replay()
         return self.result.clone()  # the next replay overwrites it
 
     def _record(self, batch: Batch) -> None:
-        self.inputs = Batch(*(tensor.clone() for tensor in _tensors(batch)))
+        self.inputs = Batch(*(tensor.clone() for tensor in vars(batch).values()))
         stream = torch.cuda.Stream(batch.images.device)
         stream.wait_stream(torch.cuda.current_stream(batch.images.device))
         with torch.cuda.stream(stream):
@@ -111,10 +111,6 @@ class Replay:
             say(f"Training continues without a CUDA graph, as a step cannot be recorded: {reason}")
         else:
             self.graph = graph
-
-
-def _tensors(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    return batch.images, batch.cond, batch.index
 
 
 def make_update_kernel(

@@ -50,7 +50,7 @@ def fig12(
     settings: Settings,
     plan: LocalityConfig,
     device=None,
-    on_step: Callable[[int], None] | None = None,
+    on_step: Callable[[int], object] = lambda seen: None,
 ) -> dict[str, Any]:
     """Train on the CIFAR-10 at `path` (once), measure, write fig12.png and fig12.json into `out`.
 
