@@ -1,6 +1,6 @@
 """Does locality go with length generalization? Over models and their snapshots: correlations with intervals."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from tessera.errors import UserError
 from tessera.files import read_json
 from tessera.records import current_words
 from tessera.rng import generator
-from tessera.stats import Array, correlate, pearson, spearman
+from tessera.stats import correlate, pearson, spearman
 
 RESAMPLES = 2000
 FEWEST = 3  # points below which a correlation says nothing
@@ -105,16 +105,16 @@ def correlation(points: Sequence[Point], resamples: int = RESAMPLES, seed: int =
     if not (np.isfinite(gained).all() and np.isfinite(locality).all()):
         raise UserError("The points hold values that are not finite.")
     rng = generator(seed)
-    each = [rng.integers(len(points), size=len(points)) for _ in range(resamples)]
-    whole = list(_whole_models(points, rng, resamples))
-    return {
-        "points": len(points),
-        "models": len({p.model for p in points}),
-        "spearman": coefficient(spearman, gained, locality, each, whole),
-        "pearson": coefficient(pearson, gained, locality, each, whole),
-        "resamples": resamples,
-        "seed": seed,
+    drawn = {
+        "interval": [rng.integers(len(points), size=len(points)) for _ in range(resamples)],
+        "interval_by_model": list(_whole_models(points, rng, resamples)),
     }
+    record: dict[str, Any] = {"points": len(points), "models": len({p.model for p in points})}
+    for name, of in (("spearman", spearman), ("pearson", pearson)):
+        found = {kind: correlate(of, gained, locality, rows) for kind, rows in drawn.items()}
+        ends = {kind: None if one.low is None else [one.low, one.high] for kind, one in found.items()}
+        record[name] = {"value": found["interval"].value, **ends}
+    return {**record, "resamples": resamples, "seed": seed}
 
 
 def _whole_models(points: Sequence[Point], rng: np.random.Generator, resamples: int) -> Iterable[np.ndarray]:
@@ -123,15 +123,6 @@ def _whole_models(points: Sequence[Point], rng: np.random.Generator, resamples: 
     members = [np.flatnonzero(names == own) for own in dict.fromkeys(names.tolist())]
     for _ in range(resamples):
         yield np.concatenate([members[m] for m in rng.integers(len(members), size=len(members))])
-
-
-def coefficient(
-    of: Callable[[Array, Array], float], a: Array, b: Array, each: Sequence[Array], whole: Sequence[Array]
-) -> dict[str, Any]:
-    """A coefficient with the intervals of both bootstraps."""
-    ranges = {name: correlate(of, a, b, drawn) for name, drawn in (("interval", each), ("interval_by_model", whole))}
-    ends = {name: None if one.low is None else [one.low, one.high] for name, one in ranges.items()}
-    return {"value": ranges["interval"].value, **ends}
 
 
 def scatter_record(points: Sequence[Point], resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Any]:
@@ -146,30 +137,24 @@ def coefficient_lines(record: dict[str, Any]) -> list[str]:
 def _coefficient_words(found: dict[str, Any]) -> str:
     if found["value"] is None:
         return "not defined, one of the two does not vary"
-    ranges = [f"{name}: {_low_high(found[key])}" for name, key in _BOOTSTRAPS.items()]
+    ranges = []
+    for name, key in (("snapshots", "interval"), ("models", "interval_by_model")):
+        ends = "unknown" if found[key] is None else "{:.3f} to {:.3f}".format(*found[key])
+        ranges.append(f"{name} drawn again: {ends}")
     return f"{found['value']:.3f} (95%, {'; '.join(ranges)})"
-
-
-_BOOTSTRAPS = {"snapshots drawn again": "interval", "models drawn again": "interval_by_model"}
-
-
-def _low_high(ends: list[float] | None) -> str:
-    return "unknown" if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}"
 
 
 def gather_points(files: Sequence[Path], rule: str) -> list[Point]:
     """Points from files of points and from pairs of records, in any order of the two kinds."""
     points: list[Point] = []
-    waiting: dict[str, Any] | None = None
-    for file in files:
+    remaining = iter(files)
+    for file in remaining:
         content = read_json(file)
-        if waiting is not None:
-            points.append(point_from(waiting, content, rule))
-            waiting = None
-        elif isinstance(content, dict) and "conditional_locality" in content:
-            waiting = content
+        if isinstance(content, dict) and "conditional_locality" in content:
+            detector = next(remaining, None)
+            if detector is None:
+                raise UserError(f"{file} lacks the detector's record that should follow it.")
+            points.append(point_from(content, read_json(detector), rule))
         else:
             points += read_points(file)
-    if waiting is not None:
-        raise UserError(f"{files[-1]} lacks the detector's record that should follow it.")
     return points

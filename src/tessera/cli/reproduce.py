@@ -43,7 +43,7 @@ from tessera.studies.clevr.runs import (
     images_seen,
     job_name,
 )
-from tessera.studies.clevr.tables import NOT_RUN, k_max_lines, outcome_words, span_words
+from tessera.studies.clevr.tables import NOT_RUN, k_max_lines, span_words
 
 # What is no table or figure of cells; everything else is in `entries.py`. A study is a dataclass with a `run()`.
 _TASKS = Registry(
@@ -187,7 +187,7 @@ class _TableStudy(StudyOptions):
             changes.setdefault("training", {})["snapshot"] = every
             settings = cell.settings(self.preset, seed, changes)
         each = cell.each if self.each is None else self.each
-        evaluation = EvaluationConfig(cell.ks, each, self.steps, s_churn=cell.s_churn).plain()
+        evaluation = EvaluationConfig(cell.ks, each, self.steps, s_churn=cell.s_churn)
         return StudyRun(cell, seed, settings, evaluation, self.snapshots)
 
     def work(self, paths: StudyPaths, jobs: Sequence[StudyRun]) -> tuple[bool, dict[str, str]]:
@@ -204,7 +204,7 @@ class _TableStudy(StudyOptions):
             threads = max(1, (os.cpu_count() or 1) // self.parallel)
             return run_together(Task(paths, device, self.minutes, self.keep, threads), jobs, self.parallel)
         evaluator = Evaluator(load_detector(device=device), load_calibration(), device)
-        study = Study(paths, evaluator, Clock(self.minutes), self.keep, on_record=_announce)
+        study = Study(paths, evaluator, Clock(self.minutes), self.keep)
         return study.run(jobs), study.failed
 
     def draw(self, paths: StudyPaths) -> list[str]:
@@ -217,10 +217,6 @@ class _TableStudy(StudyOptions):
     def rows(self, paths: StudyPaths, jobs: Sequence[StudyRun]) -> list[dict[str, Any]]:
         wanted = {job.cell.name for job in jobs}
         return [row for row in rows_of(read_records(paths), self.preset) if row["cell"] in wanted]
-
-
-def _announce(job: StudyRun, record: Mapping[str, Any]) -> None:
-    say(outcome_words(job, record))
 
 
 # --- the plan -----------------------------------------------------------------------------------------------
@@ -236,7 +232,7 @@ def _show_plan(plan: Sequence[Estimate], as_json: bool) -> None:
         "unknown": len(plan) - len(known),
     }
     head = (Column("job", no_wrap=True), "state", "images to train", "images to evaluate", "minutes")
-    rows = [(one.job.name, one.state, format_count(one.images), str(one.samples), _minutes_words(one)) for one in plan]
+    rows = [(one.job, one.state, format_count(one.images), str(one.samples), _minutes_words(one)) for one in plan]
     record = {"jobs": [one.plain() for one in plan], **totals}
     publish(record, as_json, None, table_of([head, *rows]), *_plan_words(plan, totals))
 

@@ -53,11 +53,17 @@ def as_image(image: Tensor) -> Image.Image:
 
 def _write_label(grid: Image.Image, label: str, left: int, top: int, width: int) -> None:
     """Centered under its image, cut off where it would run into the next one."""
-    font = ImageFont.load_default(_LABEL_SIZE)
-    while label and font.getlength(label) > width:
-        label = label[:-1]
+    font, label = ImageFont.load_default(_LABEL_SIZE), fitting_text(label, width, _LABEL_SIZE)
     offset = (width - font.getlength(label)) / 2
     ImageDraw.Draw(grid).text((left + offset, top), label, font=font, fill=INK)
+
+
+def fitting_text(text: str, width: int, size: int) -> str:
+    """The beginning of a line that is no wider than so many pixels."""
+    font = ImageFont.load_default(size)
+    while text and font.getlength(text) > width:
+        text = text[:-1]
+    return text
 
 
 def mark_locations(image: Tensor, locations: Sequence[tuple[float, float]]) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from tessera.config import EXPERIMENTS, look_up
 from tessera.evaluation.explain import BAD, GOOD, INK, ODD, PAPER
 from tessera.files import make_folder, read_json
-from tessera.plots.image_grid import as_image, mark_locations
+from tessera.plots.image_grid import as_image, fitting_text, mark_locations
 from tessera.records import current_words
 from tessera.render.image_io import COMPACT, save_image
 from tessera.scenes.vocabulary import COLOR_NAMES, COLORS, LOCATIONS
@@ -20,10 +20,13 @@ from tessera.studies.clevr.entries import CELLS, StudyEntry
 from tessera.studies.clevr.image_grids import IMAGE_GRID, ShownImages, load_image_grid
 from tessera.studies.clevr.runs import StudyPaths, job_name
 
-SIDE = 128  # an image on the sheet, in pixels
-GAP, WORDS, TITLE, MARGIN = 4, 14, 40, 44
-SMALL, LARGE = 11, 15
-SWATCH, ABOUT = 7, 200
+SIDE = 128  # of an image, in pixels
+GAP, _WORDS, _TITLE, _MARGIN = 4, 14, 40, 44
+_SMALL, _LARGE = 11, 15
+_SWATCH, _ABOUT = 7, 200
+_Stroke = Sequence[tuple[int, int]]
+_TICK: list[_Stroke] = [((0, 5), (3, 9), (9, 0))]  # below an image that succeeds
+_CROSS: list[_Stroke] = [((0, 1), (8, 9)), ((8, 1), (0, 9))]
 
 
 class Figure(NamedTuple):
@@ -81,67 +84,43 @@ def _panel_for(cell: StudyEntry, paths: StudyPaths, preset: str, seed: int) -> P
 
 
 def drawn(panels: Sequence[Panel], ks: Sequence[int], columns: int) -> Tensor:
-    """The sheet (3, H, W), 8-bit: a block of images for each panel, K in the margin."""
+    """The image grid (3, H, W), 8-bit: a block of images for each panel, K in the margin."""
     block = columns * (SIDE + GAP) + 3 * GAP
-    step = SIDE + WORDS + GAP
-    sheet = Image.new("RGB", (MARGIN + len(panels) * block, TITLE + len(ks) * step), PAPER)
-    pen = ImageDraw.Draw(sheet)
+    step = SIDE + _WORDS + GAP
+    canvas = Image.new("RGB", (_MARGIN + len(panels) * block, _TITLE + len(ks) * step), PAPER)
+    pen = ImageDraw.Draw(canvas)
     for row, k in enumerate(ks):
-        write(pen, (6, TITLE + row * step + SIDE // 2 - LARGE), f"K={k}", LARGE)
+        _write(pen, (6, _TITLE + row * step + SIDE // 2 - _LARGE), f"K={k}", _LARGE)
     for number, panel in enumerate(panels):
-        left = MARGIN + number * block
-        title(pen, left, panel, block)
+        left = _MARGIN + number * block
+        _write(pen, (left, 3), panel.head, _LARGE)
+        _write(pen, (left, 21), fitting_text(panel.line, block, _SMALL), _SMALL)
+        if block > 2 * _ABOUT:  # else it would run into the next panel
+            _write(pen, (left + _ABOUT, 6), fitting_text(panel.about, block - _ABOUT, _SMALL), _SMALL)
         for row, k in enumerate(ks):
             for column, shown in enumerate(panel.rows.get(k, [])[:columns]):
-                corner = (left + column * (SIDE + GAP), TITLE + row * step)
-                put(sheet, pen, corner, shown)
-    return torch.from_numpy(np.array(sheet)).permute(2, 0, 1)
+                _put(canvas, pen, (left + column * (SIDE + GAP), _TITLE + row * step), shown)
+    return torch.from_numpy(np.array(canvas)).permute(2, 0, 1)
 
 
-def title(pen: ImageDraw.ImageDraw, left: int, panel: Panel, width: int) -> None:
-    write(pen, (left, 3), panel.head, LARGE)
-    write(pen, (left, 21), cut(panel.line, width), SMALL)
-    if width > 2 * ABOUT:  # else it would run into the next panel
-        write(pen, (left + ABOUT, 6), cut(panel.about, width - ABOUT), SMALL)
-
-
-def cut(text: str, width: int, size: int = SMALL) -> str:
-    """The beginning of a line that fits."""
-    font = ImageFont.load_default(size)
-    while text and font.getlength(text) > width:
-        text = text[:-1]
-    return text
-
-
-def write(pen: ImageDraw.ImageDraw, at: tuple[int, int], text: str, size: int, ink=INK) -> None:
+def _write(pen: ImageDraw.ImageDraw, at: tuple[int, int], text: str, size: int, ink=INK) -> None:
     pen.text(at, text, font=ImageFont.load_default(size), fill=ink)
 
 
-def put(sheet: Image.Image, pen: ImageDraw.ImageDraw, corner: tuple[int, int], shown: ShownImages) -> None:
+def _put(canvas: Image.Image, pen: ImageDraw.ImageDraw, corner: tuple[int, int], shown: ShownImages) -> None:
     """An image with its dots, and below it a tick or a cross, objects found of those prompted, and extras.
 
     What the detector does not know for a scene is orange, with a question mark.
     """
     dots = [want for want in shown.wanted if not isinstance(want, str)]
     image = as_image(mark_locations(shown.image, dots)).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
-    sheet.paste(image, corner)
+    canvas.paste(image, corner)
     left, top = corner[0] + 2, corner[1] + SIDE + 2
     ink = ODD if shown.ood else GOOD if shown.ok else BAD
-    (tick if shown.ok else cross)(pen, left, top, ink)
+    for stroke in _TICK if shown.ok else _CROSS:
+        pen.line([(left + x, top + y) for x, y in stroke], fill=ink, width=2)
     words = f"{shown.found}/{len(shown.wanted)}" + (f" +{shown.extra}" if shown.extra else "")
-    write(pen, (left + 14, top - 2), words + ("  ?" if shown.ood else ""), SMALL, ink)
+    _write(pen, (left + 14, top - 2), words + ("  ?" if shown.ood else ""), _SMALL, ink)
     for number, color in enumerate(want for want in shown.wanted if isinstance(want, str)):
-        swatch(pen, left + 50 + number * (SWATCH + 2), top, color)
-
-
-def tick(pen: ImageDraw.ImageDraw, left: int, top: int, ink) -> None:
-    pen.line([(left, top + 5), (left + 3, top + 9), (left + 9, top)], fill=ink, width=2)
-
-
-def cross(pen: ImageDraw.ImageDraw, left: int, top: int, ink) -> None:
-    pen.line([(left, top + 1), (left + 8, top + 9)], fill=ink, width=2)
-    pen.line([(left + 8, top + 1), (left, top + 9)], fill=ink, width=2)
-
-
-def swatch(pen: ImageDraw.ImageDraw, left: int, top: int, color: str) -> None:
-    pen.rectangle((left, top + 1, left + SWATCH, top + 1 + SWATCH), fill=COLORS[color], outline=INK)
+        x = left + 50 + number * (_SWATCH + 2)
+        pen.rectangle((x, top + 1, x + _SWATCH, top + 1 + _SWATCH), fill=COLORS[color], outline=INK)

@@ -59,15 +59,9 @@ def loss_of_what_was_learned(shares: Sequence[Mapping[str, Any]], seed: int = 0)
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
     shown = Table("cell", "seed", "K_max on the way", "share on the way", "lost again", "by chance", "p")
     for row in rows:
-        shown.add_row(
-            row["cell"],
-            str(row["seed"]),
-            " ".join(map(str, row["k_max"])),
-            " ".join(f"{share['value']:.2f}" for share in row["all_found"]),
-            f"{row['rise']:.3f}",
-            f"{row['rise_by_chance']:.3f}",
-            f"{row['p']:.3f}",
-        )
+        along = " ".join(map(str, row["k_max"])), " ".join(f"{share['value']:.2f}" for share in row["all_found"])
+        numbers = (f"{row[name]:.3f}" for name in ("rise", "rise_by_chance", "p"))
+        shown.add_row(row["cell"], str(row["seed"]), *along, *numbers)
     return shown
 
 

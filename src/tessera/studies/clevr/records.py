@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from tessera.evaluation.kmax import Shares, TrainingRange, evaluations_of, k_max, paper_rule, shares_of
+from tessera.evaluation.kmax import RULES, Shares, TrainingRange, evaluations_of, k_max, paper_rule, shares_of
 from tessera.files import make_folder, rounded
 from tessera.records import StudyRecord, StudyRunRecord, read_record, write_record
+from tessera.rows import columns
 from tessera.stats import counted, share_interval
 from tessera.studies.clevr.entries import CELLS, IMAGES, StudyEntry
 from tessera.studies.clevr.runs import StudyPaths, job_name
 
-RULES = ("paper", "strict")
 _PAPER_IMAGES = 8  # of each K, counted by hand
 SHARES = ("all_found", "exact", "allowed_extras", "two_missing")
 Record = Mapping[str, Any]
@@ -26,11 +26,11 @@ def read_records(paths: StudyPaths) -> list[StudyRunRecord]:
 
 def rows_of(records: Sequence[Record], preset: str) -> list[dict[str, Any]]:
     """One row for every cell of the table, run or not, in the table's order."""
-    return [_row_of(cell, [r for r in records if belongs(r, cell, preset)], preset) for cell in CELLS.values()]
-
-
-def belongs(record: Record, cell: StudyEntry, preset: str) -> bool:
-    return record["cell"] == cell.name and record["preset"] == preset
+    by_cell: dict[str, list[Record]] = {name: [] for name in CELLS}
+    for record in records:
+        if record["preset"] == preset and record["cell"] in CELLS:
+            by_cell[record["cell"]].append(record)
+    return [_row_of(CELLS[name], own, preset) for name, own in by_cell.items()]
 
 
 def _row_of(cell: StudyEntry, records: Sequence[Record], preset: str) -> dict[str, Any]:
@@ -46,20 +46,28 @@ def _row_of(cell: StudyEntry, records: Sequence[Record], preset: str) -> dict[st
     }
     if not records:
         return row
-    shares = _shares_by_k([record["result"] for record in records])
+    still = [record["still"] for record in records if "still" in record]
     return row | {
         "seeds": [record["seed"] for record in records],
-        "k_max": {rule: over_seeds([record["result"]["k_max"][rule] for record in records]) for rule in RULES},
-        "k_max_filled": k_max_filled(shares, cell.max_train_objects),
+        **_pooled_scores(cell, [record["result"] for record in records]),
         "as_paper": paper_sized(records),
         "extras": spread_at(records, "extra", succeeded=True),
         "at_zero": spread_at(records, "objects", succeeded=False),
-        "shares": shares,
-        **_without_churn(cell, [record["still"] for record in records if "still" in record]),
+        **({"still": _pooled_scores(cell, still)} if still else {}),
         "well_formed": pooled([record["quality"]["well_formed"] for record in records]),
         "images_seen": [record["training"]["images_seen"] for record in records],
         "training_seconds": [record["training"]["seconds"] for record in records],
         "devices": sorted({record["provenance"]["device"] for record in records}),
+    }
+
+
+def _pooled_scores(cell: StudyEntry, evaluations: Sequence[Record]) -> dict[str, Any]:
+    """K_max and shares over the evaluations of all seeds."""
+    shares = _shares_by_k(evaluations)
+    return {
+        "k_max": {rule: over_seeds([evaluation["k_max"][rule] for evaluation in evaluations]) for rule in RULES},
+        "k_max_filled": k_max_filled(shares, cell.max_train_objects),
+        "shares": shares,
     }
 
 
@@ -71,25 +79,19 @@ def over_seeds(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     known = [one for one in found if one["value"] is not None]
     if not known:
         return {**found[0], "values": []}
-    found, values = known, [one["value"] for one in known]
-    record: dict[str, Any] = {
-        "value": statistics.median_low(values),
-        "low": min(one["low"] for one in found),
-        "high": max(one["high"] for one in found),
-        "values": values,
-        "tested_to": min(one["tested_to"] for one in found),
-    }
-    if all("corrected" in one for one in found):
-        record["corrected"] = {
-            "value": statistics.median_low([one["corrected"]["value"] for one in found]),
-            "low": min(one["corrected"]["low"] for one in found),
-            "high": max(one["corrected"]["high"] for one in found),
-        }
-        record["detector_range"] = [
-            min(one["detector_range"][0] for one in found),
-            max(one["detector_range"][1] for one in found),
-        ]
+    record = {**_middle(known), "values": [one["value"] for one in known]}
+    record["tested_to"] = min(one["tested_to"] for one in known)
+    if all("corrected" in one for one in known):
+        record["corrected"] = _middle([one["corrected"] for one in known])
+        lows, highs = zip(*(one["detector_range"] for one in known))
+        record["detector_range"] = [min(lows), max(highs)]
     return record
+
+
+def _middle(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The middle value, and the range that covers all intervals."""
+    values, lows, highs = columns(found, "value", "low", "high")
+    return {"value": statistics.median_low(values), "low": min(lows), "high": max(highs)}
 
 
 def spread_at(records: Sequence[Record], what: str, succeeded: bool) -> list[int] | None:
@@ -97,15 +99,6 @@ def spread_at(records: Sequence[Record], what: str, succeeded: bool) -> list[int
     rows = [row for record in records for row in record["result"]["rows"]]
     chosen = [row[what]["typical"] for row in rows if (row["succeeds"]["paper"] if succeeded else row["k"] == 0)]
     return [min(low for low, _ in chosen), max(high for _, high in chosen)] if chosen else None
-
-
-def _without_churn(cell: StudyEntry, evaluations: Sequence[Record]) -> dict[str, Any]:
-    """The evaluations of the same models without stochastic sampling, where there were any."""
-    if not evaluations:
-        return {}
-    shares = _shares_by_k(evaluations)
-    found = {rule: over_seeds([evaluation["k_max"][rule] for evaluation in evaluations]) for rule in RULES}
-    return {"still": {"k_max": found, "k_max_filled": k_max_filled(shares, cell.max_train_objects), "shares": shares}}
 
 
 def moments_of(record: Record) -> list[Record]:
@@ -140,11 +133,13 @@ def paper_sized(records: Sequence[Record]) -> dict[str, Any]:
     """K_max in evaluations of eight images for each K, as many as the paper's: the first eight, any eight; and any 64."""
     result = records[0]["result"]
     training = TrainingRange(result["max_train_objects"], result["label"])
-    kept = [{int(k): _shown_table(int(k), rows) for k, rows in record["shown"].items()} for record in records]
-    counts = _all_counts(records)
+    counts, first = _all_counts(records), []
+    for record in records:
+        tables = {int(k): _shown_table(int(k), rows) for k, rows in record["shown"].items()}
+        first.append(k_max({k: paper_rule(k, shares_of(one, training), 0, training) for k, one in tables.items()}))
     return {
         "images": _PAPER_IMAGES,
-        "first": [_evaluation_of(tables, training) for tables in kept],
+        "first": first,
         "any": drawn_again(_PAPER_IMAGES, counts, training),
         "any_64": drawn_again(IMAGES, counts, training),
     }
@@ -157,31 +152,24 @@ def drawn_again(images: int, counts: Mapping[int, np.ndarray], training: Trainin
     return {"median": middle, "low": low, "high": high, "share": 0.9}
 
 
-def _evaluation_of(tables: Mapping[int, np.ndarray], training: TrainingRange) -> int:
-    """K_max by the paper rule of the images in these tables."""
-    return k_max({k: paper_rule(k, shares_of(table, training), 0, training) for k, table in tables.items()})
-
-
 def _shown_table(k: int, rows: Sequence[Sequence[int]]) -> np.ndarray:
     """Shown images by (filled, extra), as the evaluation counts them."""
-    table = np.zeros((k + 1, max(extra for _, extra, *_ in rows) + 2), dtype=int)
-    for filled, extra, *_ in rows:
-        table[filled, extra] += 1
+    filled, extra = np.array([row[:2] for row in rows]).T
+    table = np.zeros((k + 1, extra.max() + 2), dtype=int)
+    np.add.at(table, (filled, extra), 1)
     return table
 
 
 def _all_counts(records: Sequence[Record]) -> dict[int, np.ndarray]:
     """Images of all seeds by (filled, extra), for every K."""
-    tables: dict[int, list[np.ndarray]] = {}
+    totals: dict[int, np.ndarray] = {}
     for row in (row for record in records for row in record["result"]["rows"]):
-        tables.setdefault(row["k"], []).append(np.array(row["counts"]))
-    return {k: added(each) for k, each in tables.items()}
-
-
-def added(tables: Sequence[np.ndarray]) -> np.ndarray:
-    """The sum of tables of which some have more columns."""
-    widest = max(table.shape[1] for table in tables)
-    return np.sum([np.pad(table, ((0, 0), (0, widest - table.shape[1]))) for table in tables], axis=0)
+        counts = np.array(row["counts"])
+        total = totals.get(row["k"], np.zeros_like(counts))
+        width = max(counts.shape[1], total.shape[1])  # some images have more extra objects
+        counts, total = (np.pad(one, ((0, 0), (0, width - one.shape[1]))) for one in (counts, total))
+        totals[row["k"]] = counts + total
+    return totals
 
 
 def pooled(shares: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -4,9 +4,10 @@ Any step can be interrupted: training carries on from its last state, and a reco
 by its settings and its evaluation.
 """
 
+import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,13 +28,15 @@ from tessera.models.run_snapshots import load_run, stored_averages
 from tessera.provenance import provenance
 from tessera.records import StudyRunRecord, write_record
 from tessera.rows import pick
+from tessera.studies.clevr.composition import KEPT
 from tessera.studies.clevr.entries import IMAGES
 from tessera.studies.clevr.image_grids import IMAGE_GRID, save_image_grid, shown_record
 from tessera.studies.clevr.records import write_study
 from tessera.studies.clevr.runs import StudyPaths, StudyRun, evenly
+from tessera.studies.clevr.tables import outcome_words
 from tessera.training.distributed import ALONE
 from tessera.training.progress_bar import ProgressBar
-from tessera.training.run_folder import RunFolder, RunOutcome, train_run
+from tessera.training.run_folder import RunFolder, train_run
 from tessera.training.strategies import chosen_strategy, forget_compiled
 from tessera.training.trainer import Trainer
 
@@ -46,37 +49,27 @@ class Stopped(Exception):
     """The user or the time limit stopped the study; everything so far is kept."""
 
 
-@dataclass
 class Clock:
     """How long is left."""
 
-    minutes: float | None = None
-
-    def __post_init__(self):
-        self.begun = time.monotonic()
+    def __init__(self, minutes: float | None = None):
+        self.end = math.inf if minutes is None else time.monotonic() + 60 * minutes
 
     @property
-    def left(self) -> float | None:
-        return None if self.minutes is None else self.minutes - (time.monotonic() - self.begun) / 60
+    def left(self) -> float:
+        """In minutes."""
+        return (self.end - time.monotonic()) / 60
 
     def check(self) -> None:
-        if self.left is not None and self.left <= 0:
+        if self.left <= 0:
             raise Stopped
 
 
 class Study:
     """Runs jobs; finished ones are passed over, failed ones named at the end."""
 
-    def __init__(
-        self,
-        paths: StudyPaths,
-        evaluator: Evaluator,
-        clock: Clock | None = None,
-        keep: Keep = "averages",
-        on_record: Callable[[StudyRun, dict[str, Any]], None] | None = None,
-    ):
-        self.paths, self.evaluator, self.keep = paths, evaluator, keep
-        self.clock, self.on_record = clock or Clock(), on_record
+    def __init__(self, paths: StudyPaths, evaluator: Evaluator, clock: Clock | None = None, keep: Keep = "averages"):
+        self.paths, self.evaluator, self.clock, self.keep = paths, evaluator, clock or Clock(), keep
         self.device = evaluator.device
         self.failed: dict[str, str] = {}
         self.trainers: dict[Settings, Trainer] = {}
@@ -122,7 +115,8 @@ class Study:
                 on_step=watch.step,
                 on_record=watch.record,
             )
-        self.say_outcome(job, outcome)
+        what = "trained on" if outcome.finished else "paused at"
+        say(f"{job.name}: {what} {format_count(outcome.images_seen)} images after {outcome.seconds:.0f} s.")
         if not outcome.finished:
             raise Stopped
 
@@ -138,10 +132,6 @@ class Study:
             self.trainers[make] = Trainer(build_denoiser(settings), settings.training, self.device)
         return self.trainers[make]
 
-    def say_outcome(self, job: StudyRun, outcome: RunOutcome) -> None:
-        what = "trained on" if outcome.finished else "paused at"
-        say(f"{job.name}: {what} {format_count(outcome.images_seen)} images after {outcome.seconds:.0f} s.")
-
     # -- the evaluation ------------------------------------------------------------------------------------------
 
     def evaluate(self, job: StudyRun) -> None:
@@ -151,8 +141,8 @@ class Study:
         assert end is not None
         forget_compiled()
         model = self.evaluator.prepare(load_run(folder, images_seen=end, device=self.device))
-        evaluation = EvaluationConfig(**{**job.evaluation, "ks": tuple(job.evaluation["ks"])})
-        moments = [self.moment(job, model, evaluation, seen) for seen in self.before_the_end(job, end)]
+        evaluation = job.evaluation
+        moments = [self.moment(job, model, seen) for seen in self.before_the_end(job, end)]
         _take_weights(model, folder, end)
         samples = self.evaluator.run(model, evaluation)
         result = self.evaluator.summarize(model, samples)
@@ -166,34 +156,26 @@ class Study:
     def still(self, model: Model, evaluation: EvaluationConfig) -> dict[str, Any]:
         """The evaluation without stochastic sampling; for comparison, so of no more images than other cells'."""
         calm = replace(evaluation, s_churn=0.0, each=min(evaluation.each, IMAGES))
-        scores = self.evaluator.summarize(model, self.evaluator.run(model, calm))
-        return {"k_max": scores["k_max"], "rows": _moment_rows(scores)}
+        return _brief(self.evaluator.summarize(model, self.evaluator.run(model, calm)))
 
     def before_the_end(self, job: StudyRun, end: int) -> list[int]:
         """The snapshots of training to evaluate besides the end."""
         kept = [seen for seen in snapshots(job.folder(self.paths)) if seen <= end]
         return evenly(kept, job.snapshots)[:-1] if job.snapshots else []
 
-    def moment(self, job: StudyRun, model: Model, evaluation: EvaluationConfig, seen: int) -> dict[str, Any]:
+    def moment(self, job: StudyRun, model: Model, seen: int) -> dict[str, Any]:
         """K_max and shares after `seen` images; kept in the run folder, as the whole series takes a while."""
-        folder = job.folder(self.paths)
+        folder, evaluation = job.folder(self.paths), job.evaluation.plain()
         path = RunFolder(folder).results / f"evaluation-{seen:012d}.json"
         known = read_json(path) if path.is_file() else {}
-        if known.get("evaluation") != dict(job.evaluation):
+        if known.get("evaluation") != evaluation:
             self.clock.check()
             _take_weights(model, folder, seen)
-            samples = self.evaluator.run(model, evaluation)
-            scores = self.evaluator.summarize(model, samples, False, _QUICK_RESAMPLES)
-            known = {"evaluation": dict(job.evaluation), "moment": self.moment_of(model, seen, scores, samples)}
+            samples = self.evaluator.run(model, job.evaluation)
+            scores = _brief(self.evaluator.summarize(model, samples, False, _QUICK_RESAMPLES))
+            known = {"evaluation": evaluation, "moment": {**self.state_at(model, seen, samples), **scores}}
             write_json(path, known)
         return known["moment"]
-
-    def moment_of(
-        self, model: Model, images_seen: int, result: dict[str, Any], samples: ScoredSamples
-    ) -> dict[str, Any]:
-        """What is kept of an evaluation during training: K_max, the shares of every K, and conditional locality."""
-        scores = {"k_max": result["k_max"], "rows": _moment_rows(result)}
-        return {**self.state_at(model, images_seen, samples), **scores}
 
     def state_at(self, model: Model, images_seen: int, samples: ScoredSamples) -> dict[str, Any]:
         """A snapshot without its scores: those of the last one are the record's own."""
@@ -212,10 +194,10 @@ class Study:
             "seed": job.seed,
             "paper": job.cell.paper.plain(),
             "settings": settings.plain(),
-            "evaluation": dict(job.evaluation),
+            "evaluation": job.evaluation.plain(),
             "training": training_record(job, RunFolder(job.folder(self.paths)), model, self.device),
             "ema": model.config["ema"],
-            "result": {**result, "rows": _rows_kept(result)},
+            "result": {**result, "rows": _rows_kept(result["rows"])},
             "quality": quality(samples.scores),
             "shown": shown_record(samples, TrainingRange(job.cell.max_train_objects, settings.conditioner.labels)),
             "snapshots_requested": job.snapshots,
@@ -230,8 +212,7 @@ class Study:
         # Settings stay exact: by them the record is recognized.
         write_record(job.record_path(self.paths), StudyRunRecord, {**rounded(record), "settings": record["settings"]})
         write_study(self.paths)
-        if self.on_record:
-            self.on_record(job, record)
+        say(outcome_words(job, record))
 
 
 # --- what a run folder says ---------------------------------------------------------------------------------
@@ -276,18 +257,14 @@ def training_seconds(run: RunFolder, end: int) -> tuple[float, dict[str, Any]]:
     return seconds, last
 
 
-_MOMENT_ROW = ("k", "n", "all_found", "exact", "allowed_extras", "two_missing", "found", "extra")
+def _brief(result: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of an evaluation beside the main one: K_max, and the shares of every K."""
+    return {"k_max": result["k_max"], "rows": pick(result["rows"], KEPT)}
 
 
-def _moment_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
-    return pick(result["rows"], _MOMENT_ROW)
-
-
-def _rows_kept(result: dict[str, Any]) -> list[dict[str, Any]]:
+def _rows_kept(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """All but the detector's own error and the study's prompts, which are the same in every record."""
-    return [
-        {name: value for name, value in row.items() if name not in ("detector", "prompts")} for row in result["rows"]
-    ]
+    return [{name: row[name] for name in row if name not in ("detector", "prompts")} for row in rows]
 
 
 def _same_make(settings: Settings) -> Settings:

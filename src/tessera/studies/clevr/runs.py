@@ -1,11 +1,12 @@
 """A job is one cell with one training seed: where its files lie, what is finished of it, what is left to do."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tessera.config import Settings, first_difference, settings_from
+from tessera.evaluation.pipeline import EvaluationConfig
 from tessera.files import read_json
 from tessera.records import StudyRunRecord, covers, current_words, read_record
 from tessera.studies.clevr.entries import StudyEntry
@@ -43,16 +44,12 @@ class StudyRun:
     cell: StudyEntry
     seed: int
     settings: Settings
-    evaluation: Mapping[str, Any]  # the plain form of an Evaluation
+    evaluation: EvaluationConfig
     snapshots: int = 0  # snapshots of training that are evaluated besides the end
 
     @property
     def name(self) -> str:
         return job_name(self.cell.name, self.settings.preset, self.seed)
-
-    @property
-    def samples(self) -> int:
-        return len(self.evaluation["ks"]) * self.evaluation["each"]
 
     def folder(self, paths: StudyPaths) -> Path:
         return paths.runs / self.name
@@ -63,16 +60,12 @@ class StudyRun:
     def record(self, paths: StudyPaths) -> StudyRunRecord | None:
         """The record of this very job, if it is finished."""
         path = self.record_path(paths)
-        found = read_record(path, StudyRunRecord) if path.is_file() else None
-        return found if found is not None and self.is_answered_by(found) else None
-
-    def is_answered_by(self, record: Mapping[str, Any]) -> bool:
-        """Whether a record has the same training, covers the evaluation, and has as many snapshots."""
-        if not covers(record["evaluation"], self.evaluation, at_least=("each",)):
-            return False
-        if first_difference(settings_from(record["settings"]), self.settings, _HARMLESS):
-            return False
-        return record["snapshots_requested"] >= self.snapshots
+        if not path.is_file():
+            return None
+        found = read_record(path, StudyRunRecord)
+        same = first_difference(settings_from(found["settings"]), self.settings, _HARMLESS) is None
+        covered = covers(found["evaluation"], self.evaluation.plain(), at_least=("each",))
+        return found if same and covered and found["snapshots_requested"] >= self.snapshots else None
 
 
 def job_name(cell: str, preset: str, seed: int) -> str:
@@ -93,11 +86,14 @@ class Speeds:
     """Speeds measured before: benchmark records, and cells already trained and evaluated."""
 
     def __init__(self, paths: StudyPaths):
-        benches = [current_words(read_json(path)) for path in sorted(paths.results.glob(_BENCHES))]
+        benches: list[Any] = []
+        for path in sorted(paths.results.glob(_BENCHES)):
+            content = current_words(read_json(path))
+            benches += content if isinstance(content, list) else [content]
         studied = [read_record(path, StudyRunRecord) for path in sorted(paths.records.glob("*.json"))]
-        self.training = [(_cost_in(r), r["images_per_second"]["value"]) for r in _in_lists(benches)]
+        self.training = [(_cost_in(r), r["images_per_second"]["value"]) for r in benches]
         self.training += [(_cost_in(r), r["training"]["images_per_second"]) for r in studied]
-        self.evaluations = [(_cost_in(r), r["cost"]["images"] / _seconds_in(r["cost"])) for r in studied]
+        self.evaluations = [(_cost_in(r), _samples_per_second(r["cost"])) for r in studied]
 
     def images_per_second(self, settings: Settings) -> float | None:
         """Of the latest record of the same network at the same size of image and batch."""
@@ -108,13 +104,8 @@ class Speeds:
         return _latest(self.evaluations, settings)
 
 
-def _seconds_in(cost: Mapping[str, Any]) -> float:
-    return max(1e-9, cost["sampling_seconds"] + cost["detecting_seconds"])
-
-
-def _in_lists(records: Iterable[Any]) -> list[Any]:
-    """A bench file may hold one record or a list of them."""
-    return [one for each in records for one in (each if isinstance(each, list) else [each])]
+def _samples_per_second(cost: Mapping[str, Any]) -> float:
+    return cost["images"] / max(1e-9, cost["sampling_seconds"] + cost["detecting_seconds"])
 
 
 def _latest(known: Sequence[tuple[tuple, float | None]], settings: Settings) -> float | None:
@@ -141,7 +132,7 @@ ANOTHER_RUN = "another run"  # lies in the job's folder: the job will fail, and 
 class Estimate:
     """What is left to do for a job; minutes are None where no speed is known."""
 
-    job: StudyRun
+    job: str  # its name
     state: str  # DONE, trained, half trained, not begun, or ANOTHER_RUN
     images: int
     samples: int
@@ -150,19 +141,10 @@ class Estimate:
 
     @property
     def minutes(self) -> float | None:
-        known = [part for part in (self.training_minutes, self.evaluation_minutes) if part is not None]
-        return None if self.training_minutes is None else sum(known)
+        return None if self.training_minutes is None else self.training_minutes + (self.evaluation_minutes or 0)
 
     def plain(self) -> dict[str, Any]:
-        return {
-            "job": self.job.name,
-            "state": self.state,
-            "images": self.images,
-            "samples": self.samples,
-            "training_minutes": self.training_minutes,
-            "evaluation_minutes": self.evaluation_minutes,
-            "minutes": self.minutes,
-        }
+        return {**asdict(self), "minutes": self.minutes}
 
 
 def estimate(job: StudyRun, paths: StudyPaths, speeds: Speeds) -> Estimate:
@@ -170,9 +152,9 @@ def estimate(job: StudyRun, paths: StudyPaths, speeds: Speeds) -> Estimate:
     state = state_of(job, paths)
     to_do = state not in (_DONE, ANOTHER_RUN)
     left = max(0, job.settings.training.total - images_seen(job.folder(paths))) if to_do else 0
-    samples = job.samples * max(1, job.snapshots) if to_do else 0
+    samples = job.evaluation.images * max(1, job.snapshots) if to_do else 0
     return Estimate(
-        job,
+        job.name,
         state,
         left,
         samples,

@@ -1,6 +1,7 @@
 """Do models compose as far as they look locally? Conditional locality beside K_max, over moments of many trainings."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tessera.analysis.scatter import FEWEST, Point, correlation, training_name
@@ -12,18 +13,12 @@ _MAX_CONDITIONS = 10  # beyond, the study's locations crowd each other whatever 
 _Reading = Callable[[Record, Mapping[str, Any]], dict[str, Any] | None]
 
 
-def _by_rule(rule: str) -> _Reading:
-    def read(record: Record, moment: Mapping[str, Any]) -> dict[str, Any] | None:
-        reached = moment["k_max"][rule]
-        if reached["value"] is None:  # K = 1 was not evaluated
-            return None
-        return {
-            "k_max": reached["value"],
-            "max_train_objects": record["max_train_objects"],
-            "at_least": reached["at_least"],
-        }
-
-    return read
+def _by_rule(rule: str, record: Record, moment: Mapping[str, Any]) -> dict[str, Any] | None:
+    reached = moment["k_max"][rule]
+    if reached["value"] is None:  # K = 1 was not evaluated
+        return None
+    most = record["max_train_objects"]
+    return {"k_max": reached["value"], "max_train_objects": most, "at_least": reached["at_least"]}
 
 
 def _share_filled(record: Record, moment: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -33,7 +28,9 @@ def _share_filled(record: Record, moment: Mapping[str, Any]) -> dict[str, Any] |
     return {"k_max": sum(filled.values()) / len(beyond), "max_train_objects": 0} if len(filled) == len(beyond) else None
 
 
-READINGS: dict[str, _Reading] = {"strict": _by_rule("strict"), "paper": _by_rule("paper"), "filled": _share_filled}
+READINGS: dict[str, _Reading] = {rule: partial(_by_rule, rule) for rule in ("strict", "paper")} | {
+    "filled": _share_filled
+}
 
 
 def all_readings(records: Sequence[Record], max_train_objects: int | None) -> Iterator[dict[str, Any]]:
@@ -51,14 +48,7 @@ def points_of(records: Sequence[Record], reading: _Reading) -> list[Point]:
         for moment in moments_of(record):
             found, reached = moment.get("locality"), reading(record, moment)
             if found and reached:
-                points.append(
-                    Point(
-                        model=training_name(record["cell"], record["seed"]),
-                        images_seen=moment["images_seen"],
-                        locality=found["value"],
-                        low=found["low"],
-                        high=found["high"],
-                        **reached,
-                    )
-                )
+                ends = {"locality": found["value"], "low": found["low"], "high": found["high"]}
+                name = training_name(record["cell"], record["seed"])
+                points.append(Point(model=name, images_seen=moment["images_seen"], **ends, **reached))
     return points

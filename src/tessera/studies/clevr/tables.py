@@ -74,10 +74,7 @@ def training_table(name: str, record: Record | None) -> Rows:
 
 def composition_rows(rows: Sequence[Mapping[str, Any]]) -> Rows:
     """One row for each model and composition."""
-    found: set[int] = set()
-    for line in rows:
-        found |= {row["k"] for row in line["rows"]}
-    ks = sorted(found)
+    ks = sorted({row["k"] for line in rows for row in line["rows"]})
     head = ("model", "composition", "K_max, paper rule", "strict", *(f"K = {k}" for k in ks), "passes")
     return [head, *(_composition_row(line, ks) for line in rows)]
 
@@ -88,16 +85,8 @@ def _composition_row(line: Mapping[str, Any], ks: Sequence[int]) -> Sequence[str
     return line["model"], line["way"], *rules, *(shares.get(k, "") for k in ks), f"{line['passes']:.1f}"
 
 
-_CROWDING_HEAD = (
-    "model",
-    "K",
-    "the study's locations all found",
-    "in renders",
-    "nearest two, cells",
-    "far apart, all found",
-    "in renders",
-    "nearest two, cells",
-)
+_BOUND = ("in renders", "nearest two, cells")
+_CROWDING_HEAD = ("model", "K", "the study's locations all found", *_BOUND, "far apart, all found", *_BOUND)
 
 
 def crowding_rows(records: Sequence[Mapping[str, Any]]) -> Rows:

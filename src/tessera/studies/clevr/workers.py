@@ -15,9 +15,14 @@ from typing import Any, NamedTuple
 import torch
 
 from tessera.console import progress, say
+from tessera.evaluation.calibrate import load_calibration
+from tessera.evaluation.detector import load_detector
+from tessera.evaluation.pipeline import Evaluator
 from tessera.files import make_folder
 from tessera.studies.clevr.records import write_study
+from tessera.studies.clevr.reproduce import Clock, Keep, Study
 from tessera.studies.clevr.runs import StudyPaths, StudyRun
+from tessera.studies.clevr.tables import outcome_words
 
 _CONTROL = "nvidia-cuda-mps-control"
 _PIPES = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
@@ -30,8 +35,12 @@ class Task(NamedTuple):
     paths: StudyPaths
     device: torch.device
     minutes: float | None
-    keep: Any  # study.reproduce.Keep
+    keep: Keep
     threads: int
+
+    @property
+    def logs(self) -> Path:
+        return self.paths.runs / "workers"
 
 
 class WorkerReport(NamedTuple):
@@ -64,7 +73,7 @@ def run_together(task: Task, jobs: Sequence[StudyRun], workers: int) -> tuple[bo
     failed = {report.job: report.trouble for report in received if report.trouble}
     lost = [worker.exitcode for worker in crew if worker.exitcode]
     if lost:
-        failed["a worker"] = f"ended with code {lost[0]}; {_log_folder(task.paths)} says why."
+        failed["a worker"] = f"ended with code {lost[0]}; {task.logs} says why."
     return not lost and sum(report.finished for report in received) == len(todo), failed
 
 
@@ -83,40 +92,21 @@ def listen(crew: Sequence[Any], reports: Any, expected: int) -> list[WorkerRepor
     return received
 
 
-def _log_folder(paths: StudyPaths) -> Path:
-    return paths.runs / "workers"
-
-
 def work(task: Task, number: int, waiting: Any, reports: Any) -> None:
     """One job after another until none is waiting or the time is up."""
-    path = make_folder(_log_folder(task.paths)) / f"worker{number}.log"
+    path = make_folder(task.logs) / f"worker{number}.log"
     with open(path, "a", buffering=1) as log:
         os.dup2(log.fileno(), sys.stderr.fileno())
         torch.set_num_threads(task.threads)
-        study, reported = _new_study(task)
+        evaluator = Evaluator(load_detector(device=task.device), load_calibration(), task.device)
+        study = Study(task.paths, evaluator, Clock(task.minutes), task.keep)
         while (job := waiting.get()) is not None:
             finished = study.run([job])
-            reports.put(WorkerReport(job.name, finished, study.failed.get(job.name), list(reported)))
-            reported.clear()
+            record = job.record(task.paths)
+            words = [outcome_words(job, record)] if record else []
+            reports.put(WorkerReport(job.name, finished, study.failed.get(job.name), words))
             if not finished:
                 break
-
-
-def _new_study(task: Task) -> tuple[Any, list[str]]:
-    """A study of this process's own, and the list in which it leaves a line for each record."""
-    from tessera.evaluation.calibrate import load_calibration
-    from tessera.evaluation.detector import load_detector
-    from tessera.evaluation.pipeline import Evaluator
-    from tessera.studies.clevr.reproduce import Clock, Study
-    from tessera.studies.clevr.tables import outcome_words
-
-    reported: list[str] = []
-    evaluator = Evaluator(load_detector(device=task.device), load_calibration(), task.device)
-
-    def on_record(job: StudyRun, record: dict[str, Any]) -> None:
-        reported.append(outcome_words(job, record))
-
-    return Study(task.paths, evaluator, Clock(task.minutes), task.keep, on_record), reported
 
 
 @contextmanager

@@ -1,16 +1,15 @@
 """The model zoo: the study's models that ship with the package."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.table import Column, Table
 
 from tessera.config import EXPERIMENTS
-from tessera.console import NARROW, publish
+from tessera.console import NARROW
 from tessera.files import read_json
-from tessera.models.model_folder import CARD, CONFIG, WEIGHTS, find_model, shipped
+from tessera.models.model_folder import CARD, CONFIG, WEIGHTS, find_model
 from tessera.studies.clevr.entries import CELLS
 from tessera.studies.clevr.tables import k_max_words
 
@@ -24,22 +23,6 @@ ZOO = {
     "exp2L-M1": "exp2L-M1",
     "color": "color-M5",
 }
-
-
-@dataclass(frozen=True)
-class _ZooList:
-    """The models that come with Tessera, what they were trained on, and how far they length-generalize."""
-
-    json: bool = False
-    """Print one JSON object."""
-
-    def run(self) -> None:
-        models = [described(name) for name in shipped()]
-        present = {model["name"] for model in models}
-        absent = [name for name in ZOO if name not in present]
-        tables = [zoo_table(models)] if models else []
-        state = f"Not shipped with this version: {', '.join(absent)}." if absent else "All models are shipped."
-        publish({"models": models, "not_shipped": absent}, self.json, None, *tables, state)
 
 
 def described(name: str) -> dict[str, Any]:
