@@ -66,7 +66,7 @@ class Chaos:
         for name, found in record.items():
             for failure in found["failures"][:_SHOWN_FAILURES]:
                 say(f"{name}: {failure if isinstance(failure, str) else json.dumps(failure)[-1500:]}")
-        return int(any(value not in ("", "0") and not ok for _, _, value, _, ok in _judged(record, self.scale)))
+        return int(any(value not in ("", "0") and not ok for _, _, value, _, ok in _compared(record, self.scale)))
 
     # -- the parts -----------------------------------------------------------------------------------------------
 
@@ -143,9 +143,9 @@ def _corruptions(world: Path, turns: int, share: tuple[int, int], scale: float) 
 # --- the table --------------------------------------------------------------------------------------------------
 
 
-def _judged(record: dict[str, Any], scale: float) -> list[tuple[str, str, str, str, bool]]:
+def _compared(record: dict[str, Any], scale: float) -> list[tuple[str, str, str, str, bool]]:
     """Part, measure, found, must, and whether it is as it must be."""
-    judged = []
+    compared = []
     for part, found in record.items():
         enough, count = LEAST.get(part, ("", 0))
         for name, value in found.items():
@@ -155,13 +155,13 @@ def _judged(record: dict[str, Any], scale: float) -> list[tuple[str, str, str, s
                 must, ok = f">= {count}", scale < 1 or value >= count
             else:
                 must, ok = "0", not value
-            judged.append((part, name.replace("_", " "), str(value), must, ok))
-    return judged
+            compared.append((part, name.replace("_", " "), str(value), must, ok))
+    return compared
 
 
 def rows_of(record: dict[str, Any], scale: float) -> Rows:
     rows: Rows = [["part", "measure", "found", "must", ""]]
-    for part, name, value, must, ok in _judged(record, scale):
+    for part, name, value, must, ok in _compared(record, scale):
         rows.append([part, name, value, must, "" if ok else "no"])
     return rows
 

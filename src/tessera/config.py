@@ -17,6 +17,7 @@ import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
 from tessera.errors import UserError, suggestion
+from tessera.files import check_types
 from tessera.records import SETTING_KEYS, SETTING_VALUES
 
 Ki, Mi = 2**10, 2**20
@@ -498,9 +499,12 @@ def changed(settings: Settings, changes: Mapping[str, Mapping[str, Any]]) -> Set
     groups = {}
     for name, values in changes.items():
         look_up(name, GROUPS, "group of settings")
+        if not isinstance(values, Mapping):
+            raise UserError(f"The settings of {name} are an object, not {values!r}.")
         group = getattr(settings, name)
         for key in values:
             _check_setting(group, name, key)
+        check_types(type(group), values, f"The settings of {name}")
         # JSON has lists where settings have tuples.
         tupled = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
         groups[name] = dataclasses.replace(group, **tupled)
@@ -557,6 +561,7 @@ def parse_value(hint: Any, text: str, name: str) -> Any:
         raise UserError(f"{name} takes {NUMBERS.get(hint, hint.__name__)}, not `{text}`.") from None
 
 
+_MOST = 16384  # of any number that describes a network, its conditions or its images
 _NOT_BELOW = {  # the least that makes sense
     "training": {"micro_batch": 0, "lr_decay_start": 0, "lr_warmup": 0, "cooldown": 0, "render_batch": 1},
     "denoiser": {"emb_mult": 0, "width": 1, "blocks": 1, "head_width": 1, "depth": 1, "local_width": 1},
@@ -570,11 +575,22 @@ def checked(settings: Settings) -> Settings:
         for name, least in limits.items():
             if not getattr(getattr(settings, group), name, least) >= least:
                 raise UserError(f"--{group}.{name.replace('_', '-')} must be at least {least}.")
+    check_moderate(dataclasses.asdict(settings.conditioner), "conditioner")
+    check_moderate(dataclasses.asdict(settings.denoiser), "denoiser")
+    check_moderate({name: getattr(settings.data, name) for name in ("size", "objects")}, "data")
     for mistakes in (_training_mistakes(settings.training), _mistakes(settings)):
         for sentence, is_made in mistakes.items():
             if is_made:
                 raise UserError(sentence)
     return settings
+
+
+def check_moderate(options: Mapping[str, Any], what: str) -> None:
+    """Refuse numbers of which no network, condition or image is made, before memory is reserved for them."""
+    for name, value in options.items():
+        for number in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(number, int | float) and abs(number) > _MOST:
+                raise UserError(f"{what}.{name} is at most {_MOST}, not {number}.")
 
 
 def _mistakes(settings: Settings) -> dict[str, bool]:

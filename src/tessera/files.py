@@ -1,18 +1,26 @@
 """Atomic files, JSON, folders and checksums: a file is written beside its target and renamed over it."""
 
+import functools
 import hashlib
 import io
 import json
+import math
 import os
+import struct
 import threading
-from collections.abc import Iterator
+import types
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from tessera.errors import UserError
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 LINE = 160  # characters
+_MOST_WORDS = 200  # characters of somebody else's words in a sentence of ours
 _TIGHT = (",", ":")  # between the values of a list, and after a name: a blank there is a tenth of a record
 
 
@@ -81,25 +89,133 @@ def key(name: Any) -> str:
     return json.dumps({name: 0}, separators=_TIGHT).removeprefix("{").removesuffix(":0}")
 
 
-def read_json(path: Path) -> Any:
-    """The parsed file; an unreadable one raises a UserError."""
+# --- reading what may be damaged, or made to do harm ---------------------------------------------------------------
+
+_LARGEST = 1 << 30  # bytes of a JSON file; the scenes of CLEVR's training split are 0.4 GB
+_DEEPEST = 100  # levels of lists and objects
+_WORST_INTEGER = 2**63
+_UNFIT = (  # what content of the wrong kind makes Python and its libraries raise
+    ArithmeticError, AttributeError, EOFError, LookupError, RecursionError, SyntaxError, TypeError, ValueError,
+    struct.error, zlib.error,
+)  # fmt: skip
+
+
+@contextmanager
+def reading(path: Path | str) -> Iterator[None]:
+    """While the content of a file is taken apart: whatever does not fit becomes one sentence."""
     try:
-        return json.loads(Path(path).read_text())
+        yield
     except OSError as error:
         raise UserError(f"Could not read {path}: {error.strerror or error}.") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except _UNFIT as error:
+        why = str(error)[:_MOST_WORDS].rstrip(".")
+        raise UserError(f"{path} is damaged, or not what it should be: {type(error).__name__}: {why}.") from error
+
+
+def reads(read: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A function whose first argument is the file or folder it reads, with `reading` around it."""
+
+    @functools.wraps(read)
+    def checked(*args: _P.args, **options: _P.kwargs) -> _R:
+        with reading(str(args[0])):
+            return read(*args, **options)
+
+    return checked
+
+
+def check_file(path: Path, most: int | None = None) -> None:
+    """Refuse what is no regular file, since a pipe or a device may never end, and one of more than `most` bytes."""
+    if os.path.lexists(path) and not path.is_file():
+        raise UserError(f"Could not read {path}: it is no regular file.")
+    if most is not None and path.is_file() and path.stat().st_size > most:
+        raise UserError(f"{path} is larger than {most >> 20} MiB.")
+
+
+def read_json(path: Path) -> Any:
+    """The parsed file; an unreadable one, or one of immoderate depth or numbers, raises a UserError."""
+    path = Path(path)
+    check_file(path, _LARGEST)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        _check_moderate(content)
+    except OSError as error:
+        raise UserError(f"Could not read {path}: {error.strerror or error}.") from error
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON: {error}.") from error
+    return content
+
+
+def _check_moderate(content: Any) -> None:
+    """Level by level, since a function that calls itself would not survive what it is to refuse."""
+    level, depth = [content], 0
+    while level:
+        depth, inner = depth + 1, []
+        for value in level:
+            if isinstance(value, dict):
+                inner += [*value, *value.values()]
+            elif isinstance(value, list):
+                inner += value
+            elif isinstance(value, str):
+                value.encode()  # half of a surrogate pair could never be written again
+            elif isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{value} is no number")
+            elif isinstance(value, int) and abs(value) >= _WORST_INTEGER:
+                raise ValueError("a number has more than 18 digits")
+        level = inner
+        if depth > _DEEPEST:
+            raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
 
 
 def read_lines(path: Path) -> list[Any]:
-    """The entries of a file with one JSON value per line; a truncated last line is skipped."""
+    """The entries of a file with one JSON value per line; damaged lines, such as a truncated last one, are skipped."""
+    check_file(path, _LARGEST)
     found = []
-    for line in path.read_text().splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            found.append(json.loads(line))
-        except json.JSONDecodeError:
+            value = json.loads(line)
+            _check_moderate(value)
+        except (ValueError, RecursionError):
             continue
+        found.append(value)
     return found
+
+
+def fits_type(value: Any, hint: Any) -> bool:
+    """Whether a JSON value is of an annotated type; a whole number will do as a float, a list as a tuple."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
+    if origin is Annotated:
+        return fits_type(value, parts[0])
+    if origin in (Union, types.UnionType):
+        return any(fits_type(value, part) for part in parts)
+    if origin is Literal:
+        return any(value == part and type(value) is type(part) for part in parts)
+    if origin is tuple:
+        ends = len(parts) if parts[-1] is not Ellipsis else None
+        return isinstance(value, list | tuple) and ends in (None, len(value)) and _all_fit(value, parts[0])
+    if origin is list:
+        return isinstance(value, list) and _all_fit(value, parts[0])
+    if origin is dict:
+        return isinstance(value, dict)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(value, bool):
+        return hint is bool
+    kind = origin or hint
+    return not isinstance(kind, type) or isinstance(value, kind)
+
+
+def _all_fit(values: Iterable[Any], hint: Any) -> bool:
+    return all(fits_type(value, hint) for value in values)
+
+
+def check_types(kind: Any, content: Mapping[str, Any], what: str) -> None:
+    """Refuse an object one of whose entries is not of the type that a dataclass, or a function, gives it."""
+    hints = get_type_hints(kind, include_extras=True)
+    for name, value in content.items():
+        if name in hints and not fits_type(value, hints[name]):
+            raise UserError(f"{what}: `{name}` cannot be {repr(value)[:_MOST_WORDS]}.")
 
 
 def resolve_inside(folder: Path, name: Any) -> Path:
@@ -140,5 +256,6 @@ def check_writable(path: Path) -> None:
 
 
 def sha256(path: Path) -> str:
+    check_file(path)
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

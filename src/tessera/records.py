@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from tessera.errors import UserError
-from tessera.files import read_json, write_json
+from tessera.files import check_types, read_json, write_json
 from tessera.version import __version__
 
 FORMAT = 2
@@ -39,6 +39,7 @@ class Record(Mapping[str, Any]):
         names = cls.entries()
         if missing := [name for name in names if name not in content]:
             raise UserError(f"A record of kind `{cls.kind}` lacks {', '.join(missing)}.")
+        check_types(cls, {name: content[name] for name in names}, f"A record of kind `{cls.kind}`")
         more = {name: value for name, value in content.items() if name not in {*names, *HEAD}}
         return cls(**{name: content[name] for name in names}, more=more)
 
@@ -247,7 +248,7 @@ def as_record(content: Any) -> Record | None:
     if not isinstance(content, dict):
         return None
     if content.get("format") == FORMAT:
-        kind = KINDS.get(content.get("kind", ""))
+        kind = KINDS.get(str(content.get("kind")))
     else:
         content = current_words(content)
         kind = _kind_of_previous_format(content)

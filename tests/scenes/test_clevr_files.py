@@ -155,7 +155,7 @@ def test_image_names_can_be_given(tmp_path):
         (changed(shape="pyramid"), "object 1: field `shape` must be one of"),
         (changed(size=["small"]), "object 1: field `size` must be one of"),
         (changed(rotation="north"), "object 1: field `rotation` must be a number"),
-        (changed(rotation=float("nan")), "object 1: field `rotation` must be a number"),
+        (changed(rotation=float("nan")), "nan is no number"),
         ({"scenes": [{"objects": [{"shape": "cube"}]}]}, "object 0: field `color` is missing"),
         (changed(**{"3d_coords": [1, 2]}), "field `3d_coords` must be three numbers"),
         (changed(**{"3d_coords": [1, 2, 0]}), "half extent"),

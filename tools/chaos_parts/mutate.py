@@ -1,4 +1,4 @@
-"""Hostile contents: JSON changed at a random place, bytes flipped, cut or repeated, bombs, and things that are no files."""
+"""Hostile contents: JSON changed at a random place, bytes flipped, cut or repeated, bombs, and what is no file."""
 
 import io
 import json

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tessera.errors import UserError
-from tessera.files import read_json
+from tessera.files import check_types, read_json, reads
 from tessera.records import current_words
 from tessera.rng import generator
 from tessera.stats import correlate, pearson, spearman
@@ -70,6 +70,7 @@ def point_from(result: dict[str, Any], evaluated: dict[str, Any], rule: str = "p
         raise UserError(f"These are no records of `locality` and `detector`: {error} is missing.") from error
 
 
+@reads
 def read_points(path: Path) -> list[Point]:
     """Points of a JSON file: a list, or an object with the list under `points`, or under `rows` as `scatter` has it."""
     content = current_words(read_json(path))
@@ -84,6 +85,7 @@ def read_points(path: Path) -> list[Point]:
 def _as_point(row: Any, where: str) -> Point:
     known = {f.name for f in fields(Point)}
     try:
+        check_types(Point, row, where)
         return Point(**{name: value for name, value in row.items() if name in known})
     except (AttributeError, TypeError) as error:
         raise UserError(f"{where} is no point: {error}.") from error

@@ -10,10 +10,10 @@ import tyro
 
 from tessera.cli.options import Changes, File, Folder, Number, OnDevice
 from tessera.cli.refusals import value_of
-from tessera.config import Settings, changed, checked, format_count, parse_changes, settings_for, settings_from
+from tessera.config import Settings, changed, checked, format_count, parse_changes, settings_for
 from tessera.console import say
-from tessera.files import read_json
 from tessera.models.build import conditioner_for
+from tessera.models.run_snapshots import read_settings
 from tessera.plots.image_grid import sample_grid
 from tessera.render.image_io import save_png
 from tessera.sampling.prompts import study_prompts
@@ -50,9 +50,7 @@ class Train(OnDevice):
     def defaults(words: Sequence[str]) -> "Train":
         """The settings of the experiment, preset, network and conditioner that the command line names."""
         if file := value_of(words, ["--config"]):
-            config = read_json(Path(file))
-            config.pop("tessera", None)
-            return Train(settings=settings_from(config))
+            return Train(settings=read_settings(Path(file)))
         experiment = words[0] if words and not words[0].startswith("-") else Settings.experiment
         kinds = {name: value_of(words, [f"--{name}.kind"]) for name in ("conditioner", "denoiser")}
         changes = {name: {"kind": kind} for name, kind in kinds.items() if kind}

@@ -9,6 +9,7 @@ from tessera.conditioning.grid import LocationGrid
 from tessera.conditioning.location_list import LocationList
 from tessera.conditioning.unconditional import Unconditional
 from tessera.errors import UserError
+from tessera.files import check_types
 from tessera.registry import Registry, import_object, names_object
 
 CONDITIONERS = Registry(
@@ -25,6 +26,7 @@ def conditioner_from(config: Mapping[str, Any]) -> Conditioner:
     make = CONDITIONERS[kind]
     if "labels" in options and hasattr(make, "label"):  # as the settings of a run name it
         options["label"] = options.pop("labels")
+    check_types(make, options, f"The settings of a {kind} conditioner")
     try:
         return make(**options)
     except TypeError as error:

@@ -1,6 +1,5 @@
 """`load_detector()`: objects in images with confidences, and how far an image is from those it was trained on."""
 
-import json
 import math
 from importlib import resources
 from pathlib import Path
@@ -13,7 +12,7 @@ from torch import Tensor
 from tessera.errors import UserError
 from tessera.evaluation.detection import Detection, ObjectDetector
 from tessera.evaluation.network import CELLS, DetectorNetwork, fold_norms
-from tessera.files import atomic, write_json
+from tessera.files import atomic, read_json, reading, sha256, write_json
 from tessera.registry import Registry, import_object, names_object
 from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
 
@@ -82,7 +81,7 @@ def save_detector(folder: Path, network: DetectorNetwork, known: dict[str, Tenso
     state |= {f"known.{name}": value for name, value in known.items()}
     with atomic(folder / "detector.safetensors") as temporary:
         save_file({name: value.cpu().half().contiguous() for name, value in state.items()}, temporary)
-    write_json(folder / "detector.json", network.config)
+    write_json(folder / "detector.json", {**network.config, "sha256": sha256(folder / "detector.safetensors")})
 
 
 _DETECTORS = Registry("tessera.detectors", "detector", {})
@@ -105,15 +104,12 @@ def open_detector(what: ObjectDetector | Path | str | None = None, device: Any =
 
 def load_detector(path: Path | str | None = None, device="cpu") -> Detector:
     """The shipped detector, or one trained by `tools/train_detector.py` and kept in the folder `path`."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     folder = Path(path) if path else Path(str(resources.files("tessera.evaluation") / "weights"))
     try:
-        config = json.loads((folder / "detector.json").read_text())
-        state = load_file(folder / "detector.safetensors")
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"There is no readable detector in {folder}: {error}.") from error
+        config = dict(read_json(folder / "detector.json"))
+        state = _read_state(folder / "detector.safetensors", config.pop("sha256", None))
+    except (UserError, TypeError, ValueError) as error:
+        raise UserError(f"There is no readable detector in {folder}: {error}") from error
     weights, known = _part_of(state, "detector."), _part_of(state, "known.")
     try:
         network = DetectorNetwork(**config)
@@ -124,6 +120,20 @@ def load_detector(path: Path | str | None = None, device="cpu") -> Detector:
     if missing or unlike.unexpected_keys or known.keys() != _KNOWN:
         raise UserError(f"The weights in {folder} are not those of its detector.json.")
     return Detector(network, known, device)
+
+
+def _read_state(path: Path, digest: str | None) -> dict[str, Tensor]:
+    """The tensors of a file whose checksum is the one in detector.json, if that has one."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    with reading(path):
+        if digest not in (None, sha256(path)):
+            raise UserError(f"the checksum of {path} is not the one in detector.json.")
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise ValueError(error) from error
 
 
 def _part_of(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from tessera.config import current_settings
 from tessera.errors import UserError
 from tessera.evaluation.matching import checked_location, wanted_colors
 from tessera.evaluation.truth import ClevrTruth
-from tessera.files import read_json, resolve_inside
+from tessera.files import read_json, reads, resolve_inside
 from tessera.records import current_words, file_names, old_file
 from tessera.render.image_io import load_png, open_image, to_float
 from tessera.sampling.prompts import Prompt
@@ -62,6 +62,7 @@ class ImageSet:
 # --- prompts ------------------------------------------------------------------------------------------------
 
 
+@reads
 def images_in(path: Path, prompt: Sequence[Any] | None = None, prompts: Path | None = None) -> ImageSet:
     """The images of a run or folder; `prompt` is that of every image, `prompts` a file that has one for each."""
     path = Path(path)

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from tessera.conditioning import Conditioner, SpatialConditioner, conditioner_from
-from tessera.config import EDM2Config, LocalConvConfig, PatchwiseConfig, Settings, current_names
+from tessera.config import EDM2Config, LocalConvConfig, PatchwiseConfig, Settings, check_moderate, current_names
 from tessera.errors import UserError
+from tessera.files import check_types
 from tessera.models.edm2 import EDM2
 from tessera.models.local_conv import LocalConv
 from tessera.models.patchwise import Patchwise, Tiled
@@ -89,6 +90,8 @@ def denoiser_from(config: Mapping[str, Any]) -> nn.Module:
     make = NETWORKS[kind]
     if "conditioner" in options:
         options["conditioner"] = conditioner_from(options["conditioner"])
+    check_moderate(options, "denoiser")
+    check_types(make.__init__, options, f"The settings of a {kind} network")
     try:
         return make(**options)
     except TypeError as error:

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tessera.errors import UserError
-from tessera.files import atomic
+from tessera.files import atomic, check_file
 
 
 def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> str:
@@ -30,6 +30,7 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[s
 
 def read_checkpoint(path: Path, device=None) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and facts of an undamaged file, or one sentence that says what is wrong with it."""
+    check_file(path)
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -45,9 +46,13 @@ def read_checkpoint(path: Path, device=None) -> tuple[dict[str, Tensor], dict[st
     return {name: tensor.to(device) for name, tensor in tensors.items()}, json.loads(text)
 
 
-def read_float32(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file in single precision, as networks hold them."""
-    return {name: tensor.float() for name, tensor in read_checkpoint(path)[0].items()}
+def read_float32(path: Path, expected: Mapping[str, Any] | None = None) -> dict[str, Tensor]:
+    """The tensors of a file in single precision, as networks hold them, if its facts are those that its name says."""
+    tensors, facts = read_checkpoint(path)
+    for name, value in (expected or {}).items():
+        if facts.get(name, value) != value:
+            raise UserError(f"{path} is not what its name says: its {name} is {facts[name]}, not {value}.")
+    return {name: tensor.float() for name, tensor in tensors.items()}
 
 
 def digest(tensors: Mapping[str, Tensor], text: str) -> str:

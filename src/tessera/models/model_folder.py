@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tessera.conditioning import Conditioner, conditioner_from
 from tessera.config import current_settings
 from tessera.errors import UserError
-from tessera.files import atomic, make_folder, read_json, sha256, write_json
+from tessera.files import atomic, make_folder, read_json, reads, sha256, write_json
 from tessera.models.build import denoiser_config, denoiser_from
 from tessera.models.checkpoint_io import read_float32, to_half, write_checkpoint
 from tessera.models.model import Model
@@ -87,6 +87,7 @@ def _load_word(folder: Path) -> str:
 # -- reading -----------------------------------------------------------------------------------------------
 
 
+@reads
 def load_model(name: str | Path, device=None) -> Model:
     """The model in a folder, of a shipped name, or behind a hub id such as `someone/model@revision`."""
     folder = find_model(name)

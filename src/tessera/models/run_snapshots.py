@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tessera.config import Settings, settings_from
 from tessera.errors import UserError
-from tessera.files import read_json
+from tessera.files import read_json, reads
 from tessera.models.build import build_denoiser, conditioner_for, denoiser_config
 from tessera.models.checkpoint_io import read_float32
 from tessera.models.ema import Snapshot, reconstruct
@@ -26,6 +26,7 @@ def is_run(path: Path | str) -> bool:
     return (Path(path) / CONFIG).is_file() and (Path(path) / SNAPSHOTS).is_dir()
 
 
+@reads
 def load_run(folder: Path, std: float | None = None, images_seen: int | None = None, device=None) -> Model:
     """A run's averaged network: at the last snapshot or at `images_seen`, of any length `std`.
 
@@ -47,7 +48,12 @@ def load_run(folder: Path, std: float | None = None, images_seen: int | None = N
 
 
 def run_settings(folder: Path) -> Settings:
-    path = Path(folder) / CONFIG
+    return read_settings(Path(folder) / CONFIG)
+
+
+@reads
+def read_settings(path: Path) -> Settings:
+    """The settings in the config.json of a run."""
     record = read_json(path)
     if not isinstance(record, dict) or "experiment" not in record:
         raise UserError(f"{path} is not the config of a run.")
@@ -59,7 +65,9 @@ def stored_averages(folder: Path) -> list[Snapshot]:
     found = []
     for path in sorted((Path(folder) / SNAPSHOTS).glob("ema-*")):
         if match := _AVERAGE_FILE.fullmatch(path.name):
-            found.append(Snapshot(int(match[1]), float(match[2]), partial(read_float32, path)))
+            images_seen, std = int(match[1]), float(match[2])
+            load = partial(read_float32, path, {"images_seen": images_seen, "std": std})
+            found.append(Snapshot(images_seen, std, load))
     return found
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tessera.errors import UserError
-from tessera.files import atomic
+from tessera.files import atomic, check_file, reading
 
 # WebP is far smaller than PNG, with losses that hardly show.
 COMPACT = ".webp"
@@ -19,6 +20,8 @@ _FORMATS: dict[str, dict] = {".png": {"format": "PNG", "compress_level": 4}, COM
 _RESIZE_FILTER = "bicubic, antialiased"  # what `resize` does, for the record of a result
 _DEPTH_STEP = 1e-3  # world units per gray level of a depth PNG
 _LARGEST_SIDE = 16384  # pixels; a larger image fits into hardly any memory
+_MOST_PIXELS = 1 << 26  # of an image that is read: the file may be tiny, and its pixels fill the memory
+_READ_FORMATS = ("PNG", "WEBP", "JPEG", "BMP", "GIF", "TIFF", "PPM")  # and none that starts other programs
 _DEPTH_NOWHERE = 65535  # gray level of a pixel that sees nothing
 
 
@@ -118,15 +121,19 @@ def load_depth(path: Path) -> Tensor:
 
 def open_image(path: Path) -> Image.Image:
     """The decoded file, or one sentence that says why not."""
-    try:
-        with Image.open(path) as image:
-            image.load()
-            return image
-    except UnidentifiedImageError as error:
-        raise UserError(f"{path} is not an image.") from error
-    except (OSError, SyntaxError, ValueError) as error:  # Pillow reports a damaged PNG with any of the three
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"Could not read {path}: {reason}.") from error
+    check_file(path)
+    with reading(path), warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        try:
+            with Image.open(path, formats=_READ_FORMATS) as image:
+                if image.width * image.height > _MOST_PIXELS:
+                    raise Image.DecompressionBombError
+                image.load()
+                return image
+        except UnidentifiedImageError as error:
+            raise UserError(f"{path} is not an image.") from error
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+            raise UserError(f"{path} has more than {_MOST_PIXELS >> 20} million pixels.") from error
 
 
 def parse_size(words: str) -> int | tuple[int, int]:

@@ -18,7 +18,17 @@ from safetensors.torch import save
 from torch import Tensor
 
 from tessera.errors import UserError
-from tessera.files import make_folder, read_json, resolve_inside, sha256, write_json
+from tessera.files import (
+    check_file,
+    check_types,
+    make_folder,
+    read_json,
+    reading,
+    reads,
+    resolve_inside,
+    sha256,
+    write_json,
+)
 from tessera.render.image_io import save_bytes
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.scene import Scene
@@ -147,6 +157,7 @@ def _write_shard(path: Path, first: int, content: dict[str, Tensor]) -> _Shard:
     return _Shard(path.name, first, len(content["images"]), len(data), hashlib.sha256(data).hexdigest())
 
 
+@reads
 def _intact_shards(folder: Path, settings: dict[str, Any]) -> list[_Shard]:
     """Shards of an earlier run with the same settings whose files are intact; other settings are refused."""
     if not (folder / _MANIFEST).exists():
@@ -182,8 +193,10 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 def _listed_shards(manifest: dict[str, Any]) -> list[_Shard]:
     try:
+        for row in manifest["shards"]:
+            check_types(_Shard, row, "The manifest's list of shards")
         return [_Shard(**row) for row in manifest["shards"]]
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise UserError(f"The manifest does not list its shards as expected: {error}.") from error
 
 
@@ -197,11 +210,17 @@ class ShardFolder:
         self.path = Path(path)
         self.manifest = _read_manifest(self.path)
         self.shards = _listed_shards(self.manifest)
-        if not self.manifest["complete"]:
-            raise UserError(
-                f"{self.path} is unfinished ({len(self.shards)} shards so far);"
-                " run the command that made it again to carry on."
-            )
+        self._verified: set[str] = set()
+        with reading(self.path / _MANIFEST):
+            if not self.manifest["complete"]:
+                raise UserError(
+                    f"{self.path} is unfinished ({len(self.shards)} shards so far);"
+                    " run the command that made it again to carry on."
+                )
+            count, per_shard = self.settings["count"], self.settings["per_shard"]
+            sizes = {first: min(per_shard, count - first) for first in range(0, count, per_shard)}
+            if {shard.first: shard.count for shard in self.shards} != sizes or len(sizes) != len(self.shards):
+                raise UserError(f"{self.path / _MANIFEST} does not list the shards of {count} images.")
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -229,7 +248,8 @@ class ShardFolder:
             shard = self.shards[number]
             try:
                 file = opened[number] = opened.get(number) or self._open(shard)
-                parts.append({name: file.get_slice(name)[row - shard.first] for name in file.keys()})  # noqa: SIM118
+                with reading(self.path):
+                    parts.append({name: file.get_slice(name)[row - shard.first] for name in file.keys()})  # noqa: SIM118
             except (SafetensorError, OSError) as error:
                 raise self._damaged(shard, getattr(error, "strerror", None) or str(error)) from error
         columns = {}
@@ -251,8 +271,12 @@ class ShardFolder:
 
     def _open(self, shard: _Shard) -> Any:
         path = resolve_inside(self.path, shard.file)
+        check_file(path)
         if (size := path.stat().st_size) != shard.bytes:
             raise self._damaged(shard, f"{size} bytes instead of {shard.bytes}")
+        if shard.file not in self._verified and not shard.is_intact(self.path):
+            raise self._damaged(shard, "its checksum does not match the manifest")
+        self._verified.add(shard.file)  # once a process: opening again must stay cheap
         return safe_open(path, framework="pt")
 
     def _damaged(self, shard: _Shard, why: str) -> UserError:

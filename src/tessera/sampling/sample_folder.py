@@ -48,7 +48,7 @@ def _prepare_sample_folder(out: Path, record: dict[str, Any]) -> None:
     if not file.is_file() and any((out / name).exists() for name in _OTHERS):
         raise UserError(f"{out} holds something other than samples; choose another folder (--out).")
     before = read_json(file) if file.is_file() else {}
-    earlier = _listed_images(out, before)
+    earlier = _listed_images(out, before)  # refuses what is no such record, too
     if _without_provenance(before) != json.loads(json.dumps(_without_provenance(record))):
         for image in earlier:
             image.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tessera.errors import UserError
-from tessera.files import read_json, write_json
+from tessera.files import read_json, reads, write_json
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.camera import BEHIND, CAMERA, RIGHT, project
 from tessera.scenes.scene import Lights, Point, Scene, SceneObject
@@ -44,6 +44,7 @@ def read_scenes(path: str | Path) -> list[Scene]:
     return [entry.scene for entry in read_entries(path)]
 
 
+@reads
 def read_entries(path: str | Path) -> list[Entry]:
     """The scenes of a file with the names of their images."""
     content = read_json(Path(path))

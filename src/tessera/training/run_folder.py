@@ -23,7 +23,7 @@ from torch import Tensor
 from tessera.config import Settings, first_difference, format_count
 from tessera.console import say
 from tessera.errors import UserError
-from tessera.files import atomic, make_folder, read_lines, write_json
+from tessera.files import atomic, fits_type, make_folder, read_lines, write_json
 from tessera.models.build import build_denoiser, conditioner_for
 from tessera.models.checkpoint_io import read_checkpoint, to_half, write_checkpoint
 from tessera.models.model_folder import current_weight_name
@@ -135,8 +135,9 @@ class RunFolder:
     # -- log -----------------------------------------------------------------------------------------------
 
     def records(self) -> list[dict[str, Any]]:
-        """Lines of the log, without one that was cut short by a kill."""
-        return read_lines(self.log) if self.log.exists() else []
+        """Lines of the log, without damaged ones, such as one cut short by a kill."""
+        lines = read_lines(self.log) if self.log.exists() else []
+        return [line for line in lines if isinstance(line, dict) and fits_type(line.get("images_seen"), int)]
 
     def trim_log(self, images_seen: int) -> None:
         """Remove what was logged after the state a run resumes from: it will be logged again."""

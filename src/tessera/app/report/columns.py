@@ -12,7 +12,7 @@ from tessera.app.report.measure import ColumnEvaluator, Record, targets_of
 from tessera.app.report.verdict import verdict
 from tessera.config import EXPERIMENTS, current_settings, settings_from
 from tessera.errors import UserError
-from tessera.files import read_json
+from tessera.files import read_json, reads
 from tessera.models.build import conditioner_for
 from tessera.models.diffusers_unet import is_diffusers_folder
 from tessera.models.loading import check_models, open_model
@@ -106,7 +106,7 @@ def gather(sources: Sequence[str], measurer: ColumnEvaluator, keep: Path) -> Rep
     for source in sources:
         if _is_record(source):
             if not any(is_run(Path(other)) and _name_of(other) == Path(source).stem for other in sources):
-                _add_record(found, Path(source))
+                _add_record(Path(source), found)
         elif _is_results(Path(source)):
             _add_results(found, Path(source))
         else:
@@ -222,7 +222,7 @@ def _is_results(path: Path) -> bool:
 def _add_results(found: ReportData, folder: Path) -> None:
     """All records of a folder that a report can show; of a whole study the four headlines, and its tables."""
     for path in sorted(folder.glob("*.json")):
-        _add_record(found, path, strict=False)
+        _add_record(path, found, strict=False)
     if (folder / "study.json").is_file():
         found.studies.append(folder)
     kept = sorted((folder / "study").glob("*.json"))
@@ -231,10 +231,11 @@ def _add_results(found: ReportData, folder: Path) -> None:
     for path in headlines or kept:
         first_seeds.setdefault(path.stem.rsplit("-seed", 1)[0], path)
     for path in list(first_seeds.values())[:_MOST_RECORDS]:
-        _add_record(found, path)
+        _add_record(path, found)
 
 
-def _add_record(found: ReportData, path: Path, strict: bool = True) -> None:
+@reads
+def _add_record(path: Path, found: ReportData, strict: bool = True) -> None:
     """A record goes where it belongs; one of no known kind is an error, or in a folder of many passed over."""
     record = as_record(read_json(path))
     match record:

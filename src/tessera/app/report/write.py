@@ -8,7 +8,7 @@ from tessera.app.report.columns import ReportData, best_scores, measured_model
 from tessera.app.report.measure import ColumnEvaluator, ReportConfig
 from tessera.app.report.page import page
 from tessera.devices import pick_device
-from tessera.files import atomic, make_folder
+from tessera.files import atomic, make_folder, reading
 from tessera.models.loading import load
 from tessera.models.model import Model
 from tessera.rows import distinct
@@ -72,7 +72,8 @@ def kept_beside(out: Path) -> Path:
 def write_page(found: ReportData, measurer: ColumnEvaluator, out: Path, title: str | None, command: str) -> None:
     names = [subject.name for subject in found.subjects]
     heading = title or (" · ".join(names) if names else "Records")
-    text = page(found, measurer.evaluator.detector, heading, command)
+    with reading("A record of this page"):  # whatever its entries hold, which are not all checked before
+        text = page(found, measurer.evaluator.detector, heading, command)
     make_folder(out.parent)
     with atomic(out) as temporary:
         temporary.write_text(text, encoding="utf-8")

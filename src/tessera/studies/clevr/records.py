@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tessera.evaluation.kmax import RULES, Shares, TrainingRange, evaluations_of, k_max, paper_rule, shares_of
-from tessera.files import make_folder, rounded
+from tessera.files import make_folder, reading, rounded
 from tessera.records import StudyRecord, StudyRunRecord, read_record, write_record
 from tessera.rows import columns
 from tessera.stats import counted, share_interval
@@ -21,7 +21,12 @@ Record = Mapping[str, Any]
 
 def read_records(paths: StudyPaths) -> list[StudyRunRecord]:
     """All records of finished jobs, by name."""
-    return [read_record(path, StudyRunRecord) for path in sorted(paths.records.glob("*.json"))]
+    found = []
+    for path in sorted(paths.records.glob("*.json")):
+        found.append(read_record(path, StudyRunRecord))
+        with reading(path):  # what a row needs of it is there
+            _row_of(next(iter(CELLS.values())), found[-1:], found[-1]["preset"])
+    return found
 
 
 def rows_of(records: Sequence[Record], preset: str) -> list[dict[str, Any]]:
