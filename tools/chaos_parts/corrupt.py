@@ -102,7 +102,7 @@ TARGETS = (
     Target("detector/detector.json", _USES["_detector"], sealed=False),
 )
 
-# A file in the place of another of its kind: both are whole, and one is the wrong one.
+# A file under the name of another of its kind: both are whole, and one is the wrong one.
 EXCHANGES = (
     ("run/snapshots/ema-000000000016-0.050.safetensors", "run/snapshots/ema-000000000024-0.050.safetensors", _load_run),
     ("run/snapshots/ema-000000000024-0.100.safetensors", "run/snapshots/ema-000000000024-0.050.safetensors", _load_run),
@@ -194,11 +194,11 @@ def corruptions(world: Path, turns: int, share: tuple[int, int] = (0, 1), part: 
         else:
             path.write_bytes(way(path.read_bytes(), chance))
         rows.append(_ended(f"{name} {target.file}", outcome(target.use, own), right))
-    for source, place, use in EXCHANGES[share[0] :: share[1]]:
+    for source, name, use in EXCHANGES[share[0] :: share[1]]:
         right = undamaged(use)
         _fresh(world, own)
-        shutil.copy(own / source, own / place)
-        rows.append(_ended(f"{source} as {place}", outcome(use, own), right))
+        shutil.copy(own / source, own / name)
+        rows.append(_ended(f"{source} as {name}", outcome(use, own), right))
     if share[0] == 0:
         rows.append(_other_settings(world, own))
     shutil.rmtree(own, ignore_errors=True)

@@ -131,7 +131,7 @@ class _Worker:
     def __init__(self, world: Path, first: int, count: int, seed: int):
         self.world, self.next, self.end, self.seed = world, first, first + count, seed
         self.process: subprocess.Popen | None = None
-        self.heard = time.monotonic()
+        self.last_answer = time.monotonic()
         self.current: dict[str, Any] = {}
 
     @property
@@ -145,7 +145,7 @@ class _Worker:
         self.process = subprocess.Popen(
             [str(word) for word in words], stdout=subprocess.PIPE, env=env, cwd=self.world.parent, text=True
         )
-        self.heard = time.monotonic()
+        self.last_answer = time.monotonic()
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """What the worker reported since the last call; waits a moment for it."""
@@ -159,7 +159,7 @@ class _Worker:
             if not line:
                 yield self._ended("traceback", f"the process ended with {self.process.wait()}")
                 return
-            self.heard, row = time.monotonic(), json.loads(line)
+            self.last_answer, row = time.monotonic(), json.loads(line)
             if "began" in row:
                 self.current = row
                 return
@@ -167,7 +167,7 @@ class _Worker:
             if not self.left:
                 self.process.wait()
             yield row
-        elif time.monotonic() - self.heard > _STUCK:
+        elif time.monotonic() - self.last_answer > _STUCK:
             self.process.kill()
             yield self._ended("hang", "the process did not answer")
 

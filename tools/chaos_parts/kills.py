@@ -120,7 +120,7 @@ def _check_end(name: str, root: Path, whole: dict[str, str], faults: list[str]) 
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Every file and what it holds, without times, places and process numbers."""
+    """Every file and what it holds, without times, folders and process numbers."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name != ".lock" and not path.name.endswith(".html"):

@@ -1,4 +1,4 @@
-"""Hostile contents: JSON changed at a random place, bytes flipped, cut or repeated, bombs, and what is no file."""
+"""Hostile contents: JSON changed at random, bytes flipped, cut or repeated, bombs, and what is no file."""
 
 import io
 import json
@@ -18,7 +18,7 @@ _VALUES: tuple[Any, ...] = (
 
 
 def damage(path: Path, kind: str, chance: random.Random) -> str:
-    """Change the file in place; returns what was done."""
+    """Change the file in spot; returns what was done."""
     ways: dict[str, tuple[Callable[[bytes, random.Random], bytes], ...]] = {
         "json": (_changed_json,) * 7 + (_bytes, _deep, _odd_text),
         "lines": (_changed_lines,) * 6 + (_bytes, _deep, _odd_text),
