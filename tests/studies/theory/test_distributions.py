@@ -14,9 +14,7 @@ from tessera.studies.theory.compositions import (
     feature_map,
     layout,
     literal_composition,
-    local_score,
     subsets,
-    wide_local_score,
 )
 from tessera.studies.theory.divergences import gaussian_kl, line_kl, mapped_kl, table_kl, total_correlation
 from tessera.studies.theory.hidden import Coin, kl_at, random_coin, supremum
@@ -78,15 +76,15 @@ def test_projective_mixture_has_a_local_score(kind, rng):
     family = composition((1, 2), 1, kind, rng)
     x = torch.randn(4, 4, dtype=torch.float64, generator=rng)
     for J in subsets(2):
-        assert torch.allclose(local_score(family, J, 0.5, x), family.given(J).noised(0.5).score(x), atol=1e-10)
+        assert torch.allclose(family.local_score(J, 0.5, x), family.given(J).noised(0.5).score(x), atol=1e-10)
 
 
 def test_a_literal_composition_is_local_only_with_the_wider_neighborhood(rng):
     family = literal_composition((1, 2), 1, rng)
     x = torch.randn(4, 4, dtype=torch.float64, generator=rng)
     true = family.given((0,)).noised(0.5).score(x)
-    assert torch.allclose(wide_local_score(family, (0,), 0.5, x), true, atol=1e-12)
-    assert (local_score(family, (0,), 0.5, x) - true).abs().max() > 1e-2
+    assert torch.allclose(family.local_score((0,), 0.5, x, wide=True), true, atol=1e-12)
+    assert (family.local_score((0,), 0.5, x) - true).abs().max() > 1e-2
 
 
 def test_a_coupling_of_zero_changes_nothing(rng):

@@ -29,16 +29,12 @@ class Sim:
     truncate: bool = False
 
     def __post_init__(self):
-        mu = tuple(float(m) for m in np.atleast_1d(self.mu))
-        sigma = tuple(float(v) for v in np.atleast_1d(self.sigma))
-        sigma = sigma * len(mu) if len(sigma) == 1 else sigma
-        object.__setattr__(self, "mu", mu)
-        object.__setattr__(self, "sigma", sigma)
-        object.__setattr__(self, "dim", len(mu) if self.dim is None else self.dim)
         if not self.mu or not all(np.isfinite(m) and m > 0 for m in self.mu):
             raise UserError(f"Signal strengths mu must be positive numbers, not {_format_numbers(self.mu)}.")
-        if len(self.spread) != self.s:
-            raise UserError(f"Give one sigma for all concepts or one for each of the {self.s}, not {len(self.spread)}.")
+        if np.size(self.sigma) not in (1, self.s):
+            raise UserError(
+                f"Give one sigma for all concepts or one for each of the {self.s}, not {np.size(self.sigma)}."
+            )
         if not all(np.isfinite(v) and v >= 0 for v in self.spread):
             raise UserError(f"Diversities sigma must not be negative: {_format_numbers(self.spread)}.")
         if self.truncate and self.s < 2:
@@ -52,14 +48,12 @@ class Sim:
 
     @property
     def d(self) -> int:
-        assert self.dim is not None
-        return self.dim
+        return self.s if self.dim is None else self.dim
 
-    @property
-    def spread(self) -> tuple[float, ...]:
+    @cached_property
+    def spread(self) -> Array:
         """One diversity per concept, (s,)."""
-        assert isinstance(self.sigma, tuple)
-        return self.sigma
+        return np.broadcast_to(np.asarray(self.sigma, float), self.s)
 
     @property
     def clusters(self) -> int:
@@ -119,7 +113,7 @@ class Sim:
         return points
 
     def _noise(self, count: int, rng: np.random.Generator) -> Array:
-        return rng.standard_normal((count, self.s)) * np.array(self.spread) @ self.turn[:, : self.s].T
+        return rng.standard_normal((count, self.s)) * self.spread @ self.turn[:, : self.s].T
 
     def _near_target(self, points: Array) -> NDArray[np.bool_]:
         return np.linalg.norm(points - self.target, axis=-1) < 0.5 * min(self.mu)
@@ -127,7 +121,7 @@ class Sim:
 
 def second_moment(mu: ArrayLike, sigma: ArrayLike, dim: int, clusters: int | None = None) -> Array:
     """a_p = sigma_p^2 + mu_p^2 / clusters for settings mu (..., s), sigma broadcastable; zero beyond s: (..., d)."""
-    mu, sigma = np.broadcast_arrays(np.asarray(mu, float), np.asarray(sigma, float))
+    mu, sigma = np.broadcast_arrays(mu, sigma)
     s = mu.shape[-1]
     a = np.zeros((*mu.shape[:-1], dim))
     a[..., :s] = sigma**2 + mu**2 / (clusters or s)

@@ -6,7 +6,7 @@ Numbers follow the published revision. Figure 1 there is a drawing and figure 6 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -32,15 +32,24 @@ _TIME = "time  (paper clock)"
 _COMPOSITION_ERROR = "error at the composition"
 
 
+class _Drawing(NamedTuple):
+    """A row of equal panels, and the function that draws on their axes."""
+
+    draw: Callable[..., None]
+    columns: int
+    width: float = 3.4
+    height: float = 3.0
+
+    def figure(self, *data: Any) -> Figure:
+        figure = Figure(figsize=(self.width * self.columns, self.height))
+        self.draw(*data, *figure.subplots(1, self.columns, squeeze=False)[0])
+        return figure
+
+
+@styled
 def draw(name: str) -> Figure:
     """Run what figure `name` needs and draw it."""
-    return styled(FIGURES[name])()
-
-
-def _panels(columns: int, width: float = 3.4, height: float = 3.0) -> tuple[Figure, list[Axes]]:
-    """A row of equal panels."""
-    figure = Figure(figsize=(width * columns, height))
-    return figure, list(figure.subplots(1, columns, squeeze=False)[0])
+    return FIGURES[name].figure()
 
 
 # --- parts of several figures -------------------------------------------------------------------------------
@@ -106,6 +115,10 @@ def _draw_swing(ax: Axes, path: Path, task: Sim) -> None:
     ax.legend(loc="upper right")
 
 
+def _color_bar(shown: Any, axes: Sequence[Axes], **options: Any) -> None:
+    axes[0].figure.colorbar(shown, ax=axes, **options)
+
+
 def _draw_timed_line(ax: Axes, points: Array, times: Array, end: float) -> None:
     """A line that changes color with (square root of) time."""
     segments = np.stack([points[:-1], points[1:]], axis=1)
@@ -118,15 +131,6 @@ def _draw_timed_line(ax: Axes, points: Array, times: Array, end: float) -> None:
 # --- Figures 2, 11, 12: in which order concepts are learned -------------------------------------------------
 
 ORDER_SEEDS, ORDER_DIM = range(3), 64
-
-
-def _draw_orders(axes: list[Axes], recipe: Recipe) -> None:
-    """In which order concepts come, by signal and by diversity."""
-    signals = {f"$\\mu_1={m:g}$": Sim((m, 2), 0.05, ORDER_DIM, rotation=0) for m in (1, 2, 3)}
-    _draw_order(axes[0], "Signal sets the order  ($\\mu_2=2$)", signals, recipe)
-    spreads = (0.05, 0.6, 1.0, 1.5, 2.0)
-    diversities = {f"$\\sigma_1={v:g}$": Sim((1, 2), (v, 0.05), ORDER_DIM, rotation=0) for v in spreads}
-    _draw_order(axes[1], "So does diversity  ($\\sigma_2=0.05$)", diversities, recipe)
 
 
 def _draw_order(ax: Axes, title: str, tasks: Mapping[str, Sim], recipe: Recipe) -> None:
@@ -150,24 +154,23 @@ def _draw_paths(ax: Axes, task: Sim, runs: SgdRun, name: str, color: Any) -> Non
         ax.plot(*concepts[:, seed].T, color=color, lw=1.1, alpha=0.85, label=name if seed == 0 else None)
 
 
-def _figure_2() -> Figure:
+def _figure_2(signal: Axes, diversity: Axes, four_layers: Axes) -> None:
     """Order of concepts in a one-layer network, and a deep one that swings in 2 but hardly in 64 dimensions."""
-    figure, axes = _panels(3, height=4.0)
     # Small starts, so that the paths begin near the origin.
-    _draw_orders(axes[:2], Recipe(depth=1, epochs=5, scale=0.3, rate=_SMOOTH_RATE))
-    ax = axes[2]
+    _figure_order(Recipe(depth=1, epochs=5, scale=0.3, rate=_SMOOTH_RATE), signal, diversity)
     for dim, seeds, color in ((64, 3, _CONCEPTS[1]), (2, 12, _CONCEPTS[0])):
-        _draw_paths(ax, *_four_layers(dim, seeds), f"$d={dim}$, {seeds} seeds", color)
-    _concept_axes(ax, "Four linear layers  ($\\mu=(1,2)$)", -0.45, 1.25)
-    _legend_below(ax)
-    return figure
+        _draw_paths(four_layers, *_four_layers(dim, seeds), f"$d={dim}$, {seeds} seeds", color)
+    _concept_axes(four_layers, "Four linear layers  ($\\mu=(1,2)$)", -0.45, 1.25)
+    _legend_below(four_layers)
 
 
-def _figure_order(recipe: Recipe) -> Figure:
-    """The order sweeps with two layers."""
-    figure, axes = _panels(2, height=4.0)
-    _draw_orders(axes, recipe)
-    return figure
+def _figure_order(recipe: Recipe, left: Axes, right: Axes) -> None:
+    """In which order concepts come, by signal and by diversity."""
+    signals = {f"$\\mu_1={m:g}$": Sim((m, 2), 0.05, ORDER_DIM, rotation=0) for m in (1, 2, 3)}
+    _draw_order(left, "Signal sets the order  ($\\mu_2=2$)", signals, recipe)
+    spreads = (0.05, 0.6, 1.0, 1.5, 2.0)
+    diversities = {f"$\\sigma_1={v:g}$": Sim((1, 2), (v, 0.05), ORDER_DIM, rotation=0) for v in spreads}
+    _draw_order(right, "So does diversity  ($\\sigma_2=0.05$)", diversities, recipe)
 
 
 # --- Figures 3, 13 to 16: deep networks by SGD on samples ---------------------------------------------------
@@ -184,13 +187,11 @@ def _four_layers(dim: int, seeds: int) -> tuple[Sim, SgdRun]:
     return task, _deep_runs(task, 4, seeds, epochs=60 if dim == 2 else 10)
 
 
-def _figure_3() -> Figure:
+def _figure_3(*axes: Axes) -> None:
     """Four linear layers in 2 and in 64 dimensions: trajectories and error at the composition."""
-    figure, axes = _panels(4, width=3.1, height=3.4)
     for (left, right), dim, seeds in ((axes[:2], 2, 12), (axes[2:], 64, 4)):
         task, runs = _four_layers(dim, seeds)
         _draw_swings(left, right, task, runs, f"$d={dim}$")
-    return figure
 
 
 def _relative_rises(runs: SgdRun) -> Array:
@@ -216,18 +217,15 @@ def _draw_swings(left: Axes, right: Axes, task: Sim, runs: SgdRun, name: str) ->
     right.set(xscale="log", xlim=(0.1, runs.times[-1]), ylim=0)
 
 
-def _three_layers(mu: tuple[float, float], truncate: bool = False) -> Figure:
+def _three_layers(mu: tuple[float, float], left: Axes, right: Axes, truncate: bool = False) -> None:
     """Three linear layers in three dimensions; `truncate` keeps training points away from the composition."""
-    figure, (left, right) = _panels(2, height=3.4)
     task = Sim(mu, 0.05, 3, truncate=truncate)
     rate = _SMOOTH_RATE / mu[0] ** 2  # the scale rule: twice the means need a quarter of the step
     _draw_swings(left, right, task, _deep_runs(task, 3, 12, 40, rate), f"$\\mu=({mu[0]:g},{mu[1]:g})$")
-    return figure
 
 
-def _figure_15() -> Figure:
+def _figure_15(left: Axes, right: Axes) -> None:
     """The scale rule: doubling mu and sigma multiplies errors by 4 and divides times by 4."""
-    figure, (left, right) = _panels(2, height=3.2)
     for scale, color in ((1, _CONCEPTS[0]), (2, _CONCEPTS[1])):
         task = Sim((scale, 2 * scale), 0.05 * scale, 3)
         runs = _deep_runs(task, 3, 12, 40, _SMOOTH_RATE / scale**2)
@@ -241,7 +239,6 @@ def _figure_15() -> Figure:
     for ax in (left, right):
         ax.set(xscale="log", xlim=(0.02, None), ylim=0)
         ax.legend()
-    return figure
 
 
 # --- Figures 4, 5, 17, 18: the symmetric model with two concepts --------------------------------------------
@@ -251,7 +248,7 @@ def canonical_path(duration: float = 14.0) -> Path:
     return symmetric.flow(_CANONICAL, PAIR.a, duration, 0.005)
 
 
-def _figure_4() -> Figure:
+def _figure_4(*axes: Axes) -> None:
     """The map W at the turns of the run: all entries grow, the strong major suppresses, the weak major repairs."""
     path = canonical_path()
     found = analysis.stages(path.times, path.w, 2)
@@ -262,38 +259,29 @@ def _figure_4() -> Figure:
         "weak major half way": 7.6,
         "learned": 14.0,
     }
-    figure, axes = _panels(len(moments), width=2.1, height=2.3)
     for ax, (name, moment) in zip(axes, moments.items()):
         w = path.w[np.searchsorted(path.times, moment - 1e-9)]
         shown = ax.imshow(w, cmap="Blues", vmin=0, vmax=1)
         for (row, column), value in np.ndenumerate(w):
             ink = "white" if value > 0.55 else INK
-            ax.text(column, row, _entry_text(value), ha="center", va="center", color=ink, fontsize=10)
+            text = f"{value:.{3 if value >= 0.01 else 4}f}" if value >= 1e-4 else "≈ 0"
+            ax.text(column, row, text, ha="center", va="center", color=ink, fontsize=10)
         ax.set_title(f"$t={moment:.1f}$\n{name}", fontsize=9)
         ax.set(xticks=[], yticks=[])
         ax.grid(False)
         ax.spines[:].set_visible(False)
-    figure.colorbar(shown, ax=axes[-1], shrink=0.75, label="entry of $W$")
-    return figure
+    _color_bar(shown, axes[-1:], shrink=0.75, label="entry of $W$")
 
 
-def _entry_text(value: float) -> str:
-    if value >= 0.01:
-        return f"{value:.3f}"
-    return f"{value:.4f}" if value >= 1e-4 else "≈ 0"
-
-
-def _figure_5() -> Figure:
+def _figure_5(entries: Axes, errors: Axes, outputs: Axes) -> None:
     """Entries of W, error at the composition and output trajectory of the canonical swing-by."""
     path = canonical_path()
-    figure, axes = _panels(3, width=3.6, height=3.3)
-    _draw_entries(axes[0], path, PAIR)
-    _draw_stages(axes[0], path, PAIR)
-    axes[0].set(ylim=(-0.05, 1.2), title="Entries, in three stages")
-    _draw_swing(axes[1], path, PAIR)
-    _draw_stages(axes[1], path, PAIR, named=False)
-    _draw_trajectory(axes[2], path)
-    return figure
+    _draw_entries(entries, path, PAIR)
+    _draw_stages(entries, path, PAIR)
+    entries.set(ylim=(-0.05, 1.2), title="Entries, in three stages")
+    _draw_swing(errors, path, PAIR)
+    _draw_stages(errors, path, PAIR, named=False)
+    _draw_trajectory(outputs, path)
 
 
 def _draw_stages(ax: Axes, path: Path, task: Sim, named: bool = True) -> None:
@@ -319,10 +307,9 @@ def _draw_trajectory(ax: Axes, path: Path) -> None:
     ax.annotate("composition", tuple(PAIR.target), (-58, 8), **note)
 
 
-def _figure_17() -> Figure:
+def _figure_17(left: Axes, right: Axes) -> None:
     """Training loss falls throughout while the error at the composition rises; linear and logarithmic axes."""
     path = canonical_path(20)
-    figure, (left, right) = _panels(2, width=3.8, height=3.1)
     for ax in (left, right):
         errors = _draw_errors(ax, path, PAIR)
         for k, center in enumerate(PAIR.centers):
@@ -334,38 +321,33 @@ def _figure_17() -> Figure:
     guide = errors[late][0] * np.exp(-4 * PAIR.a[0] * (path.times[late] - 10)) * 3
     right.plot(path.times[late], guide, color=QUIET, ls=(0, (2, 2)), lw=1.2)
     left.legend()
-    return figure
 
 
-def _figure_18() -> Figure:
+def _figure_18(ax: Axes) -> None:
     """Outputs at the training centers bend too."""
     path = canonical_path(20)
-    figure, (ax,) = _panels(1, width=4.2, height=3.8)
     for point in (*PAIR.centers, PAIR.target):
         _draw_timed_line(ax, path.outputs(point), path.times, path.times[-1])
     _output_axes(ax, "Outputs at three inputs, colored by time", ("training centers", "composition"))
     ax.legend(loc="center right")
-    return figure
 
 
 # --- Figure 7: the hierarchy of corners ---------------------------------------------------------------------
 
 
-def _figure_7() -> Figure:
+def _figure_7(*axes: Axes) -> None:
     """Errors of all 16 corners of four concepts in a two-layer ReLU network after 1, 3 and 5 epochs."""
     task = Sim((1, 2, 3, 4), 0.5, 64, rotation=0)
     # Averaging the squared error over the 64 coordinates too, as torch's own loss does, divides the step by 32.
     recipe = Recipe(depth=2, relu=True, epochs=5, rate=0.1 / 32)
     runs = train(task, recipe, range(1), task.corners, every=recipe.steps(task) // recipe.epochs)
-    figure, axes = _panels(3, width=3.7, height=3.9)
     pairs = ordered_pairs(task.codes)
     for ax, epoch in zip(axes, (1, 3, 5)):
         errors = runs.errors[epoch, 0]
         shown = _draw_corner_lattice(ax, task, errors)
         kept = round(analysis.hierarchy_kept(errors, pairs) * len(pairs))
         ax.set_title(f"epoch {epoch}: {kept} of {len(pairs)} pairs in order")
-    figure.colorbar(shown, ax=axes, shrink=0.8, label="error (clipped at 1)", extend="max")
-    return figure
+    _color_bar(shown, axes, shrink=0.8, label="error (clipped at 1)", extend="max")
 
 
 def _draw_corner_lattice(ax: Axes, task: Sim, errors: Array) -> Any:
@@ -396,11 +378,10 @@ def _draw_corner_lattice(ax: Axes, task: Sim, errors: Array) -> Any:
 _DESCENTS = {1: "one descent", 2: "double descent", 3: "triple descent", 4: "quadruple descent"}
 
 
-def _figure_descents(task: Sim, omega: float, seed: int, duration: float) -> Figure:
+def _figure_descents(task: Sim, omega: float, seed: int, duration: float, left: Axes, right: Axes) -> None:
     """Entries and error on logarithmic time, every rise with its turning points."""
     u0 = positive_factors([seed], omega, (task.s, task.s), low=0.0, high=1.0)[0]
     path = symmetric.factor_path(u0, task.a, duration, 0.02 / task.a.max())
-    figure, (left, right) = _panels(2, width=4.2, height=3.3)
     _draw_entries(left, path, task)
     left.legend(loc="upper left", ncols=3)
     mu = ", ".join(f"{m:g}" for m in task.mu)
@@ -414,31 +395,27 @@ def _figure_descents(task: Sim, omega: float, seed: int, duration: float) -> Fig
     for ax in (left, right):
         ax.set(xscale="log", xlim=(0.2, duration))
     right.legend()
-    return figure
 
 
 # --- Our own ------------------------------------------------------------------------------------------------
 
 
-def _figure_terms() -> Figure:
+def _figure_terms(left: Axes, right: Axes) -> None:
     """Growth, suppression and noise of the minor and of the weak major over time."""
     path = canonical_path(10)
     parts = symmetric.terms(path.w, PAIR.a)
     speed = symmetric.field(path.w, PAIR.a)
-    figure, axes = _panels(2, width=3.8, height=3.1)
-    for ax, (i, j), name in zip(axes, ((0, 1), (0, 0)), ("minor $w_{12}$", "weak major $w_{11}$")):
+    for ax, (i, j), name in zip((left, right), ((0, 1), (0, 0)), ("minor $w_{12}$", "weak major $w_{11}$")):
         ax.plot(path.times, parts.growth[:, i, j], color=_CONCEPTS[2], label="growth")
         ax.plot(path.times, -parts.suppression[:, i, j], color=_CONCEPTS[0], label="− suppression")
         ax.plot(path.times, -parts.noise[:, i, j], color=MINOR, label="− noise (interaction)")
         ax.plot(path.times, speed[:, i, j], color=INK, lw=1.2, label="sum")
         ax.set(xlabel=_TIME, ylabel="speed", title=f"What moves the {name}")
-    axes[0].legend()
-    return figure
+    left.legend()
 
 
-def _figure_depth() -> Figure:
+def _figure_depth(left: Axes, right: Axes) -> None:
     """Depth: longer plateaus, sharper steps, a larger rise; one layer from the same start never rises."""
-    figure, (left, right) = _panels(2, width=3.8, height=3.2)
     for depth, color in zip((1, 2, 3, 4), (FLOW, *_CONCEPTS)):
         path = deep.path(deep.balanced_layers(_CANONICAL, depth), PAIR.a, 120, 0.02)
         errors = path.error(PAIR.target)
@@ -449,12 +426,10 @@ def _figure_depth() -> Figure:
     left.set(xscale="log", xlim=(0.1, 120))
     left.legend(loc="upper right")
     _concept_axes(right, "Outputs at the composition")
-    return figure
 
 
-def _figure_bridge() -> Figure:
+def _figure_bridge(distance: Axes, heights: Axes, curves: Axes) -> None:
     """A linear conditional denoiser: at high noise it is SIM, and there it swings."""
-    figure, (distance, heights, curves) = _panels(3, width=3.6, height=3.2)
     times = np.linspace(0, 20, 2001)
     levels = np.geomspace(1, 1000, 25)
     distance.loglog(levels, [bridge.distance_from_sim(PAIR.a, tau, times) for tau in levels], color=INK)
@@ -477,32 +452,28 @@ def _figure_bridge() -> Figure:
     curves.set(xlabel="time", ylabel="error, condition alone", title="Error at the composition", ylim=0)
     for ax in (heights, curves):
         ax.legend()
-    return figure
 
 
-def _figure_certificate(draws: int = 500) -> Figure:
+def _figure_certificate(ax: Axes) -> None:
     """One layer: how often a Gaussian start is monotone, and how often the certificate predicts it."""
     scales = np.array([0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0])
     times = np.linspace(0, 30, 1500)
     rng = np.random.default_rng(0)
     monotone, certified = [], []
     for scale in scales:
-        w0 = scale * rng.standard_normal((draws, 2, 2))
-        errors = Path(times, one_layer.flow(w0, PAIR.a, times)).error(PAIR.target)  # (T, draws)
+        w0 = scale * rng.standard_normal((500, 2, 2))
+        errors = Path(times, one_layer.flow(w0, PAIR.a, times)).error(PAIR.target)  # (T, 500)
         monotone.append(100 * np.mean(analysis.rise(errors) <= analysis.MONOTONE))
         certified.append(100 * np.mean(one_layer.certificate(w0, PAIR.a, 2)))
-    figure, (ax,) = _panels(1, width=4.4, height=3.2)
     ax.semilogx(scales, monotone, "o-", color=INK, label="monotone in the run")
     ax.semilogx(scales, certified, "o-", color=_CONCEPTS[1], label="certified beforehand")
-    ax.set(xlabel="scale of the Gaussian start", ylabel="share of starts (%)", ylim=(0, 105))
-    ax.set(title="One layer needs a small start")
+    ax.set(title="One layer needs a small start", xlabel="scale of the Gaussian start")
+    ax.set(ylabel="share of starts (%)", ylim=(0, 105))
     ax.legend(loc="lower left")
-    return figure
 
 
-def _figure_phase() -> Figure:
+def _figure_phase(*axes: Axes) -> None:
     """Three phase diagrams of the symmetric model from aligned starts."""
-    figure, axes = _panels(3, width=3.7, height=3.3)
     planes: tuple[tuple[AxisName, AxisName], ...] = (("ratio", "omega"), ("omega", "rho"), ("ratio", "sigma"))
     symbols = {"ratio": "\\mu_2/\\mu_1", "omega": "\\omega", "rho": "\\rho", "sigma": "\\sigma"}
     for ax, (x, y) in zip(axes, planes):
@@ -510,8 +481,7 @@ def _figure_phase() -> Figure:
         shown = _draw_phase(ax, phase, phase.mean)
         held = [f"{symbols[name]}={DEFAULTS[name]:g}" for name in DEFAULTS if name not in (x, y)]
         ax.set_title("$" + ",\\ ".join(held) + "$")
-        figure.colorbar(shown, ax=ax, label="rise / ($\\mu_1^2/2$)")
-    return figure
+        _color_bar(shown, [ax], label="rise / ($\\mu_1^2/2$)")
 
 
 def _draw_phase(ax: Axes, phase: Phase, values: Array, top: float | None = None) -> Any:
@@ -529,24 +499,16 @@ def _draw_phase(ax: Axes, phase: Phase, values: Array, top: float | None = None)
 # --- Figures of the verbs -----------------------------------------------------------------------------------
 
 
-@styled
-def figure_sweep(phase: Phase) -> Figure:
-    """For `tessera dynamics sweep`: mean height and share of starts that swing."""
-    figure, (left, right) = _panels(2, width=4.0, height=3.4)
-    figure.colorbar(_draw_phase(left, phase, phase.mean), ax=left, label="mean rise / ($\\mu_1^2/2$)")
-    figure.colorbar(_draw_phase(right, phase, phase.share, 1.0), ax=right, label="share of starts that swing")
-    return figure
+def _draw_sweep(phase: Phase, left: Axes, right: Axes) -> None:
+    _color_bar(_draw_phase(left, phase, phase.mean), [left], label="mean rise / ($\\mu_1^2/2$)")
+    _color_bar(_draw_phase(right, phase, phase.share, 1.0), [right], label="share of starts that swing")
 
 
-@styled
-def figure_run(path: Path, task: Sim) -> Figure:
-    """For `tessera dynamics run`: entries and errors."""
-    figure, (left, right) = _panels(2, width=4.0, height=3.2)
+def _draw_run(path: Path, task: Sim, left: Axes, right: Axes) -> None:
     _draw_entries(left, path, task)
     _draw_swing(right, path, task)
     right.set(xlabel="time", title="Errors")  # not every run swings
     left.set(xlabel="time")
-    return figure
 
 
 def animate_swing(path: Path, frames: int = 120) -> Iterator[np.ndarray]:
@@ -554,39 +516,28 @@ def animate_swing(path: Path, frames: int = 120) -> Iterator[np.ndarray]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     moments = np.linspace(0, 1, frames) ** 1.5 * path.times[-1]  # slow at the start, where the error swings
-    for moment in moments:
-        now = int(np.searchsorted(path.times, moment).clip(1, len(path.times) - 1))
+    for now in np.searchsorted(path.times, moments).clip(1, len(path.times) - 1):
         with matplotlib.rc_context(STYLE):
-            figure, (left, right) = _panels(2)
-            figure.set_dpi(100)
-            _draw_error_until(left, path, now)
-            _draw_output_until(right, path, now)
-            canvas = FigureCanvasAgg(figure)
+            canvas = FigureCanvasAgg(_Drawing(_draw_frame, 2).figure(path, now))
             canvas.draw()
         yield np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-def _draw_error_until(ax: Axes, path: Path, now: int) -> None:
-    errors = path.error(PAIR.target)
-    ax.plot(path.times, errors, color=GRID)
-    ax.plot(path.times[:now], errors[:now], color=INK)
-    ax.plot(path.times[:now], path.w[:now, 0, 1] * 10, color=MINOR, lw=1.2, label="minor $w_{12}$ × 10")
-    ax.scatter(path.times[now], errors[now], s=26, color=_CONCEPTS[0], zorder=5)
-    ax.set(xlabel=_TIME, ylabel=_COMPOSITION_ERROR, ylim=(0, 2.6))
-    ax.legend(loc="upper right")
+def _draw_frame(path: Path, now: int, left: Axes, right: Axes) -> None:
+    times, errors, outputs = path.times, path.error(PAIR.target), path.outputs(PAIR.target)
+    left.plot(times, errors, color=GRID)
+    left.plot(times[:now], errors[:now], color=INK)
+    left.plot(times[:now], path.w[:now, 0, 1] * 10, color=MINOR, lw=1.2, label="minor $w_{12}$ × 10")
+    left.scatter(times[now], errors[now], s=26, color=_CONCEPTS[0], zorder=5)
+    left.set(xlabel=_TIME, ylabel=_COMPOSITION_ERROR, ylim=(0, 2.6))
+    left.legend(loc="upper right")
+    right.plot(*outputs.T, color=GRID)
+    _draw_timed_line(right, outputs[: now + 1], times[: now + 1], times[-1])
+    right.scatter(outputs[now, 0], outputs[now, 1], s=26, color=_CONCEPTS[0], zorder=7)
+    _output_axes(right)
 
 
-def _draw_output_until(ax: Axes, path: Path, now: int) -> None:
-    outputs = path.outputs(PAIR.target)
-    ax.plot(*outputs.T, color=GRID)
-    _draw_timed_line(ax, outputs[: now + 1], path.times[: now + 1], path.times[-1])
-    ax.scatter(outputs[now, 0], outputs[now, 1], s=26, color=_CONCEPTS[0], zorder=7)
-    _output_axes(ax)
-
-
-def swingby_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """For `tessera reproduce swingby`: trajectories in concept space, and the error of the composition over training."""
-    figure, (left, right) = _panels(2, width=4.6, height=4.0)
+def _draw_gaps(rows: Sequence[Mapping[str, Any]], left: Axes, right: Axes) -> None:
     shades = matplotlib.colormaps["viridis"](np.linspace(0.05, 0.9, max(1, len(rows))))
     for row, shade in zip(rows, shades):
         path, steps = np.array(row["path"]), np.array(row["steps"])
@@ -602,31 +553,51 @@ def swingby_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
     left.legend(title="color gap", loc="center left", bbox_to_anchor=(-0.62, 0.5), frameon=False)
     right.set(xscale="log", xlabel="training step", ylabel="error at small blue", ylim=(0, None))
     right.set_title("dots: the three shown corners are learned", fontsize=9)
-    return figure
 
 
 # --- All of them: those of the paper by number, then ours ----------------------------------------------------
 
-FIGURES: dict[str, Callable[[], Figure]] = {
-    "2": _figure_2,
-    "3": _figure_3,
-    "4": _figure_4,
-    "5": _figure_5,
-    "7": _figure_7,
-    "8": partial(_figure_descents, Sim((1, 1.5, 2.2), 0.05), 0.02, 48, 40),  # triple descent
-    "9": partial(_figure_descents, Sim((1, 1.5, 2.2, 2.7), (0.05, 0.05, 0.05, 0.5)), 0.1, 46, 60),  # quadruple
-    "10": partial(_figure_descents, Sim((0.7, 1.7, 3), 0.05), 0.05, 0, 60),  # a long plateau
-    "11": partial(_figure_order, Recipe(depth=2, epochs=8, scale=0.5, rate=_SMOOTH_RATE)),
-    "12": partial(_figure_order, Recipe(depth=2, relu=True, epochs=20, scale=0.5, rate=_SMOOTH_RATE)),
-    "13": partial(_three_layers, (1, 2)),
-    "14": partial(_three_layers, (2, 4)),
-    "15": _figure_15,
-    "16": partial(_three_layers, (1, 2), truncate=True),
-    "17": _figure_17,
-    "18": _figure_18,
-    "terms": _figure_terms,
-    "depth": _figure_depth,
-    "bridge": _figure_bridge,
-    "certificate": _figure_certificate,
-    "phase": _figure_phase,
+FIGURES: dict[str, _Drawing] = {
+    "2": _Drawing(_figure_2, 3, height=4.0),
+    "3": _Drawing(_figure_3, 4, 3.1, 3.4),
+    "4": _Drawing(_figure_4, 5, 2.1, 2.3),
+    "5": _Drawing(_figure_5, 3, 3.6, 3.3),
+    "7": _Drawing(_figure_7, 3, 3.7, 3.9),
+    "8": _Drawing(partial(_figure_descents, Sim((1, 1.5, 2.2), 0.05), 0.02, 48, 40), 2, 4.2, 3.3),  # triple descent
+    "9": _Drawing(
+        partial(_figure_descents, Sim((1, 1.5, 2.2, 2.7), (0.05, 0.05, 0.05, 0.5)), 0.1, 46, 60), 2, 4.2, 3.3
+    ),  # quadruple
+    "10": _Drawing(partial(_figure_descents, Sim((0.7, 1.7, 3), 0.05), 0.05, 0, 60), 2, 4.2, 3.3),  # a long plateau
+    "11": _Drawing(partial(_figure_order, Recipe(depth=2, epochs=8, scale=0.5, rate=_SMOOTH_RATE)), 2, height=4.0),
+    "12": _Drawing(
+        partial(_figure_order, Recipe(depth=2, relu=True, epochs=20, scale=0.5, rate=_SMOOTH_RATE)), 2, height=4.0
+    ),
+    "13": _Drawing(partial(_three_layers, (1, 2)), 2, height=3.4),
+    "14": _Drawing(partial(_three_layers, (2, 4)), 2, height=3.4),
+    "15": _Drawing(_figure_15, 2, height=3.2),
+    "16": _Drawing(partial(_three_layers, (1, 2), truncate=True), 2, height=3.4),
+    "17": _Drawing(_figure_17, 2, 3.8, 3.1),
+    "18": _Drawing(_figure_18, 1, 4.2, 3.8),
+    "terms": _Drawing(_figure_terms, 2, 3.8, 3.1),
+    "depth": _Drawing(_figure_depth, 2, 3.8, 3.2),
+    "bridge": _Drawing(_figure_bridge, 3, 3.6, 3.2),
+    "certificate": _Drawing(_figure_certificate, 1, 4.4, 3.2),
+    "phase": _Drawing(_figure_phase, 3, 3.7, 3.3),
 }
+
+
+@styled
+def figure_sweep(phase: Phase) -> Figure:
+    """For `tessera dynamics sweep`: mean height and share of starts that swing."""
+    return _Drawing(_draw_sweep, 2, 4.0, 3.4).figure(phase)
+
+
+@styled
+def figure_run(path: Path, task: Sim) -> Figure:
+    """For `tessera dynamics run`: entries and errors."""
+    return _Drawing(_draw_run, 2, 4.0, 3.2).figure(path, task)
+
+
+def swingby_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """For `tessera reproduce swingby`: trajectories in concept space, and the error of the composition over training."""
+    return _Drawing(_draw_gaps, 2, 4.6, 4.0).figure(rows)

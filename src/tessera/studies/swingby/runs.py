@@ -28,7 +28,7 @@ class RunSettings:
     """What is trained on which data, from which start, how and for how long."""
 
     #: Signal strength of each concept.
-    mu: Numbers = (1, 2)
+    mu: Numbers = (1.0, 2.0)
     #: Diversity: one number, or one per concept.
     sigma: Numbers = (0.05,)
     #: Ambient dimension d (default: the number of concepts).
@@ -213,7 +213,7 @@ def _describe(settings: RunSettings, found: Run) -> dict[str, Any]:
         "model": settings.model,
         "clock": settings.clock if settings.model == "uut" else "flow",
         "mu": list(task.mu),
-        "sigma": list(task.spread),
+        "sigma": task.spread.tolist(),
         "dim": task.d,
         "a": task.a.tolist(),
         "seed": settings.seed,

@@ -12,11 +12,11 @@ from torch import Tensor
 from tessera.studies.theory.mixtures import (
     Mixture,
     gaussian,
+    points,
     product,
     random_cov,
     random_mixture,
     random_orthogonal,
-    random_points,
 )
 
 Kind = Literal["gaussian", "mixture", "points"]
@@ -57,29 +57,22 @@ class Family:
         rest = _without(self.dim, [self.regions[j] for j in J])
         return [*((self.regions[j], (j,)) for j in J), (rest, ())]
 
+    def local_score(self, J: Subset, sigma: float, x: Tensor, wide: bool = False) -> Tensor:
+        """The score of Lemma 1: N_i = M_j and L_i = {j} n J for i in M_j, else N_i = M_b and L_i empty.
+
+        `wide` repairs it without a new assumption: N_i(J) = M_J^c for every pixel that no active condition controls.
+        """
+        score = torch.empty_like(x)
+        for pixels, own in self.wide_parts(J) if wide else self.parts(J):
+            if len(pixels):
+                score[:, pixels] = self.given(own).on(pixels).noised(sigma).score(x[:, pixels])
+        return score
+
 
 def _without(dim: int, regions: Sequence[Sequence[int]]) -> list[int]:
     """Pixels outside these regions, in order."""
     controlled = set(itertools.chain(*regions))
     return [pixel for pixel in range(dim) if pixel not in controlled]
-
-
-def local_score(family: Family, J: Subset, sigma: float, x: Tensor) -> Tensor:
-    """The score of Lemma 1: N_i = M_j and L_i = {j} n J for i in M_j, else N_i = M_b and L_i empty."""
-    return _score_by_parts(family, family.parts(J), sigma, x)
-
-
-def wide_local_score(family: Family, J: Subset, sigma: float, x: Tensor) -> Tensor:
-    """Lemma 1 repaired without a new assumption: N_i(J) = M_J^c for every pixel no active condition controls."""
-    return _score_by_parts(family, family.wide_parts(J), sigma, x)
-
-
-def _score_by_parts(family: Family, parts, sigma: float, x: Tensor) -> Tensor:
-    score = torch.empty_like(x)
-    for pixels, J in parts:
-        if len(pixels):
-            score[:, pixels] = family.given(J).on(pixels).noised(sigma).score(x[:, pixels])
-    return score
 
 
 # --- builders ----------------------------------------------------------------------------------------------
@@ -95,7 +88,7 @@ def layout(sizes: Sequence[int], background: int, rng: torch.Generator | None = 
 
 def _random_part(dim: int, kind: Kind, rng: torch.Generator) -> Mixture:
     if kind == "points":
-        return random_points(dim, 2, rng)
+        return points(torch.randn(2, dim, dtype=torch.float64, generator=rng))
     return random_mixture(dim, 1 if kind == "gaussian" else 2, rng)
 
 

@@ -19,7 +19,6 @@ from tessera.studies.theory.compositions import (
     composition,
     feature_map,
     literal_composition,
-    local_score,
     subsets,
 )
 from tessera.studies.theory.divergences import gaussian_kl, line_kl, mapped_kl, mapped_kl_rate
@@ -39,7 +38,7 @@ def _pixel_errors(trial: Trial, number: int, kind: Kind, map_kind: MapKind) -> I
     inverse = torch.linalg.inv(matrix)
 
     def local(J: Subset, sigma: float, x: Tensor) -> Tensor:
-        return local_score(family, J, sigma, x @ matrix.T) @ matrix
+        return family.local_score(J, sigma, x @ matrix.T) @ matrix
 
     for J, sigma in itertools.product(subsets(trial.conditions), SIGMAS):
         yield score_error(family.given(J).mapped(inverse).noised(sigma), partial(local, J, sigma), rng)
@@ -63,7 +62,7 @@ def _corollary1_linear(trial: Trial) -> Iterator[float]:
         inverse = torch.linalg.inv(matrix)
         for J, sigma in itertools.product(subsets(trial.conditions), SIGMAS[::2]):
             features = family.given(J).mapped(inverse).mapped(matrix).noised(sigma)
-            yield score_error(features, partial(local_score, family, J, sigma), rng)
+            yield score_error(features, partial(family.local_score, J, sigma), rng)
 
 
 @check("corollary 1, nonlinear map, clean data", "largest relative difference of scores", EXACT)
@@ -80,7 +79,7 @@ def _corollary1_nonlinear(trial: Trial) -> Iterator[float]:
         density = family.given(J).log_density(change(x)) + change.log_det(x)
         (true,) = torch.autograd.grad(density.sum(), x)
         with torch.no_grad():
-            local = change.pull_back(x, local_score(family, J, 0.0, change(x)))
+            local = change.pull_back(x, family.local_score(J, 0.0, change(x)))
         yield float((true - local).abs().max() / true.abs().max())
 
 

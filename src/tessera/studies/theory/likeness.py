@@ -18,15 +18,13 @@ SIGMAS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0)
 def pearson_r(a: Tensor, b: Tensor) -> Tensor:
     """Correlation of the pixels of each pair of images, (B,)."""
     a, b = (in_double(x.flatten(1)) for x in (a, b))
-    a, b = (x - x.mean(1, keepdim=True) for x in (a, b))
-    return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
+    return torch.cosine_similarity(a - a.mean(1, keepdim=True), b - b.mean(1, keepdim=True))
 
 
 def r_squared(guess: Tensor, truth: Tensor) -> Tensor:
     """1 - |guess - truth|^2 / |truth - its mean|^2 per image, (B,): at most 1, below 0 if worse than the mean."""
     guess, truth = in_double(guess.flatten(1)), in_double(truth.flatten(1))
-    spread = (truth - truth.mean(1, keepdim=True)).square().sum(1)
-    return 1 - (guess - truth).square().sum(1) / spread
+    return 1 - (guess - truth).square().mean(1) / truth.var(1, correction=0)
 
 
 @torch.no_grad()
@@ -49,16 +47,14 @@ def likeness(
     for sigma in sigmas:
         x, level = images + sigma * noise, torch.tensor(sigma, device=images.device)
         ours, theirs = ideal(x, level, cond).float(), model(x, level, cond).float()
-        row: dict[str, Any] = {"sigma": sigma, "n": len(images), **compared(ours, theirs, seed)}
+        row: dict[str, Any] = {"sigma": sigma, "n": len(images), **_compared(ours, theirs, seed)}
         if floor is not None:
-            row["beyond_mean"] = compared(ours - floor, theirs - floor, seed)
+            row["beyond_mean"] = _compared(ours - floor, theirs - floor, seed)
         rows.append(row)
     return rows
 
 
-def compared(ours: Tensor, theirs: Tensor, seed: int) -> dict[str, Any]:
+def _compared(ours: Tensor, theirs: Tensor, seed: int) -> dict[str, Any]:
     rng = generator(seed)
-    return {
-        "pearson_r": mean_interval(pearson_r(ours, theirs).cpu().numpy(), rng).to_dict(),
-        "r_squared": mean_interval(r_squared(ours, theirs).cpu().numpy(), rng).to_dict(),
-    }
+    values = {"pearson_r": pearson_r(ours, theirs), "r_squared": r_squared(ours, theirs)}
+    return {name: mean_interval(value.cpu().numpy(), rng).to_dict() for name, value in values.items()}

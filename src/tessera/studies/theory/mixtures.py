@@ -77,22 +77,16 @@ def points(data: Tensor) -> Mixture:
 
 def product(parts: Sequence[Mixture], regions: Sequence[Sequence[int]], dim: int) -> Mixture:
     """Independent parts, part r on the pixels regions[r]: every combination of components."""
-    zeros = torch.zeros(1, dim, dim, dtype=torch.float64)
-    whole = Mixture(torch.ones(1, dtype=torch.float64), zeros[:, 0], zeros)
-    for part, pixels in zip(parts, regions):
-        whole = times(whole, part, torch.as_tensor(list(pixels)))
+    whole = points(torch.zeros(1, dim, dtype=torch.float64))
+    for part, region in zip(parts, regions):
+        few, pixels = len(part.weights), torch.as_tensor(list(region))
+        means = whole.means[:, None].repeat(1, few, 1)  # (many, few, n)
+        covs = whole.covs[:, None].repeat(1, few, 1, 1)
+        means[:, :, pixels] = part.means
+        covs[:, :, pixels[:, None], pixels] = part.covs
+        weights = whole.weights[:, None] * part.weights
+        whole = Mixture(weights.flatten(), means.flatten(0, 1), covs.flatten(0, 1))
     return whole
-
-
-def times(whole: Mixture, part: Mixture, pixels: Tensor) -> Mixture:
-    """`part` put on pixels that `whole` has left at zero."""
-    many, few = len(whole.weights), len(part.weights)
-    means = whole.means[:, None].repeat(1, few, 1)  # (many, few, n)
-    covs = whole.covs[:, None].repeat(1, few, 1, 1)
-    means[:, :, pixels] = part.means.expand(many, -1, -1)
-    covs[:, :, pixels[:, None], pixels[None]] = part.covs.expand(many, -1, -1, -1)
-    weights = whole.weights[:, None] * part.weights
-    return Mixture(weights.flatten(), means.flatten(0, 1), covs.flatten(0, 1))
 
 
 # --- random instances --------------------------------------------------------------------------------------
@@ -108,10 +102,6 @@ def random_mixture(dim: int, components: int, rng: torch.Generator) -> Mixture:
     means = torch.randn(components, dim, dtype=torch.float64, generator=rng)
     covs = torch.stack([random_cov(dim, rng) for _ in range(components)])
     return Mixture(weights / weights.sum(), means, covs)
-
-
-def random_points(dim: int, count: int, rng: torch.Generator) -> Mixture:
-    return points(torch.randn(count, dim, dtype=torch.float64, generator=rng))
 
 
 def random_orthogonal(dim: int, rng: torch.Generator) -> Tensor:
