@@ -6,6 +6,8 @@ Types that are written in a special way on the command line (4Mi, 1-3, 1,2,2, on
 """
 
 import dataclasses
+import functools
+import inspect
 import json
 import re
 import types
@@ -105,7 +107,7 @@ class _LabelsConfig:
     """What all conditioners of labeled objects have."""
 
     kind: str = ""
-    """Conditioner: grid, list, color or nothing."""
+    """Conditioner: grid, list, color, nothing or a registered name."""
     #: Objects that are labeled: all, one, a random number, all-but-one (at least 1), or drop (n - 1, even 0).
     labels: Label = "all"
 
@@ -144,7 +146,7 @@ class _UnconditionalConfig:
     """No condition."""
 
     kind: Literal["nothing"] = "nothing"
-    """Conditioner: grid, list, color or nothing."""
+    """Conditioner: grid, list, color, nothing or a registered name."""
 
     @property
     def labels(self) -> Label:
@@ -432,12 +434,31 @@ def settings_for(
 def _empty_groups(*layers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The groups of settings, with the network and the conditioner that the last layer to name a kind chooses."""
     groups = {}
-    for name, what in (("conditioner", "conditioner"), ("denoiser", "network")):
-        classes = {cls.kind: cls for cls in GROUPS[name]}  # type: ignore[attr-defined]
+    for name in ("conditioner", "denoiser"):
         kinds = [layer[name]["kind"] for layer in layers if "kind" in layer.get(name, {})]
-        groups[name] = (look_up(kinds[-1], classes, what) if kinds else GROUPS[name][0])()
+        groups[name] = (_class_of(name, kinds[-1]) if kinds else GROUPS[name][0])()
     patches = isinstance(groups["denoiser"], PatchwiseConfig)
     return {**groups, "training": PatchTrainingConfig() if patches else TrainingConfig()}
+
+
+def _class_of(group: str, kind: str) -> type:
+    """The class of settings of a kind of network or conditioner."""
+    classes: dict[str, type] = {cls.kind: cls for cls in GROUPS[group]}  # type: ignore[attr-defined]
+    if group == "denoiser" or kind in classes:
+        return look_up(kind, classes, "network" if group == "denoiser" else group)
+    from tessera.conditioning.registry import CONDITIONERS  # which imports torch
+
+    look_up(kind, dict.fromkeys([*classes, *CONDITIONERS]), group)
+    return _registered_config(kind, CONDITIONERS[kind])
+
+
+@functools.cache
+def _registered_config(kind: str, conditioner: Callable[..., Any]) -> type:
+    """The settings of a registered conditioner: the arguments of its class, with their defaults."""
+    entries: list[Any] = [("kind", str, field(default=kind))]
+    for name, argument in inspect.signature(conditioner, eval_str=True).parameters.items():
+        entries.append(("labels" if name == "label" else name, argument.annotation, field(default=argument.default)))
+    return dataclasses.make_dataclass(f"_{conditioner.__name__}Config", entries, frozen=True)
 
 
 def fitting(settings: Settings, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

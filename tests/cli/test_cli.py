@@ -4,11 +4,15 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import pytest
 
+from tessera import load
 from tessera.cli.main import VERBS, main, options_class, parse
 from tessera.cli.options import flags_of
+from tessera.conditioning import LocationGrid
+from tessera.conditioning.registry import CONDITIONERS
 from tessera.config import changed, settings_for
 
 
@@ -171,6 +175,38 @@ def test_the_config_of_a_run_gives_the_settings_and_options_change_them(tmp_path
     (tmp_path / "config.json").write_text(json.dumps({"tessera": "0", **settings.plain()}))
     parsed = parse("train", ["--config", str(tmp_path / "config.json"), "--denoiser.radius", "1"])
     assert parsed.settings == changed(settings, {"denoiser": {"radius": 1}})
+
+
+def test_a_registered_conditioner_is_trained_with_settings_of_its_own(tmp_path, monkeypatch, recwarn):
+    @dataclass(frozen=True)
+    class Coarse(LocationGrid):
+        """A grid with a kind of its own."""
+
+        strength: float = 1.0
+
+        @property
+        def config(self):
+            return {**super().config, "kind": "coarse", "strength": self.strength}
+
+    monkeypatch.setitem(CONDITIONERS.parts, "coarse", Coarse)
+    settings = [
+        "--preset",
+        "tiny",
+        "--denoiser.width",
+        "8",
+        "--total",
+        "16",
+        "--training.batch",
+        "8",
+        "--data.size",
+        "16",
+    ]
+    own = ["--conditioner.kind", "coarse", "--conditioner.cells", "4", "--conditioner.strength", "2.5"]
+    with pytest.raises(SystemExit) as leaving:
+        main(["train", "exp1", *own, *settings, "--device", "cpu", "--out", str(tmp_path / "run")])
+    assert leaving.value.code is None or leaving.value.code == 0
+    model = load(tmp_path / "run")
+    assert model.conditioner == Coarse(4, "all", 2.5) and not [w for w in recwarn if "Union" in str(w.message)]
 
 
 def test_a_setting_of_another_network_is_refused(capsys):

@@ -6,6 +6,7 @@ import importlib
 import math
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -155,7 +156,9 @@ def parse(name: str, words: list[str]) -> Any:
     from tessera.cli.refusals import one_sentence
 
     kind: Any = options_class(name)
-    with one_sentence(kind, words):
+    with one_sentence(kind, words), warnings.catch_warnings():
+        # Settings of a conditioner that somebody else registers are of no class that tyro could know.
+        warnings.filterwarnings("ignore", message=".*does not match any type in Union")
         options = tyro.cli(
             kind,
             args=words,
