@@ -18,18 +18,7 @@ from tessera.analysis.feature_statistics import Band, off_diagonal
 from tessera.analysis.feature_study import FeatureResult, Level, mean_over_hooks
 from tessera.analysis.hooks import OUTPUT, SCALE
 from tessera.analysis.locality_figures import condition_name
-from tessera.plots.figures import (
-    BAND,
-    INK,
-    INTERVAL,
-    LEARNED,
-    QUIET,
-    condition_color,
-    cosine_bar,
-    figure_title,
-    show_cosines,
-    styled,
-)
+from tessera.plots import figures
 from tessera.scenes.vocabulary import COLORS
 
 SHARES = {"own": "#2a6f97", "others": "#e09f3e", "elsewhere": "#d9dce1"}
@@ -53,7 +42,7 @@ _EARLY = 2  # resolutions the paper averages and calls its feature space
 # -- matrices ----------------------------------------------------------------------------------------------
 
 
-@styled
+@figures.styled
 def figure_matrices(result: FeatureResult, number: int, name: str) -> Figure:
     """Figure 11's layout: cosines of the conditions' mean differences at every hook, section by section."""
     level, rows = result.learned[number], []
@@ -70,15 +59,15 @@ def figure_matrices(result: FeatureResult, number: int, name: str) -> Figure:
             _show_matrix(ax, level[hook].raw.matrix, result.concepts)
             ax.set_title(f"{short(hook)}\n{_mean_cosine(result, number, hook)}", fontsize=7)
         row[0].set_ylabel(_section_of(names[0]), fontsize=10, labelpad=12)
-    cosine_bar(figure, axes)
-    figure_title(
+    figures.cosine_bar(figure, axes)
+    figures.figure_title(
         figure, f"{name}: cosine similarity of conditions' mean differences, $\\sigma$ = {result.sigmas[number]:.3g}"
     )
     figure.supxlabel("above each: mean off the diagonal, in brackets the range of untrained networks", fontsize=7.5)
     return figure
 
 
-@styled
+@figures.styled
 def figure_early(result: FeatureResult, number: int, name: str) -> Figure:
     """Figure 5 (right), with its control below: the encoder's layers, and the mean of the early ones."""
     level, nulls = result.learned[number], result.null_level(number)
@@ -97,11 +86,11 @@ def figure_early(result: FeatureResult, number: int, name: str) -> Figure:
             shown = _mean_matrix(network, shown_hooks)
             _show_matrix(ax, shown, result.concepts)
             ax.set_xlabel(f"{float(off_diagonal(shown)):.2f}", fontsize=7, labelpad=3)
-        row[-1].add_patch(Rectangle((-0.5, -0.5), size, size, fill=False, ec=INK, lw=1.4, clip_on=False))
+        row[-1].add_patch(Rectangle((-0.5, -0.5), size, size, fill=False, ec=figures.INK, lw=1.4, clip_on=False))
     for ax, text in zip(axes[0], columns, strict=True):
         ax.set_title(text, fontsize=7.5)
-    cosine_bar(figure, axes)
-    figure_title(figure, f"{name}: conditions in the encoder, $\\sigma$ = {result.sigmas[number]:.3g}")
+    figures.cosine_bar(figure, axes)
+    figures.figure_title(figure, f"{name}: conditions in the encoder, $\\sigma$ = {result.sigmas[number]:.3g}")
     note = f"framed: mean over the {len(early)} early layers; below each: mean off the diagonal"
     figure.supxlabel(note, fontsize=7.5)
     return figure
@@ -121,7 +110,7 @@ def _early_hooks(hooks: Sequence[str]) -> list[str]:
 def _show_matrix(ax: Axes, matrix: Tensor, concepts: Sequence[Any]) -> None:
     """Cosines from -1 to 1, with a band of the conditions' own colors along two sides."""
     number = len(concepts)
-    show_cosines(ax, matrix)
+    figures.show_cosines(ax, matrix)
     for i, concept in enumerate(concepts):
         for corner, size in (((-1.25, i - 0.5), (0.55, 1)), ((i - 0.5, -1.25), (1, 0.55))):
             ax.add_patch(Rectangle(corner, *size, color=_swatch(concept, i), lw=0, clip_on=False))
@@ -130,7 +119,7 @@ def _show_matrix(ax: Axes, matrix: Tensor, concepts: Sequence[Any]) -> None:
 
 def _swatch(concept: Any, number: int) -> Any:
     """A color's own color; locations get one each."""
-    return [part / 255 for part in COLORS[concept]] if concept in COLORS else condition_color(number)
+    return [part / 255 for part in COLORS[concept]] if concept in COLORS else figures.condition_color(number)
 
 
 def _mean_cosine(result: FeatureResult, number: int, hook: str) -> str:
@@ -150,22 +139,22 @@ _LAYER_ROWS = {
 _LEAK_ROWS = {"leakage": "leakage", "feature locality": "locality"}
 
 
-@styled
+@figures.styled
 def figure_layers(result: FeatureResult, name: str) -> Figure:
     """How far apart conditions are, layer by layer, beside untrained networks."""
     figure, axes = _layer_axes(result, len(_LAYER_ROWS))
     _draw_rows(axes, result, _LAYER_ROWS)
     for ax in axes.flat:
-        ax.axhline(0, color=QUIET, lw=0.8, zorder=1)
+        ax.axhline(0, color=figures.QUIET, lw=0.8, zorder=1)
     for ax in axes[:, 0]:
         low, high = ax.get_ylim()
         ax.set_ylim(low, high + _ROOM * (high - low))
     _layer_legend(figure, result)
-    figure_title(figure, f"{name}: conditions in feature space")
+    figures.figure_title(figure, f"{name}: conditions in feature space")
     return figure
 
 
-@styled
+@figures.styled
 def figure_leakage(result: FeatureResult, name: str) -> Figure:
     """Where the change goes when one of K conditions is removed."""
     figure, axes = _layer_axes(result, 1 + len(_LEAK_ROWS))
@@ -174,13 +163,13 @@ def figure_leakage(result: FeatureResult, name: str) -> Figure:
     axes[0, 0].set_ylabel("share of the change")
     _draw_rows(axes[1:], result, _LEAK_ROWS)
     for ax in axes[2]:
-        ax.axhline(1 / result.k, color=QUIET, lw=0.9, ls=(0, (4, 2)), zorder=1)
+        ax.axhline(1 / result.k, color=figures.QUIET, lw=0.9, ls=(0, (4, 2)), zorder=1)
     for row, top in zip(axes, (1, 1 + _ROOM, 1 + _ROOM), strict=True):
         row[0].set_ylim(0, top)
     shares: list[Any] = [Patch(color=SHARES[part], label=text) for part, text in _SHARE_NAMES.items()]
-    none = Line2D([], [], color=QUIET, lw=0.9, ls=(0, (4, 2)), label="no locality, 1 / K")
+    none = Line2D([], [], color=figures.QUIET, lw=0.9, ls=(0, (4, 2)), label="no locality, 1 / K")
     _layer_legend(figure, result, [*shares, none])
-    figure_title(figure, f"{name}: one of K = {result.k} conditions removed")
+    figures.figure_title(figure, f"{name}: one of K = {result.k} conditions removed")
     return figure
 
 
@@ -206,7 +195,7 @@ def _part_sections(ax: Axes, hooks: Sequence[str]) -> None:
     ax.set_xlim(-0.7, len(hooks) - 0.3)
     for n in range(1, len(hooks)):
         if _section_of(hooks[n]) != _section_of(hooks[n - 1]):
-            ax.axvline(n - 0.5, color=QUIET, lw=0.8, ls=":", zorder=1)
+            ax.axvline(n - 0.5, color=figures.QUIET, lw=0.8, ls=":", zorder=1)
 
 
 def _name_sections(ax: Axes, hooks: Sequence[str]) -> None:
@@ -215,7 +204,9 @@ def _name_sections(ax: Axes, hooks: Sequence[str]) -> None:
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
             middle = names.index(name) + (names.count(name) - 1) / 2
-            ax.text(middle, 1.01, name, transform=ax.get_xaxis_transform(), ha="center", fontsize=7, color=QUIET)
+            ax.text(
+                middle, 1.01, name, transform=ax.get_xaxis_transform(), ha="center", fontsize=7, color=figures.QUIET
+            )
 
 
 def _draw_rows(axes: np.ndarray, result: FeatureResult, rows: dict[str, str]) -> None:
@@ -234,16 +225,16 @@ def _draw_band(ax: Axes, result: FeatureResult, number: int, name: str) -> None:
         band = result.band(number, hook, name)
         if band is not None:
             steps = (n - 0.5, band.low), 1, band.high - band.low
-            ax.add_patch(Rectangle(*steps, color=BAND, lw=0, zorder=1.5))
-            ax.plot([n - 0.5, n + 0.5], [band.mean] * 2, color=QUIET, lw=0.9, zorder=1.6)
+            ax.add_patch(Rectangle(*steps, color=figures.BAND, lw=0, zorder=1.5))
+            ax.plot([n - 0.5, n + 0.5], [band.mean] * 2, color=figures.QUIET, lw=0.9, zorder=1.6)
 
 
 def _draw_learned(ax: Axes, level: Level, name: str) -> None:
     values = [found.measure(name) for found in level.values()]
-    ax.plot(range(len(values)), values, color=LEARNED, lw=1.1, marker="o", ms=3, zorder=3)
+    ax.plot(range(len(values)), values, color=figures.LEARNED, lw=1.1, marker="o", ms=3, zorder=3)
     for n, found in enumerate(level.values()):
         if (ends := found.interval(name)) is not None:
-            ax.plot([n, n], ends, color=INTERVAL, lw=3, solid_capstyle="butt", zorder=2.5)
+            ax.plot([n, n], ends, color=figures.INTERVAL, lw=3, solid_capstyle="butt", zorder=2.5)
 
 
 def _mean_words(result: FeatureResult, number: int, name: str) -> str:
@@ -264,10 +255,10 @@ def _stack_shares(ax: Axes, level: Level) -> None:
 
 
 def _layer_legend(figure: Figure, result: FeatureResult, more: Sequence[Any] = ()) -> None:
-    handles: list[Any] = [Line2D([], [], color=LEARNED, marker="o", ms=3, lw=1.1, label="learned (95%)")]
+    handles: list[Any] = [Line2D([], [], color=figures.LEARNED, marker="o", ms=3, lw=1.1, label="learned (95%)")]
     if result.nulls:
         text = f"range and mean of {len(result.nulls)} untrained networks"
-        handles.append(Patch(color=BAND, label=text))
+        handles.append(Patch(color=figures.BAND, label=text))
     figure.legend(handles=[*handles, *more], loc="outside lower left", ncols=3, fontsize=7.5)
 
 

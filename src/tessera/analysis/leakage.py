@@ -11,16 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.analysis.feature_statistics import (
-    known,
-    known_table,
-    mean_products,
-    seed_weights,
-    spread_around,
-    with_interval,
-)
+from tessera.analysis.feature_statistics import known, known_table, mean_products, seed_weights, with_interval
 from tessera.errors import UserError
-from tessera.stats import RESAMPLES
+from tessera.stats import RESAMPLES, spread_around
 
 _RTOL = 1e-6  # directions that lie this close to the span of others count as inside it
 

@@ -228,11 +228,6 @@ class LocalityResult:
         own = [scene.own_condition_influence for scene in self.scenes]
         return _locality_record(own, self.sigmas, self.seed)
 
-    @property
-    def _scene_of_each(self) -> list[int]:
-        """The number of the scene that each image is of."""
-        return _numbers_of([scene.sides_each for scene in self.scenes])
-
     def to_dict(self) -> dict[str, Any]:
         """Conditional locality, 90% side and energy of every level, and curves of every scene, JSON-ready."""
         return {
@@ -246,7 +241,7 @@ class LocalityResult:
 
         Intervals draw images again, or whole scenes where there are several, as that of conditional locality does.
         """
-        groups = self._scene_of_each
+        groups = _numbers_of([scene.sides_each for scene in self.scenes])
         draws = group_counts(generator(self.seed), len(groups), groups)  # (R, B)
         levels: list[dict[str, Any]] = [{"sigma": sigma} for sigma in self.sigmas]
         for name, field in (("side90", "sides"), ("energy", "energy")):
@@ -260,31 +255,24 @@ class LocalityResult:
     def table(self) -> Table:
         """Pixel neighborhood, energy and conditional locality at every noise level."""
         table = ResultTable("sigma", "90% side", "energy", "conditional locality", title=str(self))
-        shares = [level["locality"] for level in self._locality["by_level"]] if self._locality else []
-        for number, level in enumerate(self._levels()):
-            share = shares[number] if shares else None
+        unknown = [{"locality": None}] * len(self.sigmas)
+        for level, found in zip(self._levels(), self._locality["by_level"] if self._locality else unknown):
             numbers = (f"{level[name]:.3g}" for name in ("sigma", "side90", "energy"))
-            table.add_row(*numbers, "-" if share is None else f"{share:.2f}")
+            table.add_row(*numbers, "-" if found["locality"] is None else f"{found['locality']:.2f}")
         return table
 
     def plot(self, title: str = "") -> "Figure":
         """Condition influence at every probe, 90% side and energy of pixel influence, over noise levels."""
         from tessera.analysis.locality_figures import figure_curves
 
-        return figure_curves(self.scenes[0], title, self.band)
+        band = self._locality["band"] if self._locality else None
+        return figure_curves(self.scenes[0], title, band and (band["sigma_min"], band["sigma_max"]))
 
     def plot_maps(self, title: str = "") -> "Figure":
         """Pixel influence on every probe as heat maps, one column per noise level."""
         from tessera.analysis.locality_figures import figure_maps
 
         return figure_maps(self.scenes[0], title)
-
-    @property
-    def band(self) -> tuple[float, float] | None:
-        """The noise levels between which conditions matter."""
-        if self._locality is None:
-            return None
-        return self._locality["band"]["sigma_min"], self._locality["band"]["sigma_max"]
 
     def __repr__(self) -> str:
         sizes = f"{len(self.probes)} probes at {len(self.sigmas)} noise levels"

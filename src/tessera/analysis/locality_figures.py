@@ -15,23 +15,7 @@ from torch import Tensor
 
 from tessera.analysis.locality import Probe, SceneLocality
 from tessera.analysis.scatter import Point, kind_of
-from tessera.plots.figures import (
-    CONDITIONS,
-    GRID,
-    INK,
-    QUIET,
-    compact_layout,
-    condition_color,
-    distinct_colors,
-    evenly_spaced,
-    figure_title,
-    noise_axis,
-    outline_square,
-    show_heat_map,
-    show_image,
-    sigma_title,
-    styled,
-)
+from tessera.plots import figures
 from tessera.rows import columns
 
 COLUMNS = 8  # levels shown side by side
@@ -41,20 +25,20 @@ FAINT = 0.07  # of a cross whose condition does not matter at all
 # -- Figure 2: heat-maps with crosses --------------------------------------------------------------------------
 
 
-@styled
+@figures.styled
 def figure_maps(result: SceneLocality, title: str = "") -> Figure:
     """The clean estimates, then a row of heat-maps per probe, from high noise (left) to low."""
-    levels = evenly_spaced(len(result.sigmas), COLUMNS)
+    levels = figures.evenly_spaced(len(result.sigmas), COLUMNS)
     rows = 1 + len(result.probes)
     size = (1.05 * len(levels) + 0.75, 1.05 * rows + 0.55 + 0.25 * bool(title))
-    figure = Figure(figsize=size, layout=compact_layout())
+    figure = Figure(figsize=size, layout=figures.compact_layout())
     _draw_maps(figure, result, levels)
     note = "heat: pixel influence (root, each map to its own maximum)   \u25a1 90% of its energy"
     if result.condition_influence.shape[-1]:
         note += "   \u00d7 strength: influence of that condition on the probe (root)"
-    figure.supxlabel(note, fontsize=7, color=QUIET)
+    figure.supxlabel(note, fontsize=7, color=figures.QUIET)
     if title:
-        figure_title(figure, title, 10)
+        figures.figure_title(figure, title, 10)
     return figure
 
 
@@ -62,13 +46,13 @@ def _draw_maps(figure: FigureBase, result: SceneLocality, levels: Sequence[int])
     """A column for each level: its clean estimate with rings at prompted locations, and a heat map for each probe."""
     axes = figure.subplots(1 + len(result.probes), len(levels), squeeze=False)
     for column, level in zip(axes.T, levels):
-        show_image(column[0], result.clean[level])
-        sigma_title(column[0], result.sigmas[level])
+        figures.show_image(column[0], result.clean[level])
+        figures.sigma_title(column[0], result.sigmas[level])
         for number, part in enumerate(result.prompt):
             _mark(column[0], part, number, marker="o", ms=4, mfc="none", mew=1.1)
         for number, (ax, probe) in enumerate(zip(column[1:], result.probes)):
-            show_heat_map(ax, result.influence[level, number])
-            outline_square(ax, probe.at, int(result.sides[level, number]))
+            figures.show_heat_map(ax, result.influence[level, number])
+            figures.outline_square(ax, probe.at, int(result.sides[level, number]))
             _draw_crosses(ax, result, number, level)
     _name_rows(axes, ["denoised", *(probe.title for probe in result.probes)])
 
@@ -87,7 +71,7 @@ def _mark(ax: Axes, part: Any, number: int, **style: Any) -> None:
     """A marker in the color of a condition at its location, if it has one."""
     if not isinstance(part, str):
         x, y = part
-        ax.plot(x, 1 - y, transform=ax.transAxes, color=condition_color(number), **style)
+        ax.plot(x, 1 - y, transform=ax.transAxes, color=figures.condition_color(number), **style)
 
 
 def _name_rows(axes: np.ndarray, names: Sequence[str]) -> None:
@@ -95,21 +79,23 @@ def _name_rows(axes: np.ndarray, names: Sequence[str]) -> None:
         ax.set_ylabel(name, fontsize=8)
 
 
-@styled
+@figures.styled
 def figure_conditions(result: SceneLocality) -> Figure:
     """Where each condition acts: Eq. 10 over the whole image, one row per condition, one scale per level."""
-    levels = evenly_spaced(len(result.sigmas), COLUMNS)
+    levels = figures.evenly_spaced(len(result.sigmas), COLUMNS)
     rows = max(1, result.condition_influence_maps.shape[1])
-    figure = Figure(figsize=(1.05 * len(levels) + 0.9, 1.05 * rows + 0.5), layout=compact_layout())
+    figure = Figure(figsize=(1.05 * len(levels) + 0.9, 1.05 * rows + 0.5), layout=figures.compact_layout())
     axes = figure.subplots(rows, len(levels), squeeze=False)
     for column, level in zip(axes.T, levels):
         maps = result.condition_influence_maps[level]  # (K, H, W)
-        sigma_title(column[0], result.sigmas[level])
+        figures.sigma_title(column[0], result.sigmas[level])
         for number, (ax, part) in enumerate(zip(column, result.prompt)):
-            show_heat_map(ax, maps[number], float(maps.max()))
+            figures.show_heat_map(ax, maps[number], float(maps.max()))
             _mark(ax, part, number, marker="o", ms=9, mfc="none", mew=1.1)
     _name_rows(axes, [condition_name(part) for part in result.prompt])
-    figure.supxlabel("change when one condition is removed (root, one scale per column)", fontsize=7, color=QUIET)
+    figure.supxlabel(
+        "change when one condition is removed (root, one scale per column)", fontsize=7, color=figures.QUIET
+    )
     return figure
 
 
@@ -120,7 +106,7 @@ def condition_name(part: Any) -> str:
 # -- Figure 10: curves -----------------------------------------------------------------------------------------
 
 
-@styled
+@figures.styled
 def figure_curves(result: SceneLocality, title: str = "", band: tuple[float, float] | None = None) -> Figure:
     """Condition influence at every probe, then the 90% side and the total energy over noise levels."""
     condition_influence = result.condition_influence.shape[-1] > 0
@@ -135,7 +121,7 @@ def figure_curves(result: SceneLocality, title: str = "", band: tuple[float, flo
         ax.set_ylim(0, 1.05 * _highest_curve(result))  # one scale for all, set before it is shared further
         _condition_curves(ax, result, number, probe)
         if band is not None:
-            ax.axvspan(*band, color=GRID, alpha=0.6, lw=0, zorder=0)
+            ax.axvspan(*band, color=figures.GRID, alpha=0.6, lw=0, zorder=0)
         if number // 2 == 0:
             ax.set_ylabel("condition influence $I_k$")
         if number % 2 == 1 or number == len(panels) - 1:
@@ -150,7 +136,7 @@ def figure_curves(result: SceneLocality, title: str = "", band: tuple[float, flo
         _condition_legend(figure, result, band is not None)
     side.legend(fontsize=7, loc="best")
     if title:
-        figure_title(figure, title, 10)
+        figures.figure_title(figure, title, 10)
     return figure
 
 
@@ -161,24 +147,25 @@ def _highest_curve(result: SceneLocality) -> float:
 
 def _condition_legend(figure: Figure, result: SceneLocality, shaded: bool) -> None:
     handles: list[Any] = [
-        Line2D([], [], color=condition_color(k), lw=2.4, label=condition_name(part))
+        Line2D([], [], color=figures.condition_color(k), lw=2.4, label=condition_name(part))
         for k, part in enumerate(result.prompt)
     ]
     if shaded:
-        handles.append(Rectangle((0, 0), 1, 1, color=GRID, label="band where conditions matter"))
+        handles.append(Rectangle((0, 0), 1, 1, color=figures.GRID, label="band where conditions matter"))
     figure.legend(handles=handles, loc="outside lower left", ncols=7, fontsize=7)
 
 
 def _condition_curves(ax: Axes, result: SceneLocality, number: int, probe: Probe) -> None:
     influence = result.condition_influence[:, :, number].numpy()  # (B, S, K)
     for k in range(influence.shape[-1]):
-        values, color, own = influence[..., k], condition_color(k), k == probe.condition
+        values, color, own = influence[..., k], figures.condition_color(k), k == probe.condition
         ax.plot(result.sigmas, values.mean(0), color=color, lw=2.4 if own else 1.2, zorder=3 + own)
         if len(values) > 1:
             low, high = np.quantile(values, [0.1, 0.9], axis=0)
             ax.fill_between(result.sigmas, low, high, color=color, alpha=0.12, lw=0)
-    ax.set_title(probe.title, fontsize=9, color=INK if probe.condition is None else condition_color(probe.condition))
-    noise_axis(ax)
+    own_color = figures.INK if probe.condition is None else figures.condition_color(probe.condition)
+    ax.set_title(probe.title, fontsize=9, color=own_color)
+    figures.noise_axis(ax)
 
 
 def _probe_curves(ax: Axes, result: SceneLocality, values: Tensor, name: str, log: bool = False) -> None:
@@ -186,31 +173,31 @@ def _probe_curves(ax: Axes, result: SceneLocality, values: Tensor, name: str, lo
     for number, probe in enumerate(result.probes):
         # Where nothing is prompted, the colors of conditions are free for the probes.
         condition = probe.condition if result.prompt else number
-        color = INK if condition is None else condition_color(condition)
+        color = figures.INK if condition is None else figures.condition_color(condition)
         ax.plot(result.sigmas, values[:, number], color=color, lw=1.6, label=probe.title, marker="o", ms=2.5)
     if log:
         ax.set_yscale("log")
-    noise_axis(ax)
+    figures.noise_axis(ax)
     ax.set(ylabel=name, xlabel=r"noise level $\sigma$")
 
 
 # -- the definition, put to the test -----------------------------------------------------------------------------
 
 
-@styled
+@figures.styled
 def figure_residual(rows: Sequence[dict[str, Any]], title: str = "") -> Figure:
     """Change of a pixel when what should not matter is exchanged, and when everything is."""
     figure = Figure(figsize=(4.2, 3.1))
     ax = figure.subplots()
     sigmas = [row["sigma"] for row in rows]
-    ax.plot(sigmas, [row["ceiling"] for row in rows], color=QUIET, ls=(0, (4, 2)), label="everything exchanged")
-    for name, color in zip(("pixels", "conditions", "both"), CONDITIONS):
+    ax.plot(sigmas, [row["ceiling"] for row in rows], color=figures.QUIET, ls=(0, (4, 2)), label="everything exchanged")
+    for name, color in zip(("pixels", "conditions", "both"), figures.CONDITIONS):
         changes = [row[name] for row in rows]
         label = f"{name} beyond the neighborhood" if name != "both" else "both"
         ax.plot(sigmas, [change["rms"] for change in changes], color=color, label=label)
         low, high = columns(changes, "low", "high")
         ax.fill_between(sigmas, low, high, color=color, alpha=0.15, lw=0)
-    noise_axis(ax)
+    figures.noise_axis(ax)
     ax.set(xlabel=r"noise level $\sigma$", ylabel="change of the clean pixel (rms)", ylim=(0, None))
     ax.legend(fontsize=7)
     if title:
@@ -224,12 +211,12 @@ _DODGE = 0.5  # models that reach the same K_max stand a little beside each othe
 _STAGES = (("early", "o"), ("mid", "s"), ("late", "^"))
 
 
-@styled
+@figures.styled
 def figure_scatter(points: Sequence[Point], record: dict[str, Any]) -> Figure:
     """A color per kind of model, a shape per stage of its training, bars for the interval of locality."""
     models = list(dict.fromkeys(point.model for point in points))
     kinds = Counter(kind_of(model) for model in models)
-    colors = dict(zip(kinds, distinct_colors(len(kinds))))
+    colors = dict(zip(kinds, figures.distinct_colors(len(kinds))))
     figure = Figure(figsize=(6.2, max(3.9, 0.21 * (len(kinds) + len(_STAGES)))))  # as tall as its legend
     ax = figure.subplots()
     for number, model in enumerate(models):
@@ -244,8 +231,8 @@ def figure_scatter(points: Sequence[Point], record: dict[str, Any]) -> Figure:
         label = kind if trainings == 1 else f"{kind}, {trainings} trainings"
         ax.plot([], [], color=colors[kind], marker="o", ls="", ms=5, label=label)
     for stage, marker in _STAGES:
-        ax.plot([], [], color=QUIET, marker=marker, ls="", ms=5, mfc="none", label=stage)
-    ax.axvline(0, color=QUIET, lw=0.8, zorder=1)
+        ax.plot([], [], color=figures.QUIET, marker=marker, ls="", ms=5, mfc="none", label=stage)
+    ax.axvline(0, color=figures.QUIET, lw=0.8, zorder=1)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set(xlabel="length generalization  ($K_{max}$ less the most in training)", ylabel="conditional locality")
     ax.set_ylim(0, 1.03)
@@ -278,10 +265,10 @@ def _correlation_words(record: dict[str, Any]) -> str:
 # -- Figure 12 -------------------------------------------------------------------------------------------------
 
 
-@styled
+@figures.styled
 def figure_12(result: SceneLocality, title: str = "") -> Figure:
     """Left: 90% side and energy over noise levels. Right: denoised images and heat-maps at every probe."""
-    levels = evenly_spaced(len(result.sigmas), COLUMNS)
+    levels = figures.evenly_spaced(len(result.sigmas), COLUMNS)
     rows = 1 + len(result.probes)
     figure = Figure(figsize=(3.1 + 0.95 * len(levels), 0.98 * rows + 0.55))
     left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[2.9, 0.95 * len(levels)])[0]
@@ -292,5 +279,5 @@ def figure_12(result: SceneLocality, title: str = "") -> Figure:
     top.legend(fontsize=7)
     _draw_maps(right, result, levels)
     if title:
-        figure_title(figure, title, 10)
+        figures.figure_title(figure, title, 10)
     return figure

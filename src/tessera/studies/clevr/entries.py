@@ -55,6 +55,17 @@ class StudyEntry:
     def name(self) -> str:
         return f"{self.experiment}-M{self.max_train_objects}" + (f"-{self.variant}" if self.variant else "")
 
+    def facts(self, preset: str) -> dict[str, Any]:
+        """What records say of it."""
+        return {
+            "cell": self.name,
+            "experiment": self.experiment,
+            "max_train_objects": self.max_train_objects,
+            "about": self.about,
+            "preset": preset,
+            "paper": self.paper.plain(),
+        }
+
     @property
     def ks(self) -> tuple[int, ...]:
         most = len(COLOR_NAMES) if self.experiment == "color" else len(LOCATIONS)

@@ -40,15 +40,7 @@ def rows_of(records: Sequence[Record], preset: str) -> list[dict[str, Any]]:
 
 def _row_of(cell: StudyEntry, records: Sequence[Record], preset: str) -> dict[str, Any]:
     """A cell beside the paper; without records nothing is claimed of it."""
-    row: dict[str, Any] = {
-        "cell": cell.name,
-        "experiment": cell.experiment,
-        "max_train_objects": cell.max_train_objects,
-        "about": cell.about,
-        "preset": preset,
-        "paper": cell.paper.plain(),
-        "run": bool(records),
-    }
+    row = {**cell.facts(preset), "run": bool(records)}
     if not records:
         return row
     still = [record["still"] for record in records if "still" in record]

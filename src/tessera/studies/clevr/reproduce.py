@@ -186,13 +186,8 @@ class Study:
     ) -> dict[str, Any]:
         settings = job.settings
         return {
-            "cell": job.cell.name,
-            "experiment": job.cell.experiment,
-            "max_train_objects": job.cell.max_train_objects,
-            "about": job.cell.about,
-            "preset": settings.preset,
+            **job.cell.facts(settings.preset),
             "seed": job.seed,
-            "paper": job.cell.paper.plain(),
             "settings": settings.plain(),
             "evaluation": job.evaluation.plain(),
             "training": training_record(job, RunFolder(job.folder(self.paths)), model, self.device),
