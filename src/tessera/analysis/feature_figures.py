@@ -21,11 +21,10 @@ from tessera.analysis.locality_figures import condition_name
 from tessera.plots import figures
 from tessera.scenes.vocabulary import COLORS
 
-SHARES = {"own": "#2a6f97", "others": "#e09f3e", "elsewhere": "#d9dce1"}
-_SHARE_NAMES = {
-    "own": "along the removed condition's own vector",
-    "others": "along other conditions' vectors",
-    "elsewhere": "elsewhere",
+_SHARES = {  # of the change when a condition is removed
+    "own": ("#2a6f97", "along the removed condition's own vector"),
+    "others": ("#e09f3e", "along other conditions' vectors"),
+    "elsewhere": ("#d9dce1", "elsewhere"),
 }
 COLUMNS = 9
 _ROOM = 0.12  # above the curves, for the mean over hooks
@@ -56,8 +55,10 @@ def figure_matrices(result: FeatureResult, number: int, name: str) -> Figure:
             if hook is None:
                 ax.set_axis_off()
                 continue
-            _show_matrix(ax, level[hook].raw.matrix, result.concepts)
-            ax.set_title(f"{short(hook)}\n{_mean_cosine(result, number, hook)}", fontsize=7)
+            found = level[hook].raw
+            _show_matrix(ax, found.matrix, result.concepts)
+            mean = _with_band(found.off_diagonal, result.band(number, hook, "off_diagonal"))
+            ax.set_title(f"{short(hook)}\n{mean if math.isfinite(found.off_diagonal) else 'no effect'}", fontsize=7)
         row[0].set_ylabel(_section_of(names[0]), fontsize=10, labelpad=12)
     figures.cosine_bar(figure, axes)
     figures.figure_title(
@@ -75,7 +76,8 @@ def figure_early(result: FeatureResult, number: int, name: str) -> Figure:
     if nulls:
         networks[f"untrained\n(one of {len(nulls)})"] = nulls[0]
     hooks = sections(level).get("encoder") or list(level)
-    early = _early_hooks(hooks)
+    sides = list(dict.fromkeys(map(_side_of, hooks)))[:_EARLY]  # the highest resolutions
+    early = [hook for hook in hooks if _side_of(hook) in sides]
     columns = {short(hook): [hook] for hook in hooks} | {"mean, early": early}
     figure = Figure(figsize=(1.25 * len(columns) + 1.3, 1.5 * len(networks) + 1.1))
     axes = figure.subplots(len(networks), len(columns), squeeze=False)
@@ -83,7 +85,7 @@ def figure_early(result: FeatureResult, number: int, name: str) -> Figure:
     for row, (text, network) in zip(axes, networks.items(), strict=True):
         row[0].set_ylabel(text, fontsize=9, labelpad=12)
         for ax, shown_hooks in zip(row, columns.values(), strict=True):
-            shown = _mean_matrix(network, shown_hooks)
+            shown = torch.stack([network[hook].raw.matrix for hook in shown_hooks]).nanmean(0)  # mean of what is known
             _show_matrix(ax, shown, result.concepts)
             ax.set_xlabel(f"{float(off_diagonal(shown)):.2f}", fontsize=7, labelpad=3)
         row[-1].add_patch(Rectangle((-0.5, -0.5), size, size, fill=False, ec=figures.INK, lw=1.4, clip_on=False))
@@ -96,36 +98,20 @@ def figure_early(result: FeatureResult, number: int, name: str) -> Figure:
     return figure
 
 
-def _mean_matrix(level: Level, hooks: Sequence[str]) -> Tensor:
-    """Mean over hooks, of what is known."""
-    return torch.stack([level[hook].raw.matrix for hook in hooks]).nanmean(0)
-
-
-def _early_hooks(hooks: Sequence[str]) -> list[str]:
-    """Those at the encoder's highest resolutions."""
-    sides = list(dict.fromkeys(_side_of(hook) for hook in hooks))[:_EARLY]
-    return [hook for hook in hooks if _side_of(hook) in sides]
-
-
 def _show_matrix(ax: Axes, matrix: Tensor, concepts: Sequence[Any]) -> None:
     """Cosines from -1 to 1, with a band of the conditions' own colors along two sides."""
     number = len(concepts)
     figures.show_cosines(ax, matrix)
     for i, concept in enumerate(concepts):
+        color = [part / 255 for part in COLORS[concept]] if concept in COLORS else figures.condition_color(i)
         for corner, size in (((-1.25, i - 0.5), (0.55, 1)), ((i - 0.5, -1.25), (1, 0.55))):
-            ax.add_patch(Rectangle(corner, *size, color=_swatch(concept, i), lw=0, clip_on=False))
+            ax.add_patch(Rectangle(corner, *size, color=color, lw=0, clip_on=False))
     ax.set(xlim=(-1.3, number - 0.5), ylim=(number - 0.5, -1.3))
 
 
-def _swatch(concept: Any, number: int) -> Any:
-    """A color's own color; locations get one each."""
-    return [part / 255 for part in COLORS[concept]] if concept in COLORS else figures.condition_color(number)
-
-
-def _mean_cosine(result: FeatureResult, number: int, hook: str) -> str:
-    """The mean off the diagonal, with the untrained networks' range."""
-    value = result.learned[number][hook].raw.off_diagonal
-    return _with_band(value, result.band(number, hook, "off_diagonal")) if math.isfinite(value) else "no effect"
+def _with_band(value: float, band: Band | None) -> str:
+    """A number with the range of the untrained networks."""
+    return f"{value:.2f}" + ("" if band is None else f" [{band.low:.2f}, {band.high:.2f}]")
 
 
 # -- curves over layers ------------------------------------------------------------------------------------
@@ -159,14 +145,18 @@ def figure_leakage(result: FeatureResult, name: str) -> Figure:
     """Where the change goes when one of K conditions is removed."""
     figure, axes = _layer_axes(result, 1 + len(_LEAK_ROWS))
     for ax, level in zip(axes[0], result.learned, strict=True):
-        _stack_shares(ax, level)
+        below = np.zeros(len(level))
+        for part, (color, _) in _SHARES.items():
+            values = np.array([float(getattr(found.leak, part).mean()) for found in level.values()])
+            ax.bar(range(len(level)), values, bottom=below, color=color, width=0.86, lw=0)
+            below += np.nan_to_num(values)
     axes[0, 0].set_ylabel("share of the change")
     _draw_rows(axes[1:], result, _LEAK_ROWS)
     for ax in axes[2]:
         ax.axhline(1 / result.k, color=figures.QUIET, lw=0.9, ls=(0, (4, 2)), zorder=1)
     for row, top in zip(axes, (1, 1 + _ROOM, 1 + _ROOM), strict=True):
         row[0].set_ylim(0, top)
-    shares: list[Any] = [Patch(color=SHARES[part], label=text) for part, text in _SHARE_NAMES.items()]
+    shares: list[Any] = [Patch(color=color, label=text) for color, text in _SHARES.values()]
     none = Line2D([], [], color=figures.QUIET, lw=0.9, ls=(0, (4, 2)), label="no locality, 1 / K")
     _layer_legend(figure, result, [*shares, none])
     figures.figure_title(figure, f"{name}: one of K = {result.k} conditions removed")
@@ -181,77 +171,50 @@ def _layer_axes(result: FeatureResult, rows: int) -> tuple[Figure, np.ndarray]:
     for ax, sigma in zip(axes[0], result.sigmas, strict=True):
         ax.set_title(rf"$\sigma$ = {sigma:.3g}", pad=14)
     for ax in axes.flat:
-        _part_sections(ax, hooks)
-    for ax in axes[0]:
-        _name_sections(ax, hooks)
+        ax.grid(False, axis="x")
+        ax.set_xlim(-0.7, len(hooks) - 0.3)
     for ax in axes[-1]:
         ax.set_xticks(range(len(hooks)), [short(hook) for hook in hooks], rotation=90, fontsize=6.5)
+    _mark_sections(axes, [_section_of(hook) for hook in hooks])
     return figure, axes
 
 
-def _part_sections(ax: Axes, hooks: Sequence[str]) -> None:
-    """A line where encoder, decoder and output meet."""
-    ax.grid(False, axis="x")
-    ax.set_xlim(-0.7, len(hooks) - 0.3)
-    for n in range(1, len(hooks)):
-        if _section_of(hooks[n]) != _section_of(hooks[n - 1]):
-            ax.axvline(n - 0.5, color=figures.QUIET, lw=0.8, ls=":", zorder=1)
-
-
-def _name_sections(ax: Axes, hooks: Sequence[str]) -> None:
-    """Above the axes, in the middle of each section that has room for its name."""
-    names = [_section_of(hook) for hook in hooks]
+def _mark_sections(axes: np.ndarray, names: Sequence[str]) -> None:
+    """A line where encoder, decoder and output meet; their names above, where there is room."""
+    quiet: dict[str, Any] = {"color": figures.QUIET}
     for name in dict.fromkeys(names):
-        if names.count(name) > 1:
-            middle = names.index(name) + (names.count(name) - 1) / 2
-            ax.text(
-                middle, 1.01, name, transform=ax.get_xaxis_transform(), ha="center", fontsize=7, color=figures.QUIET
-            )
+        first, count = names.index(name), names.count(name)
+        for ax in axes.flat:
+            if first:
+                ax.axvline(first - 0.5, lw=0.8, ls=":", zorder=1, **quiet)
+        for ax in axes[0]:
+            if count > 1:
+                middle = first + (count - 1) / 2
+                ax.text(middle, 1.01, name, transform=ax.get_xaxis_transform(), ha="center", fontsize=7, **quiet)
 
 
 def _draw_rows(axes: np.ndarray, result: FeatureResult, rows: dict[str, str]) -> None:
     for line, (text, name) in zip(axes, rows.items(), strict=True):
         line[0].set_ylabel(text)
         for number, ax in enumerate(line):
-            _draw_band(ax, result, number, name)
-            _draw_learned(ax, result.learned[number], name)
-            ax.text(0.99, 0.985, _mean_words(result, number, name), transform=ax.transAxes, **_CORNER)
+            _draw_number(ax, result, number, name)
+            mean = mean_over_hooks(result.learned[number], name)  # one number per network
+            words = f"mean {_with_band(mean, result.mean_band(number, name))}"
+            ax.text(0.99, 0.985, words, transform=ax.transAxes, **_CORNER)
             ax.yaxis.set_major_locator(MaxNLocator(5))
 
 
-def _draw_band(ax: Axes, result: FeatureResult, number: int, name: str) -> None:
-    """The range of the untrained networks, as steps, for hooks are not a continuum."""
-    for n, hook in enumerate(result.learned[number]):
-        band = result.band(number, hook, name)
-        if band is not None:
-            steps = (n - 0.5, band.low), 1, band.high - band.low
-            ax.add_patch(Rectangle(*steps, color=figures.BAND, lw=0, zorder=1.5))
-            ax.plot([n - 0.5, n + 0.5], [band.mean] * 2, color=figures.QUIET, lw=0.9, zorder=1.6)
-
-
-def _draw_learned(ax: Axes, level: Level, name: str) -> None:
+def _draw_number(ax: Axes, result: FeatureResult, number: int, name: str) -> None:
+    """A curve over hooks with intervals, and the untrained networks' range as steps, for hooks are not a continuum."""
+    level = result.learned[number]
     values = [found.measure(name) for found in level.values()]
     ax.plot(range(len(values)), values, color=figures.LEARNED, lw=1.1, marker="o", ms=3, zorder=3)
-    for n, found in enumerate(level.values()):
+    for n, (hook, found) in enumerate(level.items()):
         if (ends := found.interval(name)) is not None:
-            ax.plot([n, n], ends, color=figures.INTERVAL, lw=3, solid_capstyle="butt", zorder=2.5)
-
-
-def _mean_words(result: FeatureResult, number: int, name: str) -> str:
-    """The mean over hooks, which is one number per network, beside that of the untrained ones."""
-    return "mean " + _with_band(mean_over_hooks(result.learned[number], name), result.mean_band(number, name))
-
-
-def _with_band(value: float, band: Band | None) -> str:
-    return f"{value:.2f}" + ("" if band is None else f" [{band.low:.2f}, {band.high:.2f}]")
-
-
-def _stack_shares(ax: Axes, level: Level) -> None:
-    below = np.zeros(len(level))
-    for part, color in SHARES.items():
-        values = np.array([float(getattr(one.leak, part).mean()) for one in level.values()])
-        ax.bar(range(len(level)), values, bottom=below, color=color, width=0.86, lw=0)
-        below += np.nan_to_num(values)
+            ax.vlines(n, *ends, color=figures.INTERVAL, lw=3, zorder=2.5)
+        if (band := result.band(number, hook, name)) is not None:
+            ax.bar(n, band.high - band.low, 1, band.low, color=figures.BAND, lw=0, zorder=1.5)
+            ax.hlines(band.mean, n - 0.5, n + 0.5, color=figures.QUIET, lw=0.9, zorder=1.6)
 
 
 def _layer_legend(figure: Figure, result: FeatureResult, more: Sequence[Any] = ()) -> None:
