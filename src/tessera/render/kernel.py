@@ -403,32 +403,10 @@ def _display(linear):
 
 @triton.jit
 def _trace_pixels(
-    objects,
-    lamp_table,
-    cameras,
-    lobes,
-    out,
-    count,
-    width,
-    height,
-    aspect,
-    blur,
-    samples,
-    bounces,
-    amb0,
-    amb1,
-    amb2,
-    fade,
-    floor_bounce,
-    sky,
-    shade,
-    bleed,
-    contact,
-    metal_glow,
-    sheen,
-    tile_w: tl.constexpr,
-    tile_h: tl.constexpr,
-):
+    objects, lamp_table, cameras, lobes, out, count, width, height, aspect, blur, samples, bounces,
+    amb0, amb1, amb2, fade, floor_bounce, sky, shade, bleed, contact, metal_glow, sheen,
+    tile_w: tl.constexpr, tile_h: tl.constexpr,
+):  # fmt: skip
     scene = tl.program_id(0).to(tl.int64)
     tiles = (width + tile_w - 1) // tile_w
     thread = tl.arange(0, tile_w * tile_h)

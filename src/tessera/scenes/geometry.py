@@ -42,32 +42,38 @@ def _hit_sphere(origin: Vec, direction: Vec) -> tuple[Tensor, Vec]:
     return torch.where((inside > 0) & (distance > 0), distance, torch.inf), normal
 
 
-def _hit_cube(origin: Vec, direction: Vec, steps: int = 5) -> tuple[Tensor, Vec]:
+def _walk(
+    surface: Callable[[Vec], tuple[Tensor, Tensor, Vec]], origin: Vec, direction: Vec, t: Tensor, steps: int
+) -> tuple[Tensor, Tensor, Vec]:
+    """Newton's method along a ray: where it ends, whether that is on the surface, and the normal there.
+
+    `surface` gives, at a point, how far outside it lies, how fast the ray closes in, and the outward normal.
+    """
+    for _ in range(steps):
+        outside, closing, _ = surface(origin.along(direction, t))
+        t = torch.where(closing < -1e-9, t - outside / closing.clamp_max(-1e-9), t)
+    outside, _, normal = surface(origin.along(direction, t))
+    return t, outside < 0.01, normal
+
+
+def _hit_cube(origin: Vec, direction: Vec) -> tuple[Tensor, Vec]:
     """Distance (inf where missed) and outward normal of the rounded cube."""
     slabs = [_slab(o, d) for o, d in zip(origin.parts(), direction.parts())]
     enter = torch.maximum(torch.maximum(slabs[0][0], slabs[1][0]), slabs[2][0])
     leave = torch.minimum(torch.minimum(slabs[0][1], slabs[1][1]), slabs[2][1])
-    t = torch.where(enter < leave, enter, 0.0)
 
-    def beyond(t: Tensor) -> tuple[Vec, Vec]:
-        point = origin.along(direction, t)
-        return point, point.map(lambda c: ((c.abs() - CUBE_CORE) / CUBE_ROUNDING).clamp_min(0))
+    def surface(point: Vec) -> tuple[Tensor, Tensor, Vec]:
+        beyond = point.map(lambda c: ((c.abs() - CUBE_CORE) / CUBE_ROUNDING).clamp_min(0))
+        squares = beyond.map(torch.square)
+        normal = Vec(squares.x * point.x.sign(), squares.y * point.y.sign(), squares.z * point.z.sign())
+        return beyond.dot(squares) - 1, 3 / CUBE_ROUNDING * normal.dot(direction), normal  # a^3 + b^3 + c^3 - 1
 
-    for _ in range(steps):
-        point, out = beyond(t)
-        squares = out.map(torch.square)
-        outside = out.dot(squares) - 1  # a^3 + b^3 + c^3 - 1
-        pull = Vec(squares.x * point.x.sign(), squares.y * point.y.sign(), squares.z * point.z.sign())
-        closing = 3 / CUBE_ROUNDING * pull.dot(direction)
-        t = torch.where(closing < -1e-9, t - outside / closing.clamp_max(-1e-9), t)
-    point, out = beyond(t)
-    met = (enter < leave) & (t > 0) & (t <= leave) & (out.dot(out.map(torch.square)) - 1 < 0.01)
-    return torch.where(met, t, torch.inf), Vec(
-        out.x.square() * point.x.sign(), out.y.square() * point.y.sign(), out.z.square() * point.z.sign()
-    )
+    t, on_surface, normal = _walk(surface, origin, direction, torch.where(enter < leave, enter, 0.0), steps=5)
+    met = (enter < leave) & (t > 0) & (t <= leave) & on_surface
+    return torch.where(met, t, torch.inf), normal
 
 
-def _hit_cylinder(origin: Vec, direction: Vec, steps: int = 4) -> tuple[Tensor, Vec]:
+def _hit_cylinder(origin: Vec, direction: Vec) -> tuple[Tensor, Vec]:
     """Distance (inf where missed) and outward normal of the upright cylinder with a rounded rim."""
     a = (direction.x * direction.x + direction.y * direction.y).clamp_min(1e-12)
     b = origin.x * direction.x + origin.y * direction.y
@@ -76,26 +82,19 @@ def _hit_cylinder(origin: Vec, direction: Vec, steps: int = 4) -> tuple[Tensor, 
     low, high = _slab(origin.z, direction.z)
     enter, leave = torch.maximum((-b - root) / a, low), torch.minimum((-b + root) / a, high)
     crosses = (inside > 0) & (enter < leave)
-    t = torch.where(crosses, enter, 0.0)
 
-    def beyond(t: Tensor) -> tuple[Vec, Tensor, Tensor, Tensor]:
-        point = origin.along(direction, t)
+    def surface(point: Vec) -> tuple[Tensor, Tensor, Vec]:
         radius = torch.sqrt(point.x * point.x + point.y * point.y).clamp_min(1e-6)
         side = ((radius - (1 - RIM_RADIUS)) / RIM_RADIUS).clamp_min(0)
         top = ((point.z.abs() - (1 - RIM_HEIGHT)) / RIM_HEIGHT).clamp_min(0)
-        return point, radius, side, top
-
-    for _ in range(steps):
-        point, radius, side, top = beyond(t)
-        outside = side**4 + top**4 - 1
         outward = (point.x * direction.x + point.y * direction.y) / radius
-        closing = 4 * (side**3 / RIM_RADIUS * outward + top**3 / RIM_HEIGHT * point.z.sign() * direction.z)
-        t = torch.where(closing < -1e-9, t - outside / closing.clamp_max(-1e-9), t)
-    point, radius, side, top = beyond(t)
-    met = crosses & (t > 0) & (t <= leave) & (side**4 + top**4 - 1 < 0.01)
-    slope = side**3 / (RIM_RADIUS * radius)
-    normal = Vec(slope * point.x, slope * point.y, top**3 / RIM_HEIGHT * point.z.sign())
-    return torch.where(met, t, torch.inf), normal
+        upward = top**3 / RIM_HEIGHT * point.z.sign()
+        slope = side**3 / (RIM_RADIUS * radius)
+        closing = 4 * (side**3 / RIM_RADIUS * outward + upward * direction.z)
+        return side**4 + top**4 - 1, closing, Vec(slope * point.x, slope * point.y, upward)
+
+    t, on_surface, normal = _walk(surface, origin, direction, torch.where(crosses, enter, 0.0), steps=4)
+    return torch.where(crosses & (t > 0) & (t <= leave) & on_surface, t, torch.inf), normal
 
 
 # Clearance: a light ray leaves `origin` and arrives at its lamp at `origin + direction`. How far from the
@@ -107,17 +106,18 @@ def _clear_sphere(origin: Vec, direction: Vec) -> tuple[Tensor, Tensor]:
     return origin.along(direction, fraction).squared().sqrt() - SPHERE_RADIUS, fraction
 
 
-def _within_height(origin: Vec, direction: Vec) -> tuple[Tensor, Tensor, Tensor]:
-    """The part of the way at the height of an upright solid, and how steep the ray is (sine)."""
-    enter, leave = _slab(origin.z, direction.z, SHADOW_TALL)
+def _within_height(origin: Vec, direction: Vec) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The part of the way at the height of an upright solid, how steep the ray is (sine), its squared length on the
+    ground, and where in that part it comes closest to the solid's axis.
+    """
+    enter, leave = (end.clamp(0.0, 1.0) for end in _slab(origin.z, direction.z, SHADOW_TALL))
     sine = direction.z.abs() * direction.squared().rsqrt()
-    return enter.clamp(0.0, 1.0), leave.clamp(0.0, 1.0), sine
+    flat = (direction.x * direction.x + direction.y * direction.y).clamp_min(1e-12)
+    return enter, leave, sine, flat, -(origin.x * direction.x + origin.y * direction.y) / flat
 
 
 def _clear_cylinder(origin: Vec, direction: Vec) -> tuple[Tensor, Tensor]:
-    enter, leave, sine = _within_height(origin, direction)
-    flat = (direction.x * direction.x + direction.y * direction.y).clamp_min(1e-12)
-    nearest = -(origin.x * direction.x + origin.y * direction.y) / flat
+    enter, leave, sine, _, nearest = _within_height(origin, direction)
     fraction = torch.maximum(torch.minimum(nearest, leave), enter)
     gap = torch.hypot(origin.x + fraction * direction.x, origin.y + fraction * direction.y) - 1
     gap = torch.where(fraction == nearest, gap, gap * sine)  # past the top or bottom edge: seen aslant
@@ -126,16 +126,14 @@ def _clear_cylinder(origin: Vec, direction: Vec) -> tuple[Tensor, Tensor]:
 
 def _clear_cube(origin: Vec, direction: Vec, half: float = SHADOW_WIDE) -> tuple[Tensor, Tensor]:
     """Separating axes: the two face normals, and the normal of the ray's path on the ground."""
-    enter, leave, sine = _within_height(origin, direction)
+    enter, leave, sine, flat, nearest = _within_height(origin, direction)
     ax, ay = origin.x + enter * direction.x, origin.y + enter * direction.y
     bx, by = origin.x + leave * direction.x, origin.y + leave * direction.y
     before = torch.maximum(torch.minimum(ax, bx), -torch.maximum(ax, bx))
     beside = torch.maximum(torch.minimum(ay, by), -torch.maximum(ay, by))
     short = (torch.maximum(before, beside) - half) * sine
-    flat = (direction.x * direction.x + direction.y * direction.y).clamp_min(1e-12)
     reach = half * (direction.x.abs() + direction.y.abs())
     past = ((origin.x * direction.y - origin.y * direction.x).abs() - reach) * flat.rsqrt()
-    nearest = -(origin.x * direction.x + origin.y * direction.y) / flat
     fraction = torch.maximum(torch.minimum(nearest, leave), enter)
     return torch.where(enter < leave, torch.maximum(short, past), torch.inf), fraction
 

@@ -388,28 +388,10 @@ def _hides(camera, slot, count, x, y, size, rotation, shape):
 
 @triton.jit(do_not_specialize=["scenes", "slots", "low", "choices", "looks", "last_turn"])
 def _draw_scenes(
-    index,
-    keys,
-    resting,
-    jitter,
-    kinds,
-    extents,
-    stage_out,
-    kind_out,
-    size_out,
-    xy_out,
-    rotation_out,
-    effort_out,
-    scenes,
-    slots,
-    low,
-    choices,
-    looks,
-    apart,
-    margin,
-    last_turn,
-    block: tl.constexpr,
-):
+    index, keys, resting, jitter, kinds, extents,
+    stage_out, kind_out, size_out, xy_out, rotation_out, effort_out,
+    scenes, slots, low, choices, looks, apart, margin, last_turn, block: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     scene = tl.load(index + row)
 
