@@ -72,8 +72,8 @@ class World(Solids):
     @staticmethod
     def of(scenes: SceneBatch) -> "World":
         palette = torch.tensor(list(COLORS.values()), device=scenes.device) / 255.0
-        return World(
-            **Solids.columns(scenes),
+        return World.columns(
+            scenes,
             metal=column(scenes.material == _METAL),
             color=Vec.of(palette[scenes.color]).map(column),
             lamps=_lamps(scenes),
@@ -95,10 +95,8 @@ class World(Solids):
         way = lamp.way(points)
         obj, flat = pairs or self._candidates(lamp, way, points, own, blur)
         seen = torch.ones_like(points.position.x).flatten()
-        start, way = (
-            points.position.map(torch.flatten),
-            way.map(lambda c: c.expand(points.position.x.shape).flatten()),
-        )
+        start = points.position.map(torch.flatten)
+        way = way.map(lambda c: c.expand(points.position.x.shape).flatten())
         for name, rows in self.by_shape(obj):
             some, at = take(obj, rows), take(flat, rows)
             gap, fraction = CLEAR[name](self.local(some, start.take(at)), self.local_direction(some, way.take(at)))

@@ -16,10 +16,9 @@ from tessera.files import read_json, reads, write_json
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.camera import BEHIND, CAMERA, RIGHT, project
 from tessera.scenes.scene import Lights, Point, Scene, SceneObject
-from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
+from tessera.scenes.vocabulary import WORDS
 
 _LAMPS = {"key": "Lamp_Key", "fill": "Lamp_Fill", "back": "Lamp_Back"}
-_WORDS = {"shape": SHAPES, "color": COLOR_NAMES, "material": MATERIALS, "size": tuple(SIZES)}
 _RELATION_MARGIN = 0.2  # how much further along a direction another object must be to count
 _DIRECTIONS = {
     "behind": (*BEHIND, 0.0),
@@ -73,7 +72,8 @@ def _read_entry(record: Any, where: str) -> Entry:
 
 def _read_object(record: Any, where: str) -> SceneObject:
     words = {}
-    for field, known in _WORDS.items():
+    for field in ("shape", "color", "material", "size"):
+        known = WORDS[field]
         words[field] = need(record, field, where, known.__contains__, f"one of {', '.join(known)}")
     x, y, height = _read_point(record, "3d_coords", where)
     if height <= 0:

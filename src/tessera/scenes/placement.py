@@ -11,8 +11,8 @@ from torch import Tensor
 from tessera.errors import UserError
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.camera import ASPECT, CAMERA, ground_point
-from tessera.scenes.sampling import REACH, Scenes, blank, random_looks, stage, with_objects
-from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
+from tessera.scenes.sampling import REACH, Scenes, blank, check_word, random_looks, stage, with_objects
+from tessera.scenes.vocabulary import SIZES, WORDS
 
 Words = str | Sequence[str] | None
 TURNS = 64  # attempts before two objects are left touching
@@ -95,11 +95,9 @@ def _as_numbers(name: str, values: list[Any], wanted: Tensor) -> Tensor:
     if name == "rotation":
         numbers = [float(value) for value in values]
     else:
-        names = {"shape": SHAPES, "color": COLOR_NAMES, "material": MATERIALS, "size": tuple(SIZES)}[name]
         for word in values:
-            if word not in names:
-                raise UserError(f"`{word}` is no {name}; use {', '.join(names)}.")
-        numbers = [SIZES[word] if name == "size" else names.index(word) for word in values]
+            check_word(word, name, WORDS[name])
+        numbers = [SIZES[word] if name == "size" else WORDS[name].index(word) for word in values]
     return torch.tensor(numbers, device=wanted.device).expand(wanted.shape[:2])
 
 

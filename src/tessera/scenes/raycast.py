@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -49,19 +49,14 @@ class Solids:
     shape: Tensor  # (N, B) index into SHAPES
     bound: Tensor  # (N, B) radius of the sphere around the object; negative for absent objects
 
-    @staticmethod
-    def columns(scenes: SceneBatch) -> dict[str, Any]:
-        """The fields of these scenes."""
+    @classmethod
+    def columns(cls, scenes: SceneBatch, **more: Any) -> Self:
+        """The objects of these scenes; `more` are the other fields of a subclass."""
         bounds = torch.tensor([BOUND[name] for name in SHAPES], device=scenes.device)
         bound = bounds[scenes.shape] * scenes.size
-        return {
-            "center": Vec.of(scenes.center).map(column),
-            "size": column(scenes.size),
-            "cos": column(scenes.rotation.cos()),
-            "sin": column(scenes.rotation.sin()),
-            "shape": column(scenes.shape),
-            "bound": column(torch.where(scenes.present, bound, -1.0)),
-        }
+        bound = torch.where(scenes.present, bound, -1.0)
+        columns = scenes.size, scenes.rotation.cos(), scenes.rotation.sin(), scenes.shape, bound
+        return cls(Vec.of(scenes.center).map(column), *map(column, columns), **more)
 
     def local(self, obj: Tensor, point: Vec) -> Vec:
         """`point` (K, ...) in the frame of objects (K,), given as flat indices into (N, B)."""
@@ -190,7 +185,7 @@ def instance_mask(scenes: SceneBatch, size: tuple[int, int]) -> Tensor:
     mask = torch.zeros(len(scenes), frame.pixels, dtype=torch.long, device=scenes.device)
     first = 0
     for some in in_batches(scenes, frame):
-        number, pixel, _ = nearest_objects(Solids(**Solids.columns(some)), Eye.of(some, frame))
+        number, pixel, _ = nearest_objects(Solids.columns(some), Eye.of(some, frame))
         mask[first : first + len(some)].view(-1)[pixel] = number
         first += len(some)
     return mask.view(len(scenes), frame.height, frame.width)

@@ -21,7 +21,7 @@ from tessera.scenes.camera import BEHIND, CAMERA, RIGHT
 from tessera.scenes.random import uniform
 from tessera.scenes.scene import BACK, FILL, KEY
 from tessera.scenes.visibility import Visibility, all_visible
-from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES
+from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES, SIZES, WORDS
 
 REACH = 3.0  # centers lie in [-3, 3] x [-3, 3]
 CAMERA_JITTER = 0.5
@@ -90,7 +90,7 @@ class Scenes:
     def __post_init__(self):
         freeze = object.__setattr__
         freeze(self, "objects", checked_range(self.objects))
-        for name, known in _VOCABULARY.items():
+        for name, known in WORDS.items():
             freeze(self, f"{name}s", checked_words(getattr(self, f"{name}s"), name, known))
         freeze(self, "held_out", tuple(itertools.chain.from_iterable(map(combinations, self.held_out))))
         for name, kinds in (("spacing", Spacing), ("visibility", Visibility)):
@@ -113,15 +113,9 @@ class Scenes:
             from tessera.scenes.kernel import draw_scenes
 
             return draw_scenes(self, seed, index)
-        return fill(self, seed, index, _object_counts(self, seed, index))
-
-
-_VOCABULARY: dict[str, tuple[str, ...]] = {
-    "size": tuple(SIZES),
-    "shape": SHAPES,
-    "color": COLOR_NAMES,
-    "material": MATERIALS,
-}
+        low, high = checked_range(self.objects)
+        counts = low + (uniform(seed, index, "count", 1)[:, 0] * (high - low + 1)).long()  # (B,)
+        return fill(self, seed, index, counts)
 
 
 def checked_range(objects: tuple[int, int] | int) -> tuple[int, int]:
@@ -131,11 +125,15 @@ def checked_range(objects: tuple[int, int] | int) -> tuple[int, int]:
     return low, high
 
 
+def check_word(word: str, what: str, known: Iterable[str]) -> None:
+    if word not in known:
+        raise UserError(f"`{word}` is no {what}; use {', '.join(known)}.")
+
+
 def checked_words(words: Iterable[str], attribute: str, known: tuple[str, ...]) -> tuple[str, ...]:
     words = (words,) if isinstance(words, str) else tuple(words)
     for word in words:
-        if word not in known:
-            raise UserError(f"`{word}` is no {attribute}; use {', '.join(known)}.")
+        check_word(word, attribute, known)
     if not words or len(set(words)) < len(words):
         raise UserError(f"Name at least one {attribute}, and each only once.")
     return words
@@ -145,15 +143,14 @@ def combinations(held_out: Mapping | Iterable[str]) -> list[tuple[str, ...]]:
     """A held-out entry as tuples of words; a mapping may give several words for one attribute."""
     if isinstance(held_out, Mapping):
         for attribute in held_out:
-            if attribute not in _VOCABULARY:
-                raise UserError(f"`{attribute}` is no attribute; use {', '.join(_VOCABULARY)}.")
-        choices = [checked_words(words, name, _VOCABULARY[name]) for name, words in held_out.items()]
+            check_word(attribute, "attribute", WORDS)
+        choices = [checked_words(words, name, WORDS[name]) for name, words in held_out.items()]
     elif isinstance(held_out, str):
         raise UserError(f'A held-out combination is a group of words such as ("cube", "red"), not `{held_out}`.')
     else:
-        known = tuple(itertools.chain.from_iterable(_VOCABULARY.values()))
+        known = tuple(itertools.chain.from_iterable(WORDS.values()))
         words = checked_words(held_out, "attribute of an object", known)
-        for attribute, names in _VOCABULARY.items():
+        for attribute, names in WORDS.items():
             if len(both := [word for word in words if word in names]) > 1:
                 raise UserError(f"No object is both {both[0]} and {both[1]}: a combination has one {attribute}.")
         choices = [(word,) for word in words]
@@ -169,15 +166,9 @@ def looks(rules: Scenes) -> list[tuple[int, ...]]:
     allowed = []
     for look in itertools.product(rules.sizes, rules.shapes, rules.colors, rules.materials):
         if not any(set(taboo) <= set(look) for taboo in rules.held_out):
-            indices = (names.index(word) for names, word in zip(_VOCABULARY.values(), look))
+            indices = (names.index(word) for names, word in zip(WORDS.values(), look))
             allowed.append(tuple(indices))
     return allowed
-
-
-def _object_counts(rules: Scenes, seed: int, index: Tensor) -> Tensor:
-    """How many objects each scene holds, (B,)."""
-    low, high = checked_range(rules.objects)
-    return low + (uniform(seed, index, "count", 1)[:, 0] * (high - low + 1)).long()
 
 
 def stage(rules: Scenes, seed: int, index: Tensor) -> dict[str, Tensor]:
@@ -300,9 +291,7 @@ def blank(slots: int, staged: dict[str, Tensor]) -> SceneBatch:
 def with_objects(scenes: SceneBatch, present: Tensor, xy: Tensor, look: dict[str, Tensor]) -> SceneBatch:
     """The same stages with these objects; empty slots keep their blank values."""
     chosen = {name: torch.where(present, value, getattr(scenes, name)) for name, value in look.items()}
-    chosen["xy"] = torch.where(present[..., None], xy, scenes.xy)
-    stages = {name: getattr(scenes, name) for name in ("camera", "key", "fill", "back")}
-    return SceneBatch(present=present, **chosen, **stages)
+    return replace(scenes, present=present, xy=torch.where(present[..., None], xy, scenes.xy), **chosen)
 
 
 def keep(result: SceneBatch, rows: Tensor, found: SceneBatch) -> None:

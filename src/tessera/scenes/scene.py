@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from tessera.errors import UserError
 from tessera.scenes.camera import CAMERA
-from tessera.scenes.vocabulary import COLORS, MATERIALS, SHAPES, SIZES
+from tessera.scenes.vocabulary import SIZES, WORDS
 
 Point = tuple[float, float, float]
 
@@ -40,9 +40,9 @@ class SceneObject:
     rotation: float = 0.0
 
     def __post_init__(self):
-        for word, known in ((self.shape, SHAPES), (self.color, tuple(COLORS)), (self.material, MATERIALS)):
-            if word not in known:
-                raise UserError(f"`{word}` is not one of {', '.join(known)}.")
+        for name in ("shape", "color", "material"):
+            if (word := getattr(self, name)) not in WORDS[name]:
+                raise UserError(f"`{word}` is not one of {', '.join(WORDS[name])}.")
         if not self.size > 0:
             raise UserError(f"An object's size must be positive, not {self.size}.")
 

@@ -16,6 +16,7 @@ COLORS = {
     "yellow": (255, 238, 51),
 }
 COLOR_NAMES = tuple(COLORS)
+WORDS = {"size": tuple(SIZES), "shape": SHAPES, "color": COLOR_NAMES, "material": MATERIALS}  # attribute -> its words
 
 # The twelve locations of the length-generalization study, (x, y) in [0, 1], prompted in this order.
 LOCATIONS = (
