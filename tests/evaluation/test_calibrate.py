@@ -189,8 +189,8 @@ def test_no_object_of_the_study_arrangement_is_hidden_and_scenes_do_not_depend_o
 
 def test_an_empty_location_that_looks_filled_is_counted():
     spot = LOCATIONS[0]
-    one = tally([Detection(*spot, "red", "cube", "large", "metal", 1, 1)], [], ood=False)
-    assert (one.empty, one.filled, one.false) == (12, 1, 1)
+    one = tally([Detection(*spot, "red", "cube", "large", "metal", 1, 1)], [])
+    assert (len(one.decoys), sum(one.decoys), one.score.extra) == (12, 1, 1)
     assert len(empty_locations([spot])) == 11  # the neighbors stand 1.6 cells apart
 
 
@@ -229,7 +229,7 @@ def test_held_out_scenes_are_the_same_whatever_the_batch():
     rows = HeldOut(per_k=6, size=16, seed=9, batch=3).tallies(small, "official", 2, quiet)
     HeldOut(per_k=6, size=16, seed=9, batch=6).tallies(large, "official", 2, quiet)
     assert torch.allclose(torch.cat(small.images), torch.cat(large.images))
-    assert [t.missed for t in rows] == [len(objects) for objects in truth]
+    assert [t.score.missing for t in rows] == [len(objects) for objects in truth]
 
 
 @pytest.mark.parametrize("k", [0, 1, 12])

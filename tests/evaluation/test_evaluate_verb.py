@@ -163,8 +163,8 @@ def test_every_image_gets_its_line_when_asked_for(tmp_path, evaluated_by, capsys
 
 def test_the_detectors_own_error_is_corrected_for_and_shown(tmp_path, evaluated_by, capsys):
     truth, rng = all_of(1), np.random.default_rng(0)
-    rows = [tally(truth if rng.random() < 0.8 else [], truth, False) for _ in range(400)]
-    nothing = [tally([], [], False) for _ in range(400)]
+    rows = [tally(truth if rng.random() < 0.8 else [], truth) for _ in range(400)]
+    nothing = [tally([], []) for _ in range(400)]
     write_json(tmp_path / "c.json", {"sizes": {"32": {"study": by_number(rows + nothing)}}})
     folder = sampled(tmp_path / "s", (1,), each=80)
     evaluated_by([truth if n % 5 else [] for n in range(80)])  # the detector sees four in five, as it would of all

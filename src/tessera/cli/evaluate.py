@@ -145,8 +145,9 @@ class Evaluate(OpensModels, Printed, WithDetails):
     def record(
         self, images: image_sets.ImageSet, scored: ScoredFolder, calibration: dict[str, Any] | None, device
     ) -> dict[str, Any]:
-        known = images.max_train_objects if self.max_train_objects is None else self.max_train_objects
-        training = TrainingRange(known, self.labels or images.label or "all")
+        known = TrainingRange.of(images.settings)
+        most = known.max_train_objects if self.max_train_objects is None else self.max_train_objects
+        training = TrainingRange(most, self.labels or known.label)
         summary = summarize(
             scored.prompts, scored.scores, training, scored.width, calibration, seed=self.seed, resamples=self.resamples
         )

@@ -2,7 +2,7 @@
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -15,7 +15,7 @@ from tessera.errors import UserError
 from tessera.evaluation.detection import Detection, ObjectDetector
 from tessera.evaluation.detector_error import DetectorError
 from tessera.evaluation.empty_images import KINDS, nothing_to_find
-from tessera.evaluation.matching import CELL, Location, match, match_colors
+from tessera.evaluation.matching import CELL, ImageScore, Location, match, match_colors
 from tessera.evaluation.truth import ClevrTruth, truths
 from tessera.files import read_json
 from tessera.records import current_words
@@ -50,37 +50,28 @@ Size = int | tuple[int, int]
 class _Tally(NamedTuple):
     """How the detector did on one image whose truth is known."""
 
-    objects: int
-    seen: int
-    missed: int
-    false: int  # detections that match no object
-    errors: tuple[float, ...]  # distance of each center found from the true one, in cells
-    right: tuple[int, ...]  # of the objects found, how many have the right color, shape, size, material
-    color_missed: int  # objects whose color was not found often enough, wherever it was looked for
-    color_false: int  # detections of a color too many
-    empty: int  # locations of the study where nothing stands
-    filled: int  # how many of those looked filled
-    ood: bool
+    truth: Sequence[Detection]
+    score: ImageScore  # by location: what is missing was missed, what is extra is false
+    by_color: ImageScore  # colors not found, or found too often, wherever they were
+    errors: list[float]  # distance of each center found from the true one, in cells
+    decoys: list[bool]  # for each location of the study where nothing stands, whether it looked filled
+
+    @property
+    def pairs(self) -> list[tuple[Detection, Detection]]:
+        """Objects, and the detections that fill their locations."""
+        return [(self.truth[t], self.score.detections[d]) for t, d in self.score.pairs]
 
 
-def tally(detections: Sequence[Detection], truth: Sequence[Detection], ood: bool) -> _Tally:
+def tally(detections: Sequence[Detection], truth: Sequence[Detection], ood_score: float = 0.0) -> _Tally:
     locations = [obj.location for obj in truth]
-    score = match(detections, locations)
-    pairs = [(truth[t], detections[f]) for t, f in score.pairs]
-    by_color = match_colors(detections, [obj.color for obj in truth])
-    decoys = empty_locations(locations)
+    wide = match(detections, locations, WIDE * CELL)
+    gaps = [np.subtract(truth[t].location, detections[d].location) / CELL for t, d in wide.pairs]
     return _Tally(
-        objects=len(truth),
-        seen=len(detections),
-        missed=score.missing,
-        false=score.extra,
-        errors=_center_errors(detections, truth),
-        right=tuple(_number_right(pairs, name) for name in _ATTRIBUTES),
-        color_missed=by_color.missing,
-        color_false=by_color.extra,
-        empty=len(decoys),
-        filled=sum(match(detections, [*locations, *decoys]).found[len(truth) :]),
-        ood=ood,
+        truth,
+        score=match(detections, locations, ood_score=ood_score),
+        by_color=match_colors(detections, [obj.color for obj in truth]),
+        errors=[float(np.hypot(*gap)) for gap in gaps],
+        decoys=match(detections, [*locations, *empty_locations(locations)]).found[len(truth) :],
     )
 
 
@@ -93,20 +84,10 @@ def empty_locations(taken: Sequence[Location]) -> list[Location]:
     return [location for location in LOCATIONS if is_free(location)]
 
 
-def _center_errors(detections: Sequence[Detection], truth: Sequence[Detection]) -> tuple[float, ...]:
-    pairs = match(detections, [obj.location for obj in truth], WIDE * CELL).pairs
-    gaps = [np.subtract(truth[t].location, detections[f].location) / CELL for t, f in pairs]
-    return tuple(float(np.hypot(*gap)) for gap in gaps)
-
-
-def _number_right(pairs: Sequence[tuple[Detection, Detection]], attribute: str) -> int:
-    return sum(getattr(true, attribute) == getattr(found, attribute) for true, found in pairs)
-
-
 def evaluate_images(detector: ObjectDetector, images: Tensor, truth: Sequence[Sequence[Detection]]) -> list[_Tally]:
     """A tally for each of the images (B, 3, H, W)."""
     found, ood_score = detector.detect(images)
-    return [tally(*each) for each in zip(found, truth, (ood_score > 1).tolist())]
+    return [tally(*each) for each in zip(found, truth, ood_score.tolist())]
 
 
 # --- many images ------------------------------------------------------------------------------------------
@@ -114,29 +95,33 @@ def evaluate_images(detector: ObjectDetector, images: Tensor, truth: Sequence[Se
 
 def summary(tallies: Sequence[_Tally], seed: int = 0) -> dict[str, Any]:
     """The record of images that belong together, such as all those of one K."""
-    objects, seen, missed, false = (
-        np.array([getattr(t, name) for t in tallies]) for name in ("objects", "seen", "missed", "false")
-    )
-    found = int((objects - missed).sum())
-    right = np.sum([t.right for t in tallies], axis=0)
-    rng = generator(seed)
+    images, rng = len(tallies), generator(seed)
+    objects, seen, missed, false = np.array(
+        [(len(t.truth), t.score.objects, t.score.missing, t.score.extra) for t in tallies]
+    ).T
+    pairs = list(itertools.chain.from_iterable(t.pairs for t in tallies))
+    decoys = list(itertools.chain.from_iterable(t.decoys for t in tallies))
+    shares = {
+        "exact_count": (seen == objects, images),
+        "all_found": (missed == 0, images),
+        "clean": ((missed == 0) & (false == 0), images),
+        "location_recall": (objects - missed, objects.sum()),
+        "location_precision": (objects - missed, seen.sum()),
+        "ood": ([t.score.ood for t in tallies], images),
+    }
+    for name in _ATTRIBUTES:
+        shares[name] = ([getattr(true, name) == getattr(found, name) for true, found in pairs], len(pairs))
     return {
-        "images": len(tallies),
+        "images": images,
         "objects": int(objects.sum()),
-        "exact_count": share_interval(int((seen == objects).sum()), len(tallies)).to_dict(),
+        **{name: share_interval(int(np.sum(these)), int(of)).to_dict() for name, (these, of) in shares.items()},
         "count_bias": mean_interval(seen - objects, rng).to_dict(),
         "count_error": mean_interval(np.abs(seen - objects), rng).to_dict(),
-        "all_found": share_interval(int((missed == 0).sum()), len(tallies)).to_dict(),
-        "clean": share_interval(int(((missed == 0) & (false == 0)).sum()), len(tallies)).to_dict(),
-        "location_recall": share_interval(found, int(objects.sum())).to_dict(),
-        "location_precision": share_interval(found, int(seen.sum())).to_dict(),
         "false_objects": mean_interval(false, rng).to_dict(),
-        "center_error_cells": _error_quantiles([error for t in tallies for error in t.errors]),
-        **{name: share_interval(int(right[i]), found).to_dict() for i, name in enumerate(_ATTRIBUTES)},
-        "ood": share_interval(sum(t.ood for t in tallies), len(tallies)).to_dict(),
+        "center_error_cells": _error_quantiles(list(itertools.chain.from_iterable(t.errors for t in tallies))),
         "outcomes": _outcome_table(missed, false),
-        "color_outcomes": _outcome_table(*np.array([(t.color_missed, t.color_false) for t in tallies]).T),
-        "false_fills": [sum(t.filled for t in tallies), sum(t.empty for t in tallies)],
+        "color_outcomes": _outcome_table(*np.array([(t.by_color.missing, t.by_color.extra) for t in tallies]).T),
+        "false_fills": [sum(decoys), len(decoys)],
     }
 
 
@@ -159,7 +144,7 @@ def by_number(tallies: Iterable[_Tally]) -> dict[str, Any]:
     """Records for every number of objects, and for numbers taken together."""
     groups: dict[int, list[_Tally]] = {}
     for each in tallies:
-        groups.setdefault(each.objects, []).append(each)
+        groups.setdefault(len(each.truth), []).append(each)
     pooled = {name: [t for k in groups if k in ks for t in groups[k]] for name, ks in _POOLS.items()}
     return {
         "rows": {str(k): summary(groups[k], seed=k) for k in sorted(groups)},
@@ -180,32 +165,31 @@ class HeldOut:
     batch: int = 128
     device: Any = None
 
-    def _batches(self) -> Iterator[tuple[int, int]]:
-        """Number of the first scene, and of scenes."""
-        for start in range(0, self.per_k, self.batch):
-            yield start, min(self.batch, self.per_k - start)
-
     def tallies(self, detector: ObjectDetector, arrangement: Arrangement, k: int, advance: Callable) -> list[_Tally]:
         """The detector's performance on scenes of exactly k objects."""
-        found: list[_Tally] = []
-        for start, count in self._batches():
+
+        def draw(start: int, count: int) -> tuple[Tensor, list[list[Detection]]]:
             scenes = arranged(arrangement, k, count, self.seed, start, self.device)
-            images = render(scenes, self.size)["rgb"]
-            found += evaluate_images(detector, images, truths(scenes, _frame_aspect(self.size)))
-            advance(count)
-        return found
+            return render(scenes, self.size)["rgb"], truths(scenes, _frame_aspect(self.size))
+
+        return self._evaluated(detector, draw, advance)
 
     def nothing(self, detector: ObjectDetector, kind: str, advance: Callable) -> dict[str, Any]:
-        """What the detector sees in images that hold no object."""
-        objects: list[int] = []
-        ood: list[bool] = []
-        for start, count in self._batches():
-            images = nothing_to_find(kind, count, self.size, self.seed + start, self.device)
-            found, ood_score = detector.detect(images)
-            objects += [len(detections) for detections in found]
-            ood += (ood_score > 1).tolist()
+        """What the detector finds in images that hold no object."""
+
+        def draw(start: int, count: int) -> tuple[Tensor, list[list[Detection]]]:
+            return nothing_to_find(kind, count, self.size, self.seed + start, self.device), [[]] * count
+
+        scores = [t.score for t in self._evaluated(detector, draw, advance)]
+        return nothing_record(np.array([score.objects for score in scores]), np.array([score.ood for score in scores]))
+
+    def _evaluated(self, detector: ObjectDetector, draw: Callable, advance: Callable) -> list[_Tally]:
+        found: list[_Tally] = []
+        for start in range(0, self.per_k, self.batch):
+            count = min(self.batch, self.per_k - start)
+            found += evaluate_images(detector, *draw(start, count))
             advance(count)
-        return nothing_record(np.array(objects), np.array(ood))
+        return found
 
 
 def nothing_record(objects: np.ndarray, ood: np.ndarray) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from tessera.config import current_settings
 from tessera.errors import UserError
 from tessera.evaluation.matching import checked_location, wanted_colors
 from tessera.evaluation.truth import ClevrTruth
@@ -41,22 +40,6 @@ class ImageSet:
     settings: dict[str, Any] | None = None  # of the training, as config.json has them
     about: dict[str, Any] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)  # file -> why it cannot be scored
-
-    @property
-    def max_train_objects(self) -> int | None:
-        """The most objects in a training image, if it is known."""
-        try:
-            return int((self.settings or {})["data"]["objects"][1])
-        except (KeyError, TypeError, ValueError, IndexError):
-            return None
-
-    @property
-    def label(self) -> str | None:
-        """Which objects were labeled in training, if it is known."""
-        try:
-            return str(current_settings(self.settings or {})["conditioner"]["labels"])
-        except (KeyError, TypeError):
-            return None
 
 
 # --- prompts ------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from tessera.config import Label
+from tessera.config import Label, current_settings
 from tessera.errors import UserError
 from tessera.evaluation.detector_error import STEPS, DetectorError, confusion, unconfuse
 from tessera.evaluation.matching import ImageScore
@@ -92,6 +92,16 @@ class TrainingRange:
             raise UserError(f"Objects can be labeled {', '.join(get_args(Label))}, not `{self.label}`.")
         if self.max_train_objects is not None and self.max_train_objects < 1:
             raise UserError(f"Training images hold at least one object at most, not {self.max_train_objects}.")
+
+    @staticmethod
+    def of(settings: Mapping[str, Any] | None) -> "TrainingRange":
+        """What the settings of a training say, as far as they are known."""
+        known = current_settings(settings or {})
+        try:
+            most = int(known["data"]["objects"][1])
+        except (KeyError, TypeError, ValueError, IndexError):
+            most = None
+        return TrainingRange(most, (known.get("conditioner") or {}).get("labels", "all"))
 
     @property
     def extras_allowed(self) -> int:

@@ -280,7 +280,7 @@ class Evaluator:
         self, model: Model, samples: ScoredSamples, corrected: bool = True, resamples: int = RESAMPLES
     ) -> dict[str, Any]:
         """`summarize` for the samples of a model."""
-        training = training_range(model)
+        training = TrainingRange.of(model.config.get("settings"))
         return summarize(
             samples.prompts, samples.scores, training, model.size, self.calibration, corrected, 0, resamples
         )
@@ -341,9 +341,3 @@ def sample_evenly(
 def _even_batch(count: int, most: int) -> int:
     """The size of batches that share `count` images evenly, none larger than `most`."""
     return math.ceil(count / math.ceil(count / most))
-
-
-def training_range(model: Model) -> TrainingRange:
-    """The most objects in a training image, and which of them were labeled."""
-    conditioner = (model.config.get("settings") or {}).get("conditioner", {})
-    return TrainingRange(model.max_train_objects, conditioner.get("labels", "all"))

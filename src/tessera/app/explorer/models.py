@@ -12,7 +12,6 @@ from tessera.conditioning import ColorCounts, SpatialConditioner
 from tessera.config import EXPERIMENTS
 from tessera.errors import UserError
 from tessera.evaluation.kmax import TrainingRange
-from tessera.evaluation.pipeline import training_range
 from tessera.models.loading import open_model, set_precision
 from tessera.models.model_folder import Model, shipped
 from tessera.models.run_snapshots import is_run
@@ -57,7 +56,7 @@ class SessionModel:
 
     @property
     def training(self) -> TrainingRange:
-        return training_range(self.model)
+        return TrainingRange.of(self.model.config.get("settings"))
 
     def denoiser(self, method: str, radius: int) -> Composed:
         if method not in self.compose_methods:

@@ -10,8 +10,9 @@ from tessera.analysis.locality import SceneLocality
 from tessera.analysis.scatter import Point, read_points
 from tessera.app.report.measure import ColumnEvaluator, Record, targets_of
 from tessera.app.report.verdict import verdict
-from tessera.config import EXPERIMENTS, current_settings, settings_from
+from tessera.config import EXPERIMENTS, settings_from
 from tessera.errors import UserError
+from tessera.evaluation.kmax import TrainingRange
 from tessera.files import read_json, reads
 from tessera.models.build import conditioner_for
 from tessera.models.diffusers_unet import is_diffusers_folder
@@ -60,8 +61,8 @@ class ReportColumn:
 
     @property
     def max_train_objects(self) -> int | None:
-        objects = ((self.settings or {}).get("data") or {}).get("objects")
-        return objects[1] if objects else (self.scores or {}).get("max_train_objects")
+        known = TrainingRange.of(self.settings).max_train_objects
+        return (self.scores or {}).get("max_train_objects") if known is None else known
 
     @property
     def about(self) -> str:
@@ -188,7 +189,7 @@ def _paper_on(settings: Record, named: str | None = None) -> Paper:
 
 
 def take_scores(subject: ReportColumn, scores: Record, where: Record) -> None:
-    label = current_settings(subject.settings or {}).get("conditioner", {}).get("labels", "all")
+    label = TrainingRange.of(subject.settings).label
     subject.scores = {"max_train_objects": subject.max_train_objects, "label": label, **scores}
     subject.scores_from = where
 

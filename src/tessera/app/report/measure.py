@@ -16,7 +16,8 @@ from tessera.errors import UserError
 from tessera.evaluation.calibrate import load_calibration
 from tessera.evaluation.detection import ObjectDetector
 from tessera.evaluation.detector import load_detector
-from tessera.evaluation.pipeline import EvaluationConfig, Evaluator, quality, training_range
+from tessera.evaluation.kmax import TrainingRange
+from tessera.evaluation.pipeline import EvaluationConfig, Evaluator, quality
 from tessera.files import make_folder
 from tessera.models.checkpoint_io import digest, read_checkpoint, write_checkpoint
 from tessera.models.loading import set_precision
@@ -142,7 +143,7 @@ class ColumnEvaluator:
             "evaluation": evaluation.plain(),
             "result": self.evaluator.summarize(model, samples),
             "quality": quality(samples.scores),
-            "shown": shown_record(samples, training_range(model)),
+            "shown": shown_record(samples, TrainingRange.of(model.config.get("settings"))),
             "cost": cost_of(samples),
             "provenance": provenance(self.device),
         }

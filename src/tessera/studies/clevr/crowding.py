@@ -18,9 +18,9 @@ from matplotlib.figure import Figure
 from tessera import console
 from tessera.conditioning.contract import Location
 from tessera.evaluation.calibrate import visible_at
-from tessera.evaluation.kmax import Counts, generalization_record
+from tessera.evaluation.kmax import Counts, TrainingRange, generalization_record
 from tessera.evaluation.matching import CELL, ImageScore, filled_at
-from tessera.evaluation.pipeline import Evaluator, score_images, training_range
+from tessera.evaluation.pipeline import Evaluator, score_images
 from tessera.models.model_folder import Model
 from tessera.render.render import render
 from tessera.rows import columns, pick
@@ -108,7 +108,7 @@ def rendered(evaluator: Evaluator, prompts: Sequence[Prompt], size: int, seed: i
 def summarized(model: Model, replies: Sequence[_Reply]) -> dict[str, Any]:
     """K_max and the shares of every K, location by location."""
     counts = [Counts.of(len(reply.targets), reply.drawn) for reply in replies]
-    training = training_range(model)
+    training = TrainingRange.of(model.config.get("settings"))
     scores = generalization_record(counts, training.max_train_objects, training.label)
     rows = pick(scores["rows"], KEPT)
     by_k = {len(reply.targets): reply for reply in replies}
