@@ -35,24 +35,18 @@ def build_denoiser(settings: Settings) -> nn.Module:
 
 def _make_network(settings: Settings, conditioner: Conditioner) -> nn.Module:
     wanted, size = settings.denoiser, settings.data.size
+    options: dict[str, Any]
     if isinstance(wanted, LocalConvConfig):
-        return LocalConv(
-            size,
-            _spatial(conditioner),
-            wanted.radius,
-            width=wanted.local_width,
-            depth=wanted.depth,
-            coords=wanted.coords,
-        )
+        options = {"width": wanted.local_width, "depth": wanted.depth, "coords": wanted.coords}
+        return LocalConv(size, _spatial(conditioner), wanted.radius, **options)
     names = ("coords", "width", "mult", "blocks", "attention", "head_width", "dropout")
-    options: dict[str, Any] = {name: getattr(wanted, name) for name in names}
+    options = {name: getattr(wanted, name) for name in names}
     if wanted.emb_mult:
         options["emb_mult"] = wanted.emb_mult
     if isinstance(wanted, PatchwiseConfig):
-        side = (2 * wanted.radius + 1) * (size // _spatial(conditioner).cells)
-        return Patchwise(
-            size, _spatial(conditioner), wanted.radius, wanted.cond_radius, **options | _dividing(side, wanted)
-        )
+        local = _spatial(conditioner)
+        options |= _dividing((2 * wanted.radius + 1) * (size // local.cells), wanted)
+        return Patchwise(size, local, wanted.radius, wanted.cond_radius, **options)
     if wanted.tile > 1:
         return Tiled(size, conditioner.dim, wanted.tile, **options)
     return EDM2(size, cond_dim=conditioner.dim, **options)

@@ -162,14 +162,9 @@ def trace(world: World, look: RenderConstants, start: Hits, direction: Vec, blur
     light = Vec.zeros_like(nearest)
     light.put_(open_, stage_light(world, look, ground, s[open_], blur))
     if len(hit):
-        met = Hits(
-            obj[first],
-            start.point.take(hit).along(direction.take(hit), distance[first]),
-            normal.take(first),
-            start.scene[hit],
-            -direction.take(hit),
-            start.facet.take(hit),
-        )
+        way = direction.take(hit)
+        point = start.point.take(hit).along(way, distance[first])
+        met = Hits(obj[first], point, normal.take(first), start.scene[hit], -way, start.facet.take(hit))
         light.put_(hit, object_light(world, look, met, blur, bounces))
     return light
 

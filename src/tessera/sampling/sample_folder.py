@@ -94,16 +94,10 @@ def sample_prompts(
     with progress("sampling", len(prompts)) as advance:
         for start in range(0, len(prompts), batch):
             some = prompts[start : start + batch]
-            yield sample(
-                denoise or model.denoiser,
-                torch.cat([model.conditioner.at(prompt.wanted) for prompt in some]),
-                model.size,
-                [prompt.seed for prompt in some],
-                batch=batch,
-                steps=steps,
-                s_churn=s_churn,
-                device=device,
-            ).cpu()
+            cond = torch.cat([model.conditioner.at(prompt.wanted) for prompt in some])
+            seeds = [prompt.seed for prompt in some]
+            options = {"batch": batch, "steps": steps, "s_churn": s_churn, "device": device}
+            yield sample(denoise or model.denoiser, cond, model.size, seeds, **options).cpu()
             advance(len(some))
 
 
@@ -112,13 +106,9 @@ def _save_image_grids(out: Path, prompts: list[Prompt], images: Tensor) -> None:
     rows: dict[str, list[int]] = {}
     for n, prompt in enumerate(prompts):
         rows.setdefault(prompt.name, []).append(n)
-    first: list[int] = []
-    for name, numbers in rows.items():
-        save_png(resolve_inside(out, f"sheet-{name}.png"), _image_grid(prompts, images, numbers))
-        first += numbers[:_GRID_COLUMNS]
-    columns = min(_GRID_COLUMNS, max(len(numbers) for numbers in rows.values()))
-    save_png(resolve_inside(out, "sheet.png"), _image_grid(prompts, images, first, columns))
-
-
-def _image_grid(prompts: list[Prompt], images: Tensor, numbers: list[int], columns: int = _GRID_COLUMNS) -> Tensor:
-    return sample_grid(images[numbers], [prompts[n].wanted for n in numbers], min(columns, len(numbers)))
+    grids = {f"sheet-{name}.png": (numbers, _GRID_COLUMNS) for name, numbers in rows.items()}
+    first = list(chain.from_iterable(numbers[:_GRID_COLUMNS] for numbers in rows.values()))
+    grids["sheet.png"] = first, min(_GRID_COLUMNS, max(map(len, rows.values())))
+    for name, (numbers, columns) in grids.items():
+        grid = sample_grid(images[numbers], [prompts[n].wanted for n in numbers], min(columns, len(numbers)))
+        save_png(resolve_inside(out, name), grid)

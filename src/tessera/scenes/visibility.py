@@ -149,7 +149,7 @@ def _net_estimate(seen: _View, scene: Tensor, obj: Tensor, net: int) -> tuple[Te
     x = (left + (right - left) * step).repeat(1, net)  # (Q, net * net)
     y = (top + (bottom - top) * step).repeat_interleave(net, dim=1)
     hits = torch.zeros_like(scene)
-    for rows in torch.arange(len(scene), device=scene.device).split(_rays_at_once(scene) // net**2):
+    for rows in torch.arange(len(scene), device=scene.device).split(RAYS.get(scene.device.type, 1 << 17) // net**2):
         hits[rows] = visible(seen, scene[rows], obj[rows], x[rows], y[rows]).sum(1)
     cell = ((right - left) * (bottom - top))[:, 0] / net**2  # pixels per ray
     return hits * cell, DOUBT[0] * cell + DOUBT[1]
@@ -164,7 +164,7 @@ def _count_pixels(seen: _View, scene: Tensor, obj: Tensor) -> Tensor:
     rows = side.argsort()  # rectangles of like size go together, as many as memory allows
     while len(rows):
         largest = max(1, int(side[rows[-1]]))
-        at_once = max(1, _rays_at_once(scene) // largest**2)
+        at_once = max(1, RAYS.get(scene.device.type, 1 << 17) // largest**2)
         now, rows = rows[-at_once:], rows[:-at_once]
         step = torch.arange(largest, device=scene.device) + 0.5
         x = (left[now] + step).repeat(1, largest)  # (q, largest * largest)
@@ -172,10 +172,6 @@ def _count_pixels(seen: _View, scene: Tensor, obj: Tensor) -> Tensor:
         inside = (x < right[now]) & (y < bottom[now])
         counts[now] = (visible(seen, scene[now], obj[now], x, y) & inside).sum(1)
     return counts
-
-
-def _rays_at_once(where: Tensor) -> int:
-    return RAYS.get(where.device.type, 1 << 17)
 
 
 def visible(seen: _View, scene: Tensor, obj: Tensor, x: Tensor, y: Tensor) -> Tensor:
