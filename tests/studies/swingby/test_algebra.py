@@ -73,7 +73,7 @@ def test_the_flow_on_u_by_autograd_is_the_flow_on_w():
     def velocity(state):
         return (-0.5 * autograd_gradient(state[0], PAIR.a),)
 
-    states = trajectory(velocity, (root(W0),), 0.02, 600)
+    states = trajectory(velocity, (root(W0),), [0.02] * 600)
     by_autograd = watch(states, lambda state: symmetric.map_of(state[0]))
     on_w = symmetric.flow(W0, PAIR.a, 12, 0.005).w[::4]
     assert np.abs(by_autograd - on_w).max() < 3e-6  # two fourth-order paths, the coarser at 0.02
@@ -246,7 +246,7 @@ def test_the_stable_limit_is_where_descent_begins_to_diverge(factor_of_limit):
     def velocity(state):
         return (-0.5 * symmetric.gradient(state[0], PAIR.a),)
 
-    path = watch(trajectory(velocity, near, rate, 60, "descent"), lambda state: np.abs(state[0] - np.eye(2)).max())
+    path = watch(trajectory(velocity, near, [rate] * 60, "descent"), lambda state: np.abs(state[0] - np.eye(2)).max())
     assert (path[-1] < path[0]) == (factor_of_limit < 1)
 
 

@@ -30,7 +30,7 @@ def test_one_layer_becomes_sim_at_high_noise(tau, distance):
 def test_the_closed_form_is_gradient_flow():
     moment = bridge.input_moment(PAIR.a, 2.0)
     goal = np.eye(2, 4)
-    states = trajectory(lambda state: (-(state[0] - goal) @ moment,), (np.zeros((2, 4)),), 0.01, 500)
+    states = trajectory(lambda state: (-(state[0] - goal) @ moment,), (np.zeros((2, 4)),), [0.01] * 500)
     stepped = watch(states, lambda state: state[0])
     assert np.abs(stepped - bridge.one_layer_flow(PAIR.a, 2.0, 0.01 * np.arange(501))).max() < 1e-8
 

@@ -23,13 +23,13 @@ def error(w0, task=PAIR, times=TIMES):
 def test_descent_is_the_discrete_closed_form_to_the_last_digit():
     w0 = np.random.default_rng(0).standard_normal((3, 3))
     a = Sim((1, 2), 0.3, 3).a
-    stepped = watch(trajectory(velocity(a), (w0,), 0.1, 200, "descent"), lambda state: state[0])
+    stepped = watch(trajectory(velocity(a), (w0,), [0.1] * 200, "descent"), lambda state: state[0])
     assert np.abs(stepped - one_layer.descent(w0, a, 0.1, np.arange(201))).max() < 1e-14
 
 
 def test_runge_kutta_is_the_continuous_closed_form():
     w0 = aligned_map(0.05, 0.9)
-    stepped = watch(trajectory(velocity(PAIR.a), (w0,), 0.01, 1000), lambda state: state[0])
+    stepped = watch(trajectory(velocity(PAIR.a), (w0,), [0.01] * 1000), lambda state: state[0])
     assert np.abs(stepped - one_layer.flow(w0, PAIR.a, 0.01 * np.arange(1001))).max() < 1e-9
 
 

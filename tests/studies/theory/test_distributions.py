@@ -7,18 +7,11 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from tessera.studies.theory.compositions import (
-    KINDS,
-    composition,
-    coupled,
-    feature_map,
-    layout,
-    literal_composition,
-    subsets,
-)
+from tessera.studies.theory.compositions import KINDS, composition, coupled, layout, literal_composition, subsets
 from tessera.studies.theory.divergences import gaussian_kl, line_kl, mapped_kl, table_kl, total_correlation
-from tessera.studies.theory.hidden import Coin, kl_at, random_coin, supremum
+from tessera.studies.theory.feature_checks import feature_map
 from tessera.studies.theory.mixtures import gaussian, points, product, random_cov, random_mixture, random_orthogonal
+from tessera.studies.theory.noise_checks import Coin, kl_at, random_coin, supremum
 from tessera.studies.theory.tables import errors, induced, projective, random_tables
 
 

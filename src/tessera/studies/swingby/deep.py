@@ -6,7 +6,7 @@ A linear network depends on the data only through a root of their second moment,
 
 from collections.abc import Iterable
 from functools import reduce
-from itertools import pairwise
+from itertools import pairwise, repeat
 
 import numpy as np
 
@@ -57,7 +57,7 @@ def descent_errors(layers: State, a: Array, rate: float, steps: int, point: Arra
         return 0.5 * np.square(out - point).sum(-1)
 
     check_step(rate, len(layers) * a.max(), "descent")
-    return watch(trajectory(_identity_velocity(a), layers, rate, steps, "descent"), error)
+    return watch(trajectory(_identity_velocity(a), layers, repeat(rate, steps), "descent"), error)
 
 
 def _identity_velocity(a: Array) -> Velocity:

@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,7 @@ from tessera.files import make_folder, read_json, save_plot, write_json
 from tessera.models.edm2 import EDM2
 from tessera.provenance import provenance
 from tessera.records import SwingbyRecord, new_record
-from tessera.sampling.schedule import noise_levels, seeded_noise
-from tessera.sampling.solvers import heun, last_x
+from tessera.sampling import sample
 from tessera.stats import p_value, quantile_range
 from tessera.studies.swingby import analysis
 from tessera.studies.swingby.circles import CODES, COMPOSITION, TRAINING_CORNERS, CirclesTask
@@ -107,15 +105,8 @@ def train_one(
             losses.append(float(loss))
         on_step()
     paths = torch.stack(found).round(decimals=3)  # (T, corners, images, 2)
-    return {
-        "format": FORMAT,
-        "gap": gap,
-        "seed": seed,
-        "plan": _run_plan(config),
-        "steps": config.evaluation_steps,
-        "loss": losses,
-        "coordinates": paths.tolist(),
-    }
+    record = {"format": FORMAT, "gap": gap, "seed": seed, "plan": _run_plan(config)}
+    return {**record, "steps": config.evaluation_steps, "loss": losses, "coordinates": paths.tolist()}
 
 
 def new_trainer(config: SwingbyConfig, device=None) -> Trainer:
@@ -145,15 +136,13 @@ def _one_hot_condition(cond: Tensor) -> Tensor:
 
 def _sample_coordinates(trainer: Trainer, task: CirclesTask, config: SwingbyConfig) -> Tensor:
     """Concept coordinates of images of every corner, with the weights as they are: (corners, images, 2)."""
-    network, count = trainer.denoiser.eval(), config.images
-    cond = torch.cat(
-        [_one_hot_condition(task.conditions(corner, count, trainer.device)) for corner in range(len(CODES))]
-    )
-    noise = seeded_noise(range(count), (3, task.size, task.size), trainer.device).repeat(len(CODES), 1, 1, 1)
-    sigmas = noise_levels(config.levels)
-    images = last_x(heun(partial(network, cond=cond), sigmas[0].item() * noise, sigmas))
-    trainer.denoiser.train()
-    return coordinates(measure(images, task.blur), task).cpu().unflatten(0, (len(CODES), count))
+    count, corners = config.images, range(len(CODES))
+    cond = torch.cat([task.conditions(corner, count, trainer.device) for corner in corners])
+    seeds = [*range(count)] * len(corners)  # the same noise for every corner
+    network, cond = trainer.denoiser.eval(), _one_hot_condition(cond)
+    images = sample(network, cond, task.size, seeds, steps=config.levels, batch=len(seeds), device=trainer.device)
+    network.train()
+    return coordinates(measure(images, task.blur), task).cpu().unflatten(0, (len(corners), count))
 
 
 # --- all runs -----------------------------------------------------------------------------------------------

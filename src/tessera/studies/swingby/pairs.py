@@ -4,6 +4,7 @@ Batches of 2x2 matrix products are slow; written out, the same equations run at 
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from tessera.studies.swingby.analysis import MONOTONE, THRESHOLD, swung
 from tessera.studies.swingby.data import Array
+from tessera.studies.swingby.integrate import State, trajectory
 from tessera.studies.swingby.starts import aligned_map, root
 from tessera.studies.swingby.symmetric import settling_time
 
@@ -46,6 +48,10 @@ def pair_velocity(u: Array, a1: Array, a2: Array) -> Array:
     return out
 
 
+def _velocity(a1: Array, a2: Array, state: State) -> State:
+    return (pair_velocity(state[0], a1, a2),)
+
+
 def _pair_map(u: Array) -> tuple[Array, Array, Array]:
     """w11, w12, w22 of W = U U^T for u (4, B)."""
     return u[0] * u[0] + u[1] * u[1], u[0] * u[2] + u[1] * u[3], u[2] * u[2] + u[3] * u[3]
@@ -72,7 +78,8 @@ def run_pairs(w0: Array, mu: Array, a: Array, on_chunk=None) -> _PairRuns:
         chunk = longest_first[start : start + _RUNS_AT_ONCE]
         schedule = _step_schedule(lengths[:, chunk], counts[:, chunk])
         (a1, a2), (mu1, mu2) = a[chunk].T.copy(), mu[chunk].T.copy()
-        results[:, chunk] = _summarize(_integrate_pairs(u0[:, chunk], a1, a2, schedule), mu1, mu2)
+        states = trajectory(partial(_velocity, a1, a2), (u0[:, chunk],), schedule)
+        results[:, chunk] = _summarize(states, mu1, mu2)
         if on_chunk:
             on_chunk(len(chunk))
     return _PairRuns(*results)
@@ -100,28 +107,11 @@ def _strong_settles(w0: Array, a: Array) -> Array:
     return (0.5 * np.log(1 / own.clip(1e-300, 1)) + 5) / a.max(-1)
 
 
-def _integrate_pairs(u: Array, a1: Array, a2: Array, lengths: Array) -> Iterator[Array]:
-    """Fourth-order Runge-Kutta on u (4, B); `lengths` (steps, B) has a step of its own for every run."""
-    yield u
-    for step in lengths:
-        half, sixth = 0.5 * step, step / 6
-        k1 = pair_velocity(u, a1, a2)
-        k2 = pair_velocity(u + half * k1, a1, a2)
-        k3 = pair_velocity(u + half * k2, a1, a2)
-        k4 = pair_velocity(u + step * k3, a1, a2)
-        k2 += k3
-        k2 *= 2
-        k2 += k1
-        k2 += k4
-        u = u + sixth * k2
-        yield u
-
-
-def _summarize(states: Iterator[Array], mu1: Array, mu2: Array) -> tuple[Array, Array, Array, Array]:
+def _summarize(states: Iterator[State], mu1: Array, mu2: Array) -> tuple[Array, Array, Array, Array]:
     """First and lowest error, largest rise and last error of every run, without keeping the curves."""
-    first = error = _pair_error(next(states), mu1, mu2)
+    first = error = _pair_error(next(states)[0], mu1, mu2)
     lowest, height = first.copy(), np.zeros_like(first)
-    for u in states:
+    for (u,) in states:
         error = _pair_error(u, mu1, mu2)
         np.minimum(lowest, error, out=lowest)
         np.maximum(height, error - lowest, out=height)

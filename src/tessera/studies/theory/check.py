@@ -15,7 +15,7 @@ be larger than the bound, or returns an `Outcome`::
 import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -87,17 +87,9 @@ class CheckResult:
 
     @property
     def record(self) -> dict[str, Any]:
-        return {
-            "name": self.check.name,
-            "holds": self.outcome.holds,
-            "expected": self.check.expected,
-            "published": self.check.published,
-            "error": self.outcome.error,
-            "measure": self.check.measure,
-            "instances": self.outcome.instances,
-            "statement": self.check.statement,
-            **({"witness": self.outcome.witness} if self.outcome.witness else {}),
-        }
+        names = ("name", "statement", "expected", "published", "measure")
+        record = {name: getattr(self.check, name) for name in names} | asdict(self.outcome)
+        return {name: value for name, value in record.items() if value != {}}  # not all have a witness
 
 
 class CheckRegistry(list[Check]):

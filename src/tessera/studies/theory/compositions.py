@@ -1,4 +1,4 @@
-"""Conditional Projective Compositions (Definition 2), with known scores; coupled ones; and in feature space."""
+"""Conditional Projective Compositions (Definition 2), with known scores, and coupled ones."""
 
 import functools
 import itertools
@@ -9,19 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tessera.studies.theory.mixtures import (
-    Mixture,
-    gaussian,
-    points,
-    product,
-    random_cov,
-    random_mixture,
-    random_orthogonal,
-)
+from tessera.studies.theory.mixtures import Mixture, gaussian, points, product, random_cov, random_mixture
 
 Kind = Literal["gaussian", "mixture", "points"]
 KINDS: tuple[Kind, ...] = ("gaussian", "mixture", "points")
-MapKind = Literal["orthogonal", "linear", "nonlinear"]
 Subset = tuple[int, ...]
 
 
@@ -140,44 +131,3 @@ def coupled(family: Family, coupling: float, rng: torch.Generator) -> Family:
         return Mixture(whole.weights, whole.means, whole.covs + extra)
 
     return Family(family.regions, family.background, given)
-
-
-# --- feature space (Definition 4) --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _FeatureMap:
-    """An invertible z = A(x): a matrix, then asinh(bend z) / bend on every feature (bend 0: linear)."""
-
-    matrix: Tensor  # (n, n)
-    bend: float = 0.0
-
-    def __call__(self, x: Tensor) -> Tensor:
-        z = x @ self.matrix.T
-        return torch.asinh(self.bend * z) / self.bend if self.bend else z
-
-    def inverse(self, z: Tensor) -> Tensor:
-        z = torch.sinh(self.bend * z) / self.bend if self.bend else z
-        return torch.linalg.solve(self.matrix, z.T).T
-
-    def log_det(self, x: Tensor) -> Tensor:
-        """log |det dz/dx|, (B,)."""
-        straight = torch.linalg.slogdet(self.matrix)[1].expand(len(x))
-        if not self.bend:
-            return straight
-        return straight - 0.5 * (1 + (self.bend * x @ self.matrix.T).square()).log().sum(1)
-
-    def pull_back(self, x: Tensor, score: Tensor) -> Tensor:
-        """A score in features (B, n) as the score in pixels: J^T s + grad log |det J|."""
-        y = x @ self.matrix.T
-        slope = (1 + (self.bend * y).square()).rsqrt()  # of every feature; 1 if linear
-        volume = -(self.bend**2) * y * slope.square()
-        return (slope * score + volume) @ self.matrix
-
-
-def feature_map(kind: MapKind, dim: int, rng: torch.Generator) -> _FeatureMap:
-    if kind == "orthogonal":
-        return _FeatureMap(random_orthogonal(dim, rng))
-    stretch = 0.5 + 1.5 * torch.rand(dim, dtype=torch.float64, generator=rng)
-    matrix = random_orthogonal(dim, rng) * stretch @ random_orthogonal(dim, rng)
-    return _FeatureMap(matrix, 0.0 if kind == "linear" else 0.5)

@@ -3,31 +3,68 @@
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tessera.studies.theory.check import CheckRegistry, Outcome, Trial, at_most, largest
-from tessera.studies.theory.compositions import (
-    KINDS,
-    Kind,
-    MapKind,
-    Subset,
-    composition,
-    feature_map,
-    literal_composition,
-    subsets,
-)
+from tessera.studies.theory.compositions import KINDS, Kind, Subset, composition, literal_composition, subsets
 from tessera.studies.theory.divergences import gaussian_kl, line_kl, mapped_kl, mapped_kl_rate
 from tessera.studies.theory.lemma_checks import BATCH, EXACT, SIGMAS, score_error, sizes
 from tessera.studies.theory.mixtures import Mixture, gaussian, points, random_cov, random_orthogonal
 
 check = CheckRegistry()
 
+MapKind = Literal["orthogonal", "linear", "nonlinear"]
 LEVELS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
+
+
+# --- feature space (Definition 4) --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _FeatureMap:
+    """An invertible z = A(x): a matrix, then asinh(bend z) / bend on every feature (bend 0: linear)."""
+
+    matrix: Tensor  # (n, n)
+    bend: float = 0.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        z = x @ self.matrix.T
+        return torch.asinh(self.bend * z) / self.bend if self.bend else z
+
+    def inverse(self, z: Tensor) -> Tensor:
+        z = torch.sinh(self.bend * z) / self.bend if self.bend else z
+        return torch.linalg.solve(self.matrix, z.T).T
+
+    def log_det(self, x: Tensor) -> Tensor:
+        """log |det dz/dx|, (B,)."""
+        straight = torch.linalg.slogdet(self.matrix)[1].expand(len(x))
+        if not self.bend:
+            return straight
+        return straight - 0.5 * (1 + (self.bend * x @ self.matrix.T).square()).log().sum(1)
+
+    def pull_back(self, x: Tensor, score: Tensor) -> Tensor:
+        """A score in features (B, n) as the score in pixels: J^T s + grad log |det J|."""
+        y = x @ self.matrix.T
+        slope = (1 + (self.bend * y).square()).rsqrt()  # of every feature; 1 if linear
+        volume = -(self.bend**2) * y * slope.square()
+        return (slope * score + volume) @ self.matrix
+
+
+def feature_map(kind: MapKind, dim: int, rng: torch.Generator) -> _FeatureMap:
+    if kind == "orthogonal":
+        return _FeatureMap(random_orthogonal(dim, rng))
+    stretch = 0.5 + 1.5 * torch.rand(dim, dtype=torch.float64, generator=rng)
+    matrix = random_orthogonal(dim, rng) * stretch @ random_orthogonal(dim, rng)
+    return _FeatureMap(matrix, 0.0 if kind == "linear" else 0.5)
+
+
+# --- Corollary 1 --------------------------------------------------------------------------------------------
 
 
 def _pixel_errors(trial: Trial, number: int, kind: Kind, map_kind: MapKind) -> Iterator[float]:
