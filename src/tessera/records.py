@@ -165,7 +165,7 @@ class DynamicsRecord(Record, kind="dynamics"):
     """One run of the swing-by dynamics."""
 
     e_min: float
-    t_max: float
+    t_max: float | None  # of a run that rises
 
 
 class SwingbyRecord(Record, kind="swingby"):
