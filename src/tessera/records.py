@@ -257,9 +257,10 @@ def as_record(content: Any) -> Record | None:
 
 def _kind_of_previous_format(content: Mapping[str, Any]) -> type[Record] | None:
     """The previous format did not name its kind: the one with most entries, all of which are there."""
-    if isinstance(content.get("points"), list) and not all(isinstance(one, dict) for one in content["points"]):
+    points = content.get("points")
+    if isinstance(points, list) and not all(isinstance(one, dict) for one in points):
         return None
-    if isinstance(content.get("points"), list) and "k_max" not in (content["points"] or [{}])[0]:
+    if isinstance(points, list) and "k_max" not in (points or [{}])[0]:
         return None
     fitting = [kind for kind in KINDS.values() if all(name in content for name in kind.entries())]
     return max(fitting, key=lambda kind: len(kind.entries()), default=None)
@@ -338,12 +339,8 @@ _KEYS_BESIDE = {
 """Key beside -> key of the previous format -> key of this one, where it differs there; these go before KEYS."""
 
 SETTING_KEYS = {  # names of groups and settings in files of earlier versions, and what they are called today
-    "tell": "conditioner",
-    "hears": "cond_radius",
-    "micro": "micro_batch",
-    "rampup": "lr_warmup",
+    **{name: _KEYS[name] for name in ("tell", "hears", "micro", "rampup", "stockpile")},
     "decay": "lr_decay_start",
-    "stockpile": "render_batch",
     "taps": "resample_filter",
     "compile": "strategy",
 }

@@ -24,6 +24,7 @@ from tessera.render.render import Quality
 from tessera.render.renderers import Renderer
 from tessera.render.scene_folder import SceneFolderWriter, distinct_names, image_name
 from tessera.render.shards import ShardFolder, images_per_shard, write_shards
+from tessera.rows import plural
 from tessera.sampling.prompts import parse_locations
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.clevr import read_entries
@@ -113,8 +114,8 @@ class Render(OnDevice, WithDetails):
                 what = write(source, renderer, advance)
         spent = time.perf_counter() - began
         width, height = width_height(renderer.size)
-        images = f"{source.count} image" + ("s" if source.count > 1 else "")
-        console.say(f"Wrote {images} of {width}x{height} to {self.out}: {what} ({spent:.1f} s).")
+        images = f"{plural(source.count, 'image')} of {width}x{height}"
+        console.say(f"Wrote {images} to {self.out}: {what} ({spent:.1f} s).")
 
     def renderer(self) -> Renderer:
         if self.batch is not None and self.batch < 1:
@@ -171,12 +172,10 @@ class Render(OnDevice, WithDetails):
         return Source(len(chosen), lambda first, many: batch[first : first + many], names, settings)
 
     def rules(self, objects: tuple[int, int]) -> Scenes:
+        looks = {name: words(getattr(self, name)) for name in ("shapes", "colors", "materials", "sizes")}
         return Scenes(
             objects=objects,
-            shapes=words(self.shapes),
-            colors=words(self.colors),
-            materials=words(self.materials),
-            sizes=words(self.sizes),
+            **looks,
             held_out=tuple(tuple(combination.split()) for combination in self.hold_out),
             spacing=self.spacing,
             visibility=self.visibility,

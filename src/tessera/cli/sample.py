@@ -63,14 +63,9 @@ class Sample(OpensOneModel):
         denoise = compose_by_name(model.denoiser, model.conditioner, self.compose, self.radius, self.batch)
         record = {
             "model": self.model,
-            "settings": model.config.get("settings"),
-            "images_seen": model.config.get("images_seen"),
-            "ema": model.config.get("ema"),
+            **{name: model.config.get(name) for name in ("settings", "images_seen", "ema")},
             "size": model.size,
-            "steps": self.steps,
-            "s_churn": self.s_churn,
-            "seed": self.seed,
-            "compose": self.compose,
+            **{name: getattr(self, name) for name in ("steps", "s_churn", "seed", "compose")},
             "radius": self.radius if self.compose in NEAR else None,
             "precision": model.denoiser.precision,
             "provenance": provenance(device),
