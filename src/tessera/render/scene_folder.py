@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from tessera.errors import UserError
-from tessera.files import make_folder, read_json, resolve_inside, write_json
-from tessera.render.image_io import save_depth, save_mask, save_png, width_height
-from tessera.scenes.clevr import pixel_coords, scene_record
+from tessera.files import make_folder, read_json, resolve_inside
+from tessera.render.image_io import save_depth, save_mask, save_png
+from tessera.scenes.clevr import write_scenes
 from tessera.scenes.scene import Scene
 
 _SPLIT = "tessera"
@@ -23,7 +22,8 @@ class SceneFolderWriter:
     def __init__(self, folder: Path, size: int | tuple[int, int], layers: Sequence[str], names: Sequence[str]):
         self.earlier = _earlier_files(folder, names)
         self.folder, self.size, self.layers = make_folder(folder), size, layers
-        self.records: list[dict[str, Any]] = []
+        self.scenes: list[Scene] = []
+        self.names: list[str] = []
         for layer in layers:
             make_folder(self.folder / _FOLDERS[layer])
 
@@ -33,17 +33,13 @@ class SceneFolderWriter:
             values = frame[layer].cpu()
             for value, name in zip(values, names, strict=True):
                 _SAVE[layer](self.folder / _FOLDERS[layer] / name, value)
-        for scene, name in zip(scenes, names, strict=True):
-            self.records.append(_image_record(scene, len(self.records), self.size, name))
+        self.scenes += scenes
+        self.names += names
 
     def close(self) -> None:
         """Write the scene file; what an earlier render left, and this one did not write, goes."""
-        width, height = width_height(self.size)
-        info = {"split": _SPLIT, "version": "1.0", "width": width, "height": height}
-        squeezed = {"squeezed_from": "4:3"} if isinstance(self.size, int) else {}
-        write_json(self.folder / "scenes.json", {"info": {**info, **squeezed}, "scenes": self.records})
-        names = {record["image_filename"] for record in self.records}
-        layers = {_FOLDERS[layer] for layer in self.layers}
+        write_scenes(self.folder / "scenes.json", self.scenes, self.size, _SPLIT, self.names)
+        layers, names = {_FOLDERS[layer] for layer in self.layers}, set(self.names)
         for path in self.earlier:
             if path.parent.name not in layers or path.name not in names:
                 path.unlink(missing_ok=True)
@@ -86,19 +82,3 @@ def distinct_names(images: Sequence[str | None], start: int) -> list[str]:
     if all(names) and len(set(names)) == len(names):
         return names
     return [image_name(start + i) for i in range(len(images))]
-
-
-def _image_record(scene: Scene, index: int, size: int | tuple[int, int], name: str) -> dict[str, Any]:
-    """The official record, with pixel coordinates of this very image, rounded and exact."""
-    locations = _image_coords(scene, size)
-    record = scene_record(scene, index, locations, _SPLIT, name)
-    for obj, location in zip(record["objects"], locations, strict=True):
-        obj["pixel_coords_exact"] = list(location)
-    return record
-
-
-def _image_coords(scene: Scene, size: int | tuple[int, int]) -> list[tuple[float, float, float]]:
-    """Pixel coordinates; in a squeezed image those of the 4:3 frame, scaled with it."""
-    if not isinstance(size, int):
-        return pixel_coords(scene, size)
-    return [(x * size / 4, y * size / 3, depth) for x, y, depth in pixel_coords(scene, (4, 3))]

@@ -15,6 +15,7 @@ from tessera.errors import UserError
 from tessera.files import read_json, reads, write_json
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.camera import BEHIND, CAMERA, RIGHT, project
+from tessera.scenes.raycast import ImageFrame
 from tessera.scenes.scene import Lights, Point, Scene, SceneObject
 from tessera.scenes.vocabulary import WORDS
 
@@ -117,25 +118,25 @@ def _is_point(value: Any) -> bool:
 def write_scenes(
     path: str | Path,
     scenes: Sequence[Scene] | SceneBatch,
-    size: tuple[int, int] = (320, 240),
+    size: int | tuple[int, int] = (320, 240),
     split: str = "tessera",
     image_names: Sequence[str] | None = None,
 ) -> None:
-    """An official scene file for images of `size` (width, height)."""
+    """An official scene file for images of `size` (width, height), or for squares into which the 4:3 frame is squeezed."""
     scenes = scenes.unstack() if isinstance(scenes, SceneBatch) else scenes
     names = [f"CLEVR_{split}_{i:06d}.png" for i in range(len(scenes))] if image_names is None else image_names
     if len(names) != len(scenes):
         raise UserError(f"{len(scenes)} scenes need as many image names, not {len(names)}.")
-    info = {"split": split, "version": "1.0", "width": size[0], "height": size[1]}
-    rows = enumerate(zip(scenes, names))
-    records = [scene_record(scene, i, pixel_coords(scene, size), split, name) for i, (scene, name) in rows]
-    write_json(Path(path), {"info": info, "scenes": records})
+    frame = ImageFrame.of(size)
+    info = {"split": split, "version": "1.0", "width": frame.width, "height": frame.height}
+    squeezed = {"squeezed_from": "4:3"} if isinstance(size, int) else {}
+    records = [_scene_record(scene, i, frame, split, name) for i, (scene, name) in enumerate(zip(scenes, names))]
+    write_json(Path(path), {"info": {**info, **squeezed}, "scenes": records})
 
 
-def scene_record(
-    scene: Scene, index: int, locations: Sequence[tuple[float, float, float]], split: str, image_name: str
-) -> dict[str, Any]:
+def _scene_record(scene: Scene, index: int, frame: ImageFrame, split: str, image_name: str) -> dict[str, Any]:
     """One scene in official form, with the pixel coordinates of its objects, its camera and lamps."""
+    locations = _pixel_coords(scene, frame)
     return {
         "split": split,
         "image_index": index,
@@ -157,18 +158,18 @@ def _object_record(obj: SceneObject, location: tuple[float, float, float]) -> di
         "3d_coords": list(obj.center),
         "rotation": obj.rotation,
         "pixel_coords": [round(location[0]), round(location[1]), location[2]],
+        "pixel_coords_exact": list(location),
     }
 
 
-def pixel_coords(scene: Scene, size: tuple[int, int]) -> list[tuple[float, float, float]]:
-    """Where each center lies in an image of `size` (width, height): x, y in pixels, and depth."""
+def _pixel_coords(scene: Scene, frame: ImageFrame) -> list[tuple[float, float, float]]:
+    """Where each center lies in the image: x, y in pixels, and depth."""
     if not len(scene):
         return []
-    width, height = size
     centers = torch.tensor([[obj.center for obj in scene.objects]], dtype=torch.float64)  # (1, N, 3)
     camera = torch.tensor([scene.camera], dtype=torch.float64)
-    locations, depth = project(centers, camera, aspect=width / height)
-    return [(x * width, y * height, d) for (x, y), d in zip(locations[0].tolist(), depth[0].tolist())]
+    locations, depth = project(centers, camera, frame.aspect)
+    return [(x * frame.width, y * frame.height, d) for (x, y), d in zip(locations[0].tolist(), depth[0].tolist())]
 
 
 def relationships(scene: Scene) -> dict[str, list[list[int]]]:
