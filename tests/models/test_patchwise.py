@@ -9,8 +9,8 @@ from tessera.conditioning import LocationGrid, LocationList
 from tessera.config import settings_for
 from tessera.errors import UserError
 from tessera.models.build import build_denoiser, denoiser_config, denoiser_from
+from tessera.models.contract import TrainsOnPatches, trained_network
 from tessera.models.patchwise import Patchwise
-from tessera.models.views import TrainsOnPatches, trained_network
 
 GRID = LocationGrid(cells=8)
 SMALL = {"width": 8, "blocks": 1, "head_width": 8, "attention": (), "mult": (1, 2)}

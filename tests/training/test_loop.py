@@ -7,7 +7,7 @@ import torch
 
 from tessera.errors import UserError
 from tessera.models.build import build_denoiser
-from tessera.models.views import training_views
+from tessera.models.contract import training_views
 from tessera.training import trainer as loop
 from tessera.training.distributed import ProcessGroup
 from tessera.training.run_folder import _stream_for
@@ -77,7 +77,7 @@ def test_noise_is_keyed_by_the_sample(minute):
 
 
 def stream_views(stream, start, count):
-    from tessera.models.views import Views
+    from tessera.models.contract import Views
 
     batch = stream.batch(start, count)
     return Views(batch.images, batch.cond, batch.index)

@@ -17,8 +17,8 @@ from tessera.console import publish
 from tessera.devices import DeviceName, pick_device, precision_on, synchronize, taken_memory
 from tessera.errors import UserError
 from tessera.models.build import build_denoiser
+from tessera.models.contract import innermost, trained_network
 from tessera.models.edm2 import EDM2
-from tessera.models.views import innermost, trained_network
 from tessera.provenance import provenance
 from tessera.stats import student
 from tessera.training.run_folder import _stream_for

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from tessera.errors import UserError
-from tessera.models.views import innermost
+from tessera.models.contract import innermost
 
 OUTPUT, SCALE, MAPS = "output", "scale", "maps"
 MODULATION = "**.scale"  # all modulation layers, in encoder and decoder

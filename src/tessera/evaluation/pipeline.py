@@ -20,9 +20,9 @@ from tessera.evaluation.image_sets import ImageReader, ImageSet, checked_prompt
 from tessera.evaluation.kmax import Counts, TrainingRange, generalization_record
 from tessera.evaluation.matching import CELL, ImageScore, filled_at, score_detections
 from tessera.evaluation.results import Evaluation, LengthGeneralization
+from tessera.models.contract import TrainsOnPatches, trained_network
 from tessera.models.loading import load, set_precision
 from tessera.models.model import Model
-from tessera.models.views import TrainsOnPatches, trained_network
 from tessera.render.image_io import to_float, to_uint8
 from tessera.sampling.prompts import Prompt, study_prompts
 from tessera.sampling.sample import home

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from tessera.conditioning.cells import every_cell
 from tessera.conditioning.contract import SpatialConditioner
 from tessera.errors import UserError
+from tessera.models.contract import Views, check_input
 from tessera.models.edm2 import EDM2
 from tessera.models.precondition import Precision, constructor_config, per_image
-from tessera.models.views import Views, check_input
 from tessera.scenes.random import uniform
 
 _PIXELS_AT_ONCE = {"cpu": 1 << 15, "cuda": 1 << 22, "mps": 1 << 20}  # patch pixels in one pass: cache, memory
@@ -195,7 +195,7 @@ class Patchwise(_Wrapper):
         cells = [pick(~active if number % 2 else active, draws[:, number]) for number in range(patches)]
         weight = self.loss_weight(min(loss_radius, self.radius), images)
         views = [self.view(images, cond, cell, patches * index + number, weight) for number, cell in enumerate(cells)]
-        columns = zip(*(view.tensors() for view in views), strict=True)
+        columns = zip(*(vars(view).values() for view in views), strict=True)
         return Views(*map(torch.cat, columns))
 
     def view(self, images: Tensor, cond: Tensor, number: Tensor, index: Tensor, weight: Tensor) -> Views:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tessera.config import listed
 from tessera.errors import UserError
-from tessera.models.views import check_input
+from tessera.models.contract import check_input
 
 Precision = Literal["float32", "bfloat16", "float16"]
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

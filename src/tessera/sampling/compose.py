@@ -115,7 +115,6 @@ class Project(Composed):
         denoiser: Denoiser,
         conditioner: Conditioner,
         radius: int = 2,
-        *,
         regions: _Regions | None = None,
         **options: Any,
     ):

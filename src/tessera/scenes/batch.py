@@ -1,8 +1,9 @@
 """Many scenes as tensors: what samplers produce and renderers consume, on any device."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -11,8 +12,21 @@ from tessera.scenes.scene import Lights, Scene, SceneObject
 from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES
 
 
+class Rows:
+    """A dataclass of tensors that all have one row per sample; some may be None."""
+
+    def __len__(self) -> int:
+        return len(next(iter(vars(self).values())))
+
+    def __getitem__(self, rows: slice | Tensor) -> Self:
+        return self.map(lambda column: column[rows])
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        return type(self)(*(None if column is None else change(column) for column in vars(self).values()))
+
+
 @dataclass(frozen=True)
-class SceneBatch:
+class SceneBatch(Rows):
     """B scenes of up to N objects. Rows beyond a scene's own objects have `present` False."""
 
     present: Tensor  # (B, N) bool
@@ -27,17 +41,8 @@ class SceneBatch:
     fill: Tensor  # (B, 3)
     back: Tensor  # (B, 3)
 
-    def __len__(self) -> int:
-        return self.present.shape[0]
-
-    def __getitem__(self, rows: slice | Tensor) -> "SceneBatch":
-        return self._map(lambda tensor: tensor[rows])
-
     def to(self, device) -> "SceneBatch":
-        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def _map(self, change) -> "SceneBatch":
-        return SceneBatch(**{f.name: change(getattr(self, f.name)) for f in fields(self)})
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
     @property
     def device(self) -> torch.device:

@@ -92,7 +92,7 @@ class Replay:
         return self.result.clone()  # the next replay overwrites it
 
     def _record(self, batch: Batch) -> None:
-        self.inputs = Batch(*(tensor.clone() for tensor in vars(batch).values()))
+        self.inputs = batch.map(Tensor.clone)
         stream = torch.cuda.Stream(batch.images.device)
         stream.wait_stream(torch.cuda.current_stream(batch.images.device))
         with torch.cuda.stream(stream):

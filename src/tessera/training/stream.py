@@ -10,21 +10,16 @@ from torch import Tensor
 from tessera.conditioning import Conditioner
 from tessera.render.render import Quality, render
 from tessera.scenes import Scenes
+from tessera.scenes.batch import Rows
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Rows):
     """Samples of a stream."""
 
     images: Tensor  # (B, 3, H, W) in [-1, 1]
     cond: Tensor  # (B, dim)
     index: Tensor  # (B,), their numbers in the stream
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def __getitem__(self, rows: slice) -> "Batch":
-        return Batch(self.images[rows], self.cond[rows], self.index[rows])
 
 
 class NumberedSamples(Protocol):

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from tessera.config import TrainingConfig
 from tessera.devices import precision_on
 from tessera.errors import UserError
+from tessera.models.contract import Views, trained_network, training_views
 from tessera.models.ema import Averages
 from tessera.models.magnitude import magnitude_layers, normalize_weights, project_gradients, set_weight_norm
-from tessera.models.views import Views, trained_network, training_views
 from tessera.scenes.random import normal
 from tessera.training.distributed import ALONE, ProcessGroup
 from tessera.training.loss import edm_loss, training_sigmas

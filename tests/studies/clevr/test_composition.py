@@ -9,8 +9,8 @@ from doc_tables.study import STUDY_TABLES
 from tessera.conditioning import LocationGrid
 from tessera.config import settings_for
 from tessera.models.build import build_denoiser
+from tessera.models.contract import trained_network
 from tessera.models.model_folder import save_model
-from tessera.models.views import trained_network
 from tessera.render.image_io import load_png
 from tessera.studies.clevr.figures import GAP, SIDE
 from tessera.studies.clevr.tables import composition_rows
