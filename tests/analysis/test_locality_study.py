@@ -28,6 +28,7 @@ from tessera.analysis.scatter import Point, correlation, point_from, scatter_rec
 from tessera.conditioning import ColorCounts, LocationGrid, Unconditional
 from tessera.conditioning.labels import locations_of
 from tessera.errors import UserError
+from tessera.models.model import Model
 from tessera.plots.figures import distinct_colors
 from tessera.sampling import Trajectory, heun, noise_levels, seeded_noise
 from tessera.scenes.vocabulary import LOCATIONS
@@ -83,10 +84,11 @@ def test_truth_shows_objects_at_the_asked_locations():
 @pytest.mark.parametrize("k", [1, 4, 6])
 def test_a_local_painter_is_local_in_pixels_and_conditions(source, k):
     plan = LocalityConfig(k=k, images=2, levels=4, steps=8, source=source, scenes=2)
-    found = measure_locality(local_painter(), CONDITIONER, 16, plan)
+    model = Model(local_painter(), CONDITIONER, size=16)
+    found = measure_locality(model, plan)
     record = found.to_dict()
     assert len(found.scenes) == 2 and record["conditional_locality"]["value"] == 1.0
-    assert conditional_locality_alone(local_painter(), CONDITIONER, 16, plan) == record["conditional_locality"]
+    assert conditional_locality_alone(model, plan) == record["conditional_locality"]
     assert record["conditional_locality"]["scenes"] == 2
     assert all(row["side90"] == 1 for row in record["levels"])
     for row in record["levels"]:  # three channels, each 1 / (1 + sigma^2)
@@ -98,9 +100,8 @@ def test_a_local_painter_is_local_in_pixels_and_conditions(source, k):
 
 def test_images_of_one_scene_are_no_evidence_about_other_scenes():
     """Sides that differ between scenes alone: as wide an interval for many images of each as for one."""
-    (seen,) = measure_locality(
-        local_painter(), CONDITIONER, 16, LocalityConfig(k=2, images=1, levels=2, steps=4)
-    ).scenes
+    model = Model(local_painter(), CONDITIONER, size=16)
+    (seen,) = measure_locality(model, LocalityConfig(k=2, images=1, levels=2, steps=4)).scenes
 
     def level_records(scenes):
         return LocalityResult(scenes, seed=0)._levels()
@@ -119,10 +120,10 @@ def test_images_of_one_scene_are_no_evidence_about_other_scenes():
 
 def test_conditions_without_a_location_and_models_without_conditions_are_studied_in_pixels():
     paint = lambda x, sigma, cond=None: x * 0.5 + 0 * x.sum()  # noqa: E731
-    colors = measure_locality(paint, ColorCounts(), 16, LocalityConfig(k=3, images=2, levels=3, steps=6))
+    colors = measure_locality(Model(paint, ColorCounts(), size=16), LocalityConfig(k=3, images=2, levels=3, steps=6))
     assert colors.to_dict()["conditional_locality"] is None and colors.conditional_locality.value is None
     assert colors.scenes[0].condition_influence.shape == (2, 3, 1, 3)
-    nothing = measure_locality(paint, Unconditional(), 16, LocalityConfig(k=0, images=2, levels=3, steps=6))
+    nothing = measure_locality(Model(paint, Unconditional(), size=16), LocalityConfig(k=0, images=2, levels=3, steps=6))
     assert nothing.condition_influence.shape[-1] == 0 and nothing.pixel_influence.shape == (3, 1, 16, 16)
 
 

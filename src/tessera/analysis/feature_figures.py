@@ -19,6 +19,7 @@ from tessera.analysis.feature_study import FeatureResult, Level, mean_over_hooks
 from tessera.analysis.hooks import OUTPUT, SCALE
 from tessera.analysis.locality_figures import condition_name
 from tessera.plots import figures
+from tessera.rows import plural
 from tessera.scenes.vocabulary import COLORS
 
 _SHARES = {  # of the change when a condition is removed
@@ -220,7 +221,7 @@ def _draw_number(ax: Axes, result: FeatureResult, number: int, name: str) -> Non
 def _layer_legend(figure: Figure, result: FeatureResult, more: Sequence[Any] = ()) -> None:
     handles: list[Any] = [Line2D([], [], color=figures.LEARNED, marker="o", ms=3, lw=1.1, label="learned (95%)")]
     if result.nulls:
-        text = f"range and mean of {len(result.nulls)} untrained networks"
+        text = f"range and mean of {plural(len(result.nulls), 'untrained network')}"
         handles.append(Patch(color=figures.BAND, label=text))
     figure.legend(handles=[*handles, *more], loc="outside lower left", ncols=3, fontsize=7.5)
 

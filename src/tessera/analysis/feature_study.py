@@ -30,6 +30,7 @@ from tessera.analysis.leakage import Leakage, leakage
 from tessera.analysis.recording import record
 from tessera.console import ResultTable
 from tessera.models.contract import Denoiser
+from tessera.rows import plural
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -126,7 +127,7 @@ class FeatureResult:
     def __repr__(self) -> str:
         cosines = [mean_over_hooks(level, "off_diagonal") for level in self.learned]
         levels = ", ".join(f"{cosine:.2f} at sigma {sigma:.3g}" for cosine, sigma in zip(cosines, self.sigmas))
-        return f"FeatureResult(mean cosine between concepts {levels}; {len(self.nulls)} untrained networks)"
+        return f"FeatureResult(mean cosine between concepts {levels}; {plural(len(self.nulls), 'untrained network')})"
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers, JSON-ready."""

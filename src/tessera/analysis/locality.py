@@ -25,8 +25,11 @@ from tessera.conditioning import ColorCounts, Conditioner, locations_of
 from tessera.console import ResultTable
 from tessera.errors import UserError
 from tessera.models.contract import Denoiser
+from tessera.models.model import Model
+from tessera.plots.figures import evenly_spaced
 from tessera.render.render import render
 from tessera.rng import generator
+from tessera.rows import plural
 from tessera.sampling.prompts import check_number, image_seed
 from tessera.sampling.schedule import noise_levels, seeded_noise
 from tessera.sampling.trajectory import Trajectory, sample_trajectory
@@ -39,8 +42,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Source = Literal["generated", "truth"]
-OFFICIAL_MOST = 9  # more objects than this rarely fit by the official distances
-TURNS = 16  # times as many random scenes are drawn as are needed, at most
+_OFFICIAL_MOST = 9  # more objects than this rarely fit by the official distances
+_TURNS = 16  # times as many random scenes are drawn as are needed, at most
 _AT = "loc "
 SCENE_SEED = 7_000_000  # scenes of a locality study are others than those of training streams
 
@@ -69,7 +72,7 @@ def picked(steps: int, levels: int) -> list[int]:
     """`levels` of a sampler's steps, evenly spread, the first and the last among them."""
     if not 1 <= levels <= steps:
         raise UserError(f"A sampler of {steps} steps has 1 to {steps} noise levels, not {levels}.")
-    return sorted({round(step) for step in np.linspace(0, steps - 1, levels)})
+    return evenly_spaced(steps, levels)
 
 
 def generated(
@@ -107,11 +110,11 @@ def prompts_for_k(conditioner: Conditioner, k: int, scenes: int = 1, seed: int =
 
 def random_locations(k: int, scenes: int, seed: int) -> list[tuple[Any, ...]]:
     """Locations of the objects of random scenes, of those that show all their objects."""
-    rules = Scenes(objects=k, spacing="official" if k <= OFFICIAL_MOST else "relaxed", jitter=False)
+    rules = Scenes(objects=k, spacing="official" if k <= _OFFICIAL_MOST else "relaxed", jitter=False)
     found: list[tuple[Any, ...]] = []
     drawn = 0
     while len(found) < scenes:
-        if drawn == TURNS * scenes:
+        if drawn == _TURNS * scenes:
             raise UserError(f"Of {drawn} random scenes only {len(found)} show all {k} objects; prompt fewer.")
         locations, visible = locations_of(rules.draw(scenes, SCENE_SEED + seed, drawn))
         chosen = (tuple(map(tuple, row[here].tolist())) for row, here in zip(locations, visible))
@@ -129,12 +132,10 @@ def truth(prompt: Sequence[Any], size: int, count: int, seed: int, device=None) 
     """Rendered images (count, 3, size, size) of scenes that show the prompt."""
     colors = [part for part in prompt if isinstance(part, str)]
     locations = LOCATIONS[: len(prompt)] if colors else prompt
-    rules = Scenes(objects=len(prompt))
+    how: dict[str, Any] = {"rules": Scenes(objects=len(prompt)), "count": count, "seed": SCENE_SEED + seed}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LocationWarning)  # the study's locations are crowded on purpose
-        scenes = scenes_at(
-            locations, color=colors or None, rules=rules, count=count, seed=SCENE_SEED + seed, device=device
-        )
+        scenes = scenes_at(locations, color=colors or None, device=device, **how)
     return render(scenes, size=size)["rgb"]
 
 
@@ -174,20 +175,13 @@ class SceneLocality:
     def to_dict(self) -> dict[str, Any]:
         """Curves as Figure 10 draws them."""
         condition_influence = self.condition_influence.mean(0)  # (S, P, K)
-        return {
-            "wanted": [part if isinstance(part, str) else list(part) for part in self.prompt],
-            "probes": [
-                {
-                    "name": probe.name,
-                    "row": probe.at.row,
-                    "col": probe.at.col,
-                    "side90": self.sides[:, p].tolist(),
-                    "energy": self.energy[:, p].tolist(),
-                    "conditions": condition_influence[:, p].T.tolist(),  # a list over levels for each condition
-                }
-                for p, probe in enumerate(self.probes)
-            ],
-        }
+        probes = []
+        for p, probe in enumerate(self.probes):
+            pixel = {"row": probe.at.row, "col": probe.at.col}
+            sides = {"side90": self.sides[:, p].tolist(), "energy": self.energy[:, p].tolist()}
+            conditions = condition_influence[:, p].T.tolist()  # a list over levels for each condition
+            probes.append({"name": probe.name, **pixel, **sides, "conditions": conditions})
+        return {"wanted": [part if isinstance(part, str) else list(part) for part in self.prompt], "probes": probes}
 
 
 @dataclass(frozen=True, repr=False)
@@ -275,7 +269,7 @@ class LocalityResult:
         return figure_maps(self.scenes[0], title)
 
     def __repr__(self) -> str:
-        sizes = f"{len(self.probes)} probes at {len(self.sigmas)} noise levels"
+        sizes = f"{plural(len(self.probes), 'probe')} at {plural(len(self.sigmas), 'noise level')}"
         return f"LocalityResult(conditional_locality={self.conditional_locality}, {sizes})"
 
 
@@ -370,47 +364,39 @@ def _numbers_of(scenes: Sequence[Tensor]) -> list[int]:
 
 
 def measure_locality(
-    denoise: Denoiser,
-    conditioner: Conditioner,
-    size: int,
-    plan: LocalityConfig,
-    device=None,
-    on_scene: Callable = lambda: None,
+    model: Model, plan: LocalityConfig, device=None, on_scene: Callable = lambda: None
 ) -> LocalityResult:
     """The whole study."""
     scenes = []
-    for scene in scenes_of(denoise, conditioner, size, plan, device):
-        scenes.append(measure(denoise, scene, plan))
+    for scene in scenes_of(model, plan, device):
+        scenes.append(measure(model.denoiser, scene, plan))
         on_scene()
     return LocalityResult(scenes, plan.seed)
 
 
-def conditional_locality_alone(
-    denoise: Denoiser, conditioner: Conditioner, size: int, plan: LocalityConfig, device=None
-) -> dict[str, Any] | None:
+def conditional_locality_alone(model: Model, plan: LocalityConfig, device=None) -> dict[str, Any] | None:
     """The record behind `LocalityResult.conditional_locality` without any gradient, for series of many models."""
     own, sigmas = [], []
-    for scene in scenes_of(denoise, conditioner, size, plan, device):
-        own.append(_own_influence(scene.condition_influence(denoise, plan.rows), scene.prompt))
+    for scene in scenes_of(model, plan, device):
+        own.append(_own_influence(scene.condition_influence(model.denoiser, plan.rows), scene.prompt))
         sigmas = scene.trajectory.sigmas.tolist()
     return _locality_record(own, sigmas, plan.seed)
 
 
-def scenes_of(
-    denoise: Denoiser, conditioner: Conditioner, size: int, plan: LocalityConfig, device=None
-) -> Iterator[NoisyScene]:
+def scenes_of(model: Model, plan: LocalityConfig, device=None) -> Iterator[NoisyScene]:
     """The noisy images of each prompt: the model's own samples, or rendered truth under noise."""
     if plan.images < 1:
         raise UserError(f"At least one image is needed for each scene, not {plan.images}.")
-    for number, prompt in enumerate(prompts_of(conditioner, plan)):
-        cond = conditioner.at(prompt, device=device).expand(plan.images, -1)
+    steps: dict[str, Any] = {"steps": plan.steps, "levels": plan.levels}
+    for number, prompt in enumerate(prompts_of(model.conditioner, plan)):
+        cond = model.conditioner.at(prompt, device=device).expand(plan.images, -1)
         seeds = [image_seed(plan.seed, number, n) for n in range(plan.images)]
         if plan.source == "truth":
-            images = truth(prompt, size, plan.images, plan.seed + number, device)
-            trajectory = noised(images, seeds, steps=plan.steps, levels=plan.levels)
+            images = truth(prompt, model.size, plan.images, plan.seed + number, device)
+            trajectory = noised(images, seeds, **steps)
         else:
-            trajectory = generated(denoise, cond, size, seeds, steps=plan.steps, levels=plan.levels, device=device)
-        yield NoisyScene(trajectory, tuple(prompt), cond, conditioner)
+            trajectory = generated(model.denoiser, cond, model.size, seeds, **steps, device=device)
+        yield NoisyScene(trajectory, tuple(prompt), cond, model.conditioner)
 
 
 def prompts_of(conditioner: Conditioner, plan: LocalityConfig) -> list[tuple[Any, ...]]:

@@ -55,7 +55,7 @@ def locality(
     plan = LocalityConfig(
         k=num_objects, images=images, scenes=scenes, levels=levels, steps=steps, source=source, seed=seed
     )
-    return measure_locality(model.denoiser, model.conditioner, model.size, plan, device)
+    return measure_locality(model, plan, device)
 
 
 def features(
@@ -93,7 +93,7 @@ def features(
         >>> import tessera
         >>> settings = {"num_objects": 2, "seeds": 2, "sigmas": [2.0], "untrained": 1, "steps": 4}
         >>> tessera.features("color", colors=["red", "blue"], at="output", **settings)
-        FeatureResult(mean cosine between concepts ... at sigma ...; 1 untrained networks)
+        FeatureResult(mean cosine between concepts ... at sigma ...; 1 untrained network)
     """
     model = load(model, device=device)
     patterns = tuple(at.replace(",", " ").split()) if isinstance(at, str) else tuple(at)

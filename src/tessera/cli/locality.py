@@ -106,7 +106,7 @@ class Locality(OpensOneModel):
         return plans
 
     def study(self, model: Model, plan: LocalityConfig, out: Path | None, device, advance) -> dict[str, Any]:
-        found = measure_locality(model.denoiser, model.conditioner, model.size, plan, device, advance)
+        found = measure_locality(model, plan, device, advance)
         record: dict[str, Any] = {
             "k": plan.k,
             "source": plan.source,
@@ -123,7 +123,7 @@ class Locality(OpensOneModel):
 
     def test_definition(self, model: Model, plan: LocalityConfig, device) -> dict[str, Any]:
         """On the first scene."""
-        scene = next(scenes_of(model.denoiser, model.conditioner, model.size, plan, device))
+        scene = next(scenes_of(model, plan, device))
         how: dict[str, Any] = {"radius": self.radius, "fill": self.fill, "seed": plan.seed, "rows": plan.rows}
         found = definition_residual(model.denoiser, scene.trajectory, scene.cond, model.conditioner, **how)
         return {"radius": found.radius, "cells": found.cells, "fill": found.fill, "levels": found.record(plan.seed)}

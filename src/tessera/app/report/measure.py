@@ -171,7 +171,7 @@ class ColumnEvaluator:
         set_precision(model, "float32", self.device)  # gradients deserve it
         model.to(self.device)
         with progress("measuring locality", None):  # a single scene: no steps to count
-            found = measure_locality(model.denoiser, model.conditioner, model.size, plan, self.device)
+            found = measure_locality(model, plan, self.device)
         record = {
             "model": _identity(model),
             "plan": _brief(plan),

@@ -275,7 +275,7 @@ def _locality_of(model: Model, device: torch.device) -> dict[str, Any] | None:
         return None
     try:
         with torch.no_grad():
-            return conditional_locality_alone(model.denoiser, model.conditioner, model.size, LOCALITY, device)
+            return conditional_locality_alone(model, LOCALITY, device)
     except UserError:
         return None
 
