@@ -10,6 +10,7 @@ import torch
 from tessera import load
 from tessera.errors import UserError
 from tessera.evaluation.image_sets import images_in
+from tessera.evaluation.kmax import TrainingRange
 from tessera.files import read_json, write_json
 from tessera.models.model_folder import find_model
 from tessera.records import (
@@ -88,7 +89,7 @@ def test_a_sample_folder_of_the_previous_format_is_read(tmp_path):
     found = images_in(tmp_path)
     (prompt,) = found.prompts
     assert prompt.wanted == ((0.3, 0.4),) and prompt.targets == ((0.28, 0.41),) and prompt.seed == 7
-    assert found.label == "one" and found.max_train_objects == 3
+    assert TrainingRange.of(found.settings) == TrainingRange(3, "one")
 
 
 def test_a_model_folder_of_the_previous_format_is_opened(tmp_path):
