@@ -26,6 +26,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from tessera.cluster.shared_gpu import shared_gpu
 from tessera.config import Settings, format_count, parse_count, settings_from
 from tessera.devices import DeviceName, pick_device
 from tessera.errors import UserError
@@ -41,7 +42,6 @@ from tessera.provenance import provenance
 from tessera.stats import counted
 from tessera.studies.clevr.entries import IMAGES, StudyEntry
 from tessera.studies.clevr.image_grids import save_image_grid
-from tessera.studies.clevr.workers import _shared_gpu
 from tessera.training.run_folder import RunFolder, crossed, train_run
 from tessera.training.trainer import Trainer
 
@@ -334,7 +334,7 @@ def run(
     picked = pick_device(device)
     task = Task(out.resolve(), str(picked), each, steps, time.time() + 60 * minutes - MARGIN)
     waiting = [cell for cell in cells if not (record_of(cell, out) or {}).get("finished")]
-    with _shared_gpu(picked) as shared:
+    with shared_gpu(picked) as shared:
         say(f"{len(waiting)} of {len(cells)} cells to do, {workers} at a time" + ", MPS on" * shared)
         work_through(waiting, cells, task, workers)
 

@@ -38,7 +38,7 @@ class Demo(OnDevice, Printed, WithDetails):
     #: With --train: images for each K.
     each: tyro.conf.Fixed[int] = 16
     #: Random seed of scenes and samples.
-    seed: int = 0
+    seed: tyro.conf.Fixed[int] = 0
 
     def run(self) -> None:
         if min(self.count, self.each) < 1:

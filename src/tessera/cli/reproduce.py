@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -22,6 +23,7 @@ from tessera.cli.options import (
     Whole,
     parse_settings,
 )
+from tessera.cluster.plan import ClusterConditions, enough_workers, forecast
 from tessera.config import PRESETS, fitting, format_count, look_up, parse_changes, parse_count, parse_value
 from tessera.console import publish, say, table_of
 from tessera.devices import pick_device
@@ -32,7 +34,7 @@ from tessera.registry import Registry
 from tessera.sampling.prompts import parse_ks
 from tessera.studies.clevr.entries import CELLS, TARGETS, StudyEntry, cells_for, with_ks
 from tessera.studies.clevr.figures import FIGURES, save_figure
-from tessera.studies.clevr.records import read_records, rows_of
+from tessera.studies.clevr.records import read_records, rows_of, write_study
 from tessera.studies.clevr.runs import (
     ANOTHER_RUN,
     Estimate,
@@ -43,7 +45,9 @@ from tessera.studies.clevr.runs import (
     images_seen,
     job_name,
 )
-from tessera.studies.clevr.tables import NOT_RUN, k_max_lines, span_words
+from tessera.studies.clevr.tables import NOT_RUN, k_max_lines, outcome_words, span_words
+
+_WORKERS = (1, 8, 64)  # of a cluster, in forecasts
 
 # What is no table or figure of cells; everything else is in `entries.py`. A study is a dataclass with a `run()`.
 _TASKS = Registry(
@@ -99,6 +103,8 @@ class Reproduce(OnDevice, Printed):
     out: Folder = None
     #: Stop after this many minutes, ready to be carried on by the same command.
     minutes: Number = None
+    #: Run the jobs on the workers of a dask scheduler: its address, or the file that it wrote.
+    cluster: Text = None
     #: List the jobs and the time they are expected to take, and do nothing.
     dry_run: bool = False
     #: Change a setting of the study or of its trainings; may be repeated.
@@ -150,7 +156,10 @@ class _TableStudy(StudyOptions):
     results: Path = Path("results")
     minutes: float | None = None
     keep: Literal["everything", "averages", "last"] = "averages"  # of a run once its record is written
-    parallel: int = 1
+    parallel: int = 1  # processes on this machine
+    cluster: str | None = None
+    first_seed: int = 0
+    figures: bool = True
     dry_run: bool = False
     changes: tuple[str, ...] = ()  # of settings of the trainings; what makes a cell stays as it is
 
@@ -175,7 +184,7 @@ class _TableStudy(StudyOptions):
             raise UserError("At least one seed and one process are needed, and no fewer than 0 snapshots.")
         ks = None if self.k is None else tuple(parse_ks(self.k))
         cells = [with_ks(cell, ks) for cell in cells_for(self.what, self.only)]
-        return [self.job(cell, seed) for seed in range(self.seeds) for cell in cells]
+        return [self.job(cell, self.first_seed + seed) for seed in range(self.seeds) for cell in cells]
 
     def job(self, cell: StudyEntry, seed: int) -> StudyRun:
         changes = fitting(cell.settings(self.preset, seed), parse_changes(self.changes))
@@ -195,19 +204,57 @@ class _TableStudy(StudyOptions):
         from tessera.evaluation.detector import load_detector
         from tessera.evaluation.pipeline import Evaluator
         from tessera.studies.clevr.reproduce import Clock, Study
-        from tessera.studies.clevr.workers import Task, run_together
 
-        device = pick_device(self.device)
         for folder in (paths.runs, paths.records):  # before the work, which could not be kept
             make_folder(folder)
-        if self.parallel > 1:
-            threads = max(1, (os.cpu_count() or 1) // self.parallel)
-            return run_together(Task(paths, device, self.minutes, self.keep, threads), jobs, self.parallel)
+        if self.parallel > 1 or self.cluster:
+            return self.work_on_cluster(paths, jobs)
+        device = pick_device(self.device)
         evaluator = Evaluator(load_detector(device=device), load_calibration(), device)
         study = Study(paths, evaluator, Clock(self.minutes), self.keep)
         return study.run(jobs), study.failed
 
+    def work_on_cluster(self, paths: StudyPaths, jobs: Sequence[StudyRun]) -> tuple[bool, dict[str, str]]:
+        """Each job is a piece: this command with one cell and one seed. Its record says that it is finished."""
+        from tessera.cluster.pool import Piece, PieceOutcome, connected, run_pieces
+        from tessera.cluster.shared_gpu import shared_gpu
+
+        todo = {job.name: job for job in jobs if job.record(paths) is None}
+        failed: dict[str, str] = {}
+
+        def on_outcome(outcome: PieceOutcome) -> None:
+            job = todo[outcome.name]
+            if record := job.record(paths):
+                say(outcome_words(job, record))
+            elif outcome.code not in (0, 130):  # not stopped by its time limit
+                failed[outcome.name] = outcome.message
+                say(f"{outcome.name} failed: {outcome.message}")
+
+        if not todo:
+            return True, {}
+        here = None if self.cluster else pick_device(self.device)
+        processes = min(self.parallel, len(todo))
+        threads = max(1, (os.cpu_count() or 1) // processes) if here else None
+        with shared_gpu(here) if here else nullcontext(), connected(self.cluster, processes) as client:
+            pieces = [Piece(name, self.words_of(job)) for name, job in todo.items()]
+            run_pieces(
+                client, pieces, paths.runs / "workers", minutes=self.minutes, threads=threads, on_outcome=on_outcome
+            )
+        write_study(paths)
+        return all(job.record(paths) is not None for job in todo.values()), failed
+
+    def words_of(self, job: StudyRun) -> tuple[str, ...]:
+        """The command that does one job alone."""
+        own = {"only": job.cell.name, "seeds": 1, "root": self.root.resolve(), "results": self.results.resolve()}
+        same = ("preset", "total", "each", "k", "steps", "snapshots", "device")
+        given = own | {name: getattr(self, name) for name in same if getattr(self, name) is not None}
+        settings = (f"first_seed={job.seed}", "figures=off", f"keep={self.keep}", *self.changes)
+        options = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+        return ("reproduce", self.what, *options, *[word for text in settings for word in ("--set", text)])
+
     def draw(self, paths: StudyPaths) -> list[str]:
+        if not self.figures:
+            return []
         names = list(FIGURES) if self.what == "all" else [self.what] if self.what in FIGURES else []
         drawn = [save_figure(name, paths, self.preset) for name in names]
         for path in filter(None, drawn):
@@ -233,8 +280,14 @@ def _show_plan(plan: Sequence[Estimate], as_json: bool) -> None:
     }
     head = (Column("job", no_wrap=True), "state", "images to train", "images to evaluate", "minutes")
     rows = [(one.job, one.state, format_count(one.images), str(one.samples), _minutes_words(one)) for one in plan]
-    record = {"jobs": [one.plain() for one in plan], **totals}
-    publish(record, as_json, None, table_of([head, *rows]), *_plan_words(plan, totals))
+    forecasts = [forecast(known, workers) for workers in _WORKERS] if known else []
+    scale = [("workers", "hours", "95% of simulated runs", "efficiency")]
+    for one in forecasts:
+        span = f"{one.low / 60:.2f} to {one.high / 60:.2f}"
+        scale.append((str(one.workers), f"{one.minutes / 60:.2f}", span, f"{one.efficiency:.0%}"))
+    record = {"jobs": [one.plain() for one in plan], **totals, "forecasts": [one.to_dict() for one in forecasts]}
+    tables = [table_of([head, *rows]), *([table_of(scale)] if forecasts else [])]
+    publish(record, as_json, None, *tables, *_plan_words(plan, totals, known))
 
 
 def _minutes_words(one: Estimate) -> str:
@@ -243,7 +296,7 @@ def _minutes_words(one: Estimate) -> str:
     return f"{one.minutes:.1f}" + (" + evaluation" if one.evaluation_minutes is None else "")
 
 
-def _plan_words(plan: Sequence[Estimate], totals: Mapping[str, Any]) -> list[str]:
+def _plan_words(plan: Sequence[Estimate], totals: Mapping[str, Any], known: Sequence[float]) -> list[str]:
     jobs, images, samples, minutes = len(plan), totals["images"], totals["samples"], totals["minutes_known"]
     blocked = sum(one.state == ANOTHER_RUN for one in plan)
     sentences = {
@@ -253,6 +306,8 @@ def _plan_words(plan: Sequence[Estimate], totals: Mapping[str, Any]) -> list[str
         f"Expected: {minutes:.1f} minutes, at the speeds recorded in results/.": not totals["unknown"],
         "Evaluations (sampling and detecting) are not included where no earlier cell of the network gives their "
         "speed.": any(one.samples and one.evaluation_minutes is None for one in plan),
+        f"More than {enough_workers(known)} workers do not help: the longest job takes {max(known, default=0):.1f} minutes. "
+        f"Simulated with guesses: {ClusterConditions().summary}.": known,
         f"{blocked} cannot begin: runs with other settings lie in their folders (--root elsewhere).": blocked,
     }
     return [sentence for sentence, applies in sentences.items() if applies]

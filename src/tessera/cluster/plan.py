@@ -21,6 +21,13 @@ class ClusterConditions:
     lost: float = 0.5  # minutes of work since the last saved state, which a failure costs
     restart: float = 2.0  # minutes until a failed worker is back
 
+    @property
+    def summary(self) -> str:
+        return (
+            f"{60 * self.startup:.0f} s to start a job, {self.slow_share:.0%} of the workers {self.slowdown:g} times slower, "
+            f"{self.failures_per_hour:g} failures per worker and hour"
+        )
+
 
 @dataclass(frozen=True)
 class Forecast:

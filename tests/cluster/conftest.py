@@ -1,0 +1,1 @@
+from study_fixtures import call  # noqa: F401
