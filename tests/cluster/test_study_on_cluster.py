@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -47,18 +48,25 @@ def test_two_processes_leave_the_records_of_one(alone, call, tmp_path):
     assert (tmp_path / "study.json").is_file() and list((tmp_path / "figures").glob("fig4*"))
 
 
+DOC = Path(__file__).parents[2] / "docs" / "scaling-out.md"
+
+
+def documented(verb: str, folder: Path) -> list[str]:
+    """The `dask` command of docs/scaling-out.md, as this Python runs it in another folder than /shared."""
+    line = next(line for line in DOC.read_text().splitlines() if f"dask {verb} " in line)
+    words = shlex.split(line.replace("/shared", str(folder)))
+    return [sys.executable, "-m", *words[words.index("dask") :], "--no-dashboard"]
+
+
 @pytest.fixture
 def cluster(tmp_path):
-    """A scheduler and two workers as a user would start them; the scheduler's file, and the workers' processes."""
+    """A scheduler and two workers as the documentation starts them: the scheduler's file, and the workers' processes."""
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
+    processes = [subprocess.Popen([*documented("scheduler", tmp_path), "--port", "0"], **quiet)]
     file = tmp_path / "scheduler.json"
-    dask = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--scheduler-file", str(file), "--no-dashboard"]
-    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", str(file), "--nthreads", "1",
-              "--resources", "GPU=1", "--no-nanny", "--no-dashboard", "--death-timeout", "60"]  # fmt: skip
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    processes = [subprocess.Popen([*dask, "--port", "0"], **quiet)]
     while not file.is_file():
         time.sleep(0.1)
-    processes += [subprocess.Popen(worker, cwd=tmp_path, **quiet) for _ in range(2)]
+    processes += [subprocess.Popen(documented("worker", tmp_path), **quiet) for _ in range(2)]
     yield file, processes[1:]
     for process in processes:
         process.kill()
