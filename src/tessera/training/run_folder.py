@@ -160,8 +160,8 @@ def _format_value(value: Any) -> str:
 # -- training in a folder ----------------------------------------------------------------------------------
 
 
-def _ignore(*told: Any) -> None:
-    """What nobody wants to hear of."""
+def _ignore(*values: Any) -> None:
+    """The callback where none is given."""
 
 
 def _stream_for(settings: Settings) -> Stream:
