@@ -189,18 +189,14 @@ class Local(nn.Module):
     def posterior(self, queries: Tensor, sigma: Tensor, sources: list[tuple[int, Tensor]]) -> Tensor:
         """Mean center cell (Q, C, cell, cell) of the candidates, given queries (Q, P)."""
         best = None if self.keep is None else _Best(self.keep, queries)
-        running: _RunningMean | None = None
+        running = _RunningMean(len(queries), self.cell**2 * self.channels, queries)
         known = self.patches(self.padded)
         for location, rows in self.candidates(sources, queries):
             patches = known[:, *divmod(location, self.cells)].index_select(0, rows).to(queries)  # (n, patch, patch C)
             logits = _closeness(queries, patches.flatten(1), sigma)
-            centers = self.center(patches)
-            running = running or _RunningMean(len(queries), centers[0].numel(), queries)
-            running.add(logits, centers.flatten(1))
+            running.add(logits, self.center(patches).flatten(1))
             if best is not None:
                 best.add(logits, location * len(known) + rows)
-        if running is None:
-            raise UserError("There is no patch to compare with.")
         if best is None:
             return self.as_cells(running.mean)
         self.dropped = max(self.dropped, float(best.dropped(running.log_total).max()))

@@ -10,7 +10,7 @@ import numpy as np
 from tessera.errors import UserError
 from tessera.studies.swingby import deep, one_layer
 from tessera.studies.swingby.data import Array
-from tessera.studies.swingby.integrate import Path, State, solve
+from tessera.studies.swingby.integrate import Path, State, System, solve
 from tessera.studies.swingby.starts import root
 
 
@@ -48,7 +48,7 @@ def two_layer_flow(w0: Array, a: Array, tau: float, duration: float, step: float
     def velocity(state: State) -> State:
         return deep.velocity(state, inputs, inputs[:d])
 
-    return solve(velocity, layers, deep.product, 2 * np.linalg.eigvalsh(moment)[-1], duration, step)
+    return solve(System(velocity, deep.product, 2 * np.linalg.eigvalsh(moment)[-1]), layers, duration, step)
 
 
 def condition_error(blocks: Array, point: Array) -> Array:

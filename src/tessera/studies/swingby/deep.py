@@ -5,7 +5,7 @@ A linear network depends on the data only through a root of their second moment,
 """
 
 from collections.abc import Iterable
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise, repeat
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from tessera.errors import UserError
 from tessera.rng import generator
 from tessera.studies.swingby.data import Array
-from tessera.studies.swingby.integrate import Path, Solver, State, Velocity, check_step, solve, trajectory, watch
+from tessera.studies.swingby.integrate import Path, Solver, State, System, check_step, solve, trajectory, watch
 from tessera.studies.swingby.starts import root
 
 
@@ -45,8 +45,9 @@ def path(
     layers: State, a: Array, duration: float, step: float, solver: Solver = "flow", every: int = 1, on_step=None
 ) -> Path:
     """Gradient flow or descent on the identity task."""
-    fastest = len(layers) * a.max()
-    return solve(_identity_velocity(a), layers, product, fastest, duration, step, solver, every, on_step)
+    inputs = pseudo_samples(a)
+    system = System(partial(velocity, inputs=inputs, targets=inputs), product, len(layers) * a.max())
+    return solve(system, layers, duration, step, solver, every, on_step)
 
 
 def descent_errors(layers: State, a: Array, rate: float, steps: int, point: Array) -> Array:
@@ -57,12 +58,9 @@ def descent_errors(layers: State, a: Array, rate: float, steps: int, point: Arra
         return 0.5 * np.square(out - point).sum(-1)
 
     check_step(rate, len(layers) * a.max(), "descent")
-    return watch(trajectory(_identity_velocity(a), layers, repeat(rate, steps), "descent"), error)
-
-
-def _identity_velocity(a: Array) -> Velocity:
     inputs = pseudo_samples(a)
-    return lambda layers: velocity(layers, inputs, inputs)
+    speed = partial(velocity, inputs=inputs, targets=inputs)
+    return watch(trajectory(speed, layers, repeat(rate, steps), "descent"), error)
 
 
 def balanced_layers(w0: Array, depth: int) -> State:

@@ -130,13 +130,13 @@ def _draw_timed_line(ax: Axes, points: Array, times: Array, end: float) -> None:
 
 # --- Figures 2, 11, 12: in which order concepts are learned -------------------------------------------------
 
-ORDER_SEEDS, ORDER_DIM = range(3), 64
+_DIM = 64
 
 
 def _draw_order(ax: Axes, title: str, tasks: Mapping[str, Sim], recipe: Recipe) -> None:
     shades = matplotlib.colormaps["viridis"](np.linspace(0.05, 0.85, len(tasks)))
     for (name, task), shade in zip(tasks.items(), shades):
-        runs = train(task, recipe, ORDER_SEEDS, task.target[None])
+        runs = train(task, recipe, range(3), task.target[None])
         _draw_paths(ax, task, runs, name, shade)
         if recipe.depth == 1:
             closed = 1 - np.exp(-task.a[:2] * np.linspace(0, 60, 4000)[:, None])
@@ -166,10 +166,10 @@ def _figure_2(signal: Axes, diversity: Axes, four_layers: Axes) -> None:
 
 def _figure_order(recipe: Recipe, left: Axes, right: Axes) -> None:
     """In which order concepts come, by signal and by diversity."""
-    signals = {f"$\\mu_1={m:g}$": Sim((m, 2), 0.05, ORDER_DIM, rotation=0) for m in (1, 2, 3)}
+    signals = {f"$\\mu_1={m:g}$": Sim((m, 2), 0.05, _DIM, rotation=0) for m in (1, 2, 3)}
     _draw_order(left, "Signal sets the order  ($\\mu_2=2$)", signals, recipe)
     spreads = (0.05, 0.6, 1.0, 1.5, 2.0)
-    diversities = {f"$\\sigma_1={v:g}$": Sim((1, 2), (v, 0.05), ORDER_DIM, rotation=0) for v in spreads}
+    diversities = {f"$\\sigma_1={v:g}$": Sim((1, 2), (v, 0.05), _DIM, rotation=0) for v in spreads}
     _draw_order(right, "So does diversity  ($\\sigma_2=0.05$)", diversities, recipe)
 
 
@@ -500,11 +500,13 @@ def _draw_phase(ax: Axes, phase: Phase, values: Array, top: float | None = None)
 
 
 def _draw_sweep(phase: Phase, left: Axes, right: Axes) -> None:
+    """Mean height and share of starts that swing."""
     _color_bar(_draw_phase(left, phase, phase.mean), [left], label="mean rise / ($\\mu_1^2/2$)")
     _color_bar(_draw_phase(right, phase, phase.share, 1.0), [right], label="share of starts that swing")
 
 
 def _draw_run(path: Path, task: Sim, left: Axes, right: Axes) -> None:
+    """Entries and errors of a run."""
     _draw_entries(left, path, task)
     _draw_swing(right, path, task)
     right.set(xlabel="time", title="Errors")  # not every run swings
@@ -538,6 +540,7 @@ def _draw_frame(path: Path, now: int, left: Axes, right: Axes) -> None:
 
 
 def _draw_gaps(rows: Sequence[Mapping[str, Any]], left: Axes, right: Axes) -> None:
+    """Trajectories in concept space, and the error of the composition over training."""
     shades = matplotlib.colormaps["viridis"](np.linspace(0.05, 0.9, max(1, len(rows))))
     for row, shade in zip(rows, shades):
         path, steps = np.array(row["path"]), np.array(row["steps"])
@@ -586,18 +589,7 @@ FIGURES: dict[str, _Drawing] = {
 }
 
 
-@styled
-def figure_sweep(phase: Phase) -> Figure:
-    """For `tessera dynamics sweep`: mean height and share of starts that swing."""
-    return _Drawing(_draw_sweep, 2, 4.0, 3.4).figure(phase)
-
-
-@styled
-def figure_run(path: Path, task: Sim) -> Figure:
-    """For `tessera dynamics run`: entries and errors."""
-    return _Drawing(_draw_run, 2, 4.0, 3.2).figure(path, task)
-
-
-def swingby_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """For `tessera reproduce swingby`: trajectories in concept space, and the error of the composition over training."""
-    return _Drawing(_draw_gaps, 2, 4.6, 4.0).figure(rows)
+# For `tessera dynamics sweep`, `tessera dynamics run` and `tessera reproduce swingby`; they take what the drawing does.
+figure_sweep = styled(_Drawing(_draw_sweep, 2, 4.0, 3.4).figure)
+figure_run = styled(_Drawing(_draw_run, 2, 4.0, 3.2).figure)
+swingby_figure = _Drawing(_draw_gaps, 2, 4.6, 4.0).figure

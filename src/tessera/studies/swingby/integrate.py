@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -37,25 +37,22 @@ class Path:
         return error_at(self.w, point)
 
 
-def solve(
-    velocity: Velocity,
-    state: State,
-    read: Callable[[State], Array],
-    fastest: float,
-    duration: float,
-    step: float,
-    solver: Solver = "flow",
-    every: int = 1,
-    on_step=None,
-) -> Path:
-    """The path over `duration`; `read` gives the end-to-end map, `fastest` is the largest rate near the solution.
+class System(NamedTuple):
+    """A network in training."""
 
-    The step of a descent is its learning rate, and time is their number times that rate.
-    """
-    check_step(step, fastest, solver)
+    velocity: Velocity  # of its weights
+    read: Callable[[State], Array]  # its end-to-end map
+    fastest: float  # the largest rate near the solution
+
+
+def solve(
+    system: System, state: State, duration: float, step: float, solver: Solver = "flow", every: int = 1, on_step=None
+) -> Path:
+    """The path over `duration`. The step of a descent is its learning rate, and time is their number times that rate."""
+    check_step(step, system.fastest, solver)
     steps = step_count(duration, step)
-    states = trajectory(velocity, state, repeat(step, steps), solver)
-    return Path(step * np.arange(0, steps + 1, every), watch(states, read, every, on_step))
+    states = trajectory(system.velocity, state, repeat(step, steps), solver)
+    return Path(step * np.arange(0, steps + 1, every), watch(states, system.read, every, on_step))
 
 
 def trajectory(

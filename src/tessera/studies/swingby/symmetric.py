@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from tessera.studies.swingby.data import Array
-from tessera.studies.swingby.integrate import Path, Solver, State, solve
+from tessera.studies.swingby.integrate import Path, Solver, State, System, solve
 
 Clock = Literal["paper", "flow"]
 CLOCK_SPEED: dict[str, float] = {"paper": 1.0, "flow": 2.0}
@@ -64,7 +64,7 @@ def flow(w0: Array, a: Array, duration: float, step: float, clock: Clock = "pape
     def velocity(state: State) -> State:
         return (speed * field(state[0], a),)
 
-    return solve(velocity, (w0,), itemgetter(0), 2 * speed * a.max(), duration, step, every=every)
+    return solve(System(velocity, itemgetter(0), 2 * speed * a.max()), (w0,), duration, step, every=every)
 
 
 def factor_path(
@@ -96,7 +96,7 @@ def factor_path(
     def read(state: State) -> Array:
         return map_of(state[0])
 
-    return solve(velocity, (u0,), read, 2 * speed * a.max(), duration, step, solver, every, on_step)
+    return solve(System(velocity, read, 2 * speed * a.max()), (u0,), duration, step, solver, every, on_step)
 
 
 def settling_time(w0: Array, a: Array, margin: float = 5.0) -> Array:
