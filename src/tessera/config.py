@@ -7,6 +7,7 @@ Types that are written in a special way on the command line (4Mi, 1-3, 1,2,2, on
 
 import dataclasses
 import functools
+import hashlib
 import inspect
 import json
 import re
@@ -659,8 +660,16 @@ def _training_mistakes(training: TrainingConfig) -> dict[str, bool]:
     }
 
 
-def first_difference(old: Settings, new: Settings, ignoring: set[str]) -> tuple[str, Any, Any] | None:
-    """The first setting, as `group.name`, in which two runs differ, with both values."""
+_FREE_SETTINGS = {  # a run continues under other values of these: they do not change what is computed
+    f"training.{name}" for name in ("total", "snapshot", "checkpoint", "strategy", "render_batch", "micro_batch")
+}
+_TOTAL = "training.total"  # free only without a cooldown, during which the learning rate depends on it
+
+
+def first_difference(old: Settings, new: Settings, ignoring: set[str] | None = None) -> tuple[str, Any, Any] | None:
+    """The first setting, as `group.name`, in which two runs differ, with both values; by default none that is free."""
+    if ignoring is None:
+        ignoring = _FREE_SETTINGS - {_TOTAL} if new.training.cooldown else _FREE_SETTINGS
     if old.experiment != new.experiment:
         return "experiment", old.experiment, new.experiment
     for group in GROUPS:
@@ -670,6 +679,15 @@ def first_difference(old: Settings, new: Settings, ignoring: set[str]) -> tuple[
             if was != now and name not in ignoring:
                 return name, was, now
     return None
+
+
+def seal_of(settings: Settings) -> str:
+    """A digest of all settings that a run cannot change."""
+    fixed = {}
+    for group in GROUPS:
+        for key, value in dataclasses.asdict(getattr(settings, group)).items():
+            fixed[f"{group}.{key}"] = None if f"{group}.{key}" in _FREE_SETTINGS else value
+    return hashlib.sha256(json.dumps([settings.experiment, fixed]).encode()).hexdigest()
 
 
 def look_up(name: str, table: Mapping[str, Any], what: str) -> Any:

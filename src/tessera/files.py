@@ -6,7 +6,9 @@ import io
 import json
 import math
 import os
+import socket
 import struct
+import tempfile
 import threading
 import types
 import zlib
@@ -20,6 +22,7 @@ from tessera.errors import UserError
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 LINE = 160  # characters
+_HOST = socket.gethostname().partition(".")[0]  # folders may be shared by machines, whose process numbers say nothing
 _MOST_WORDS = 200  # characters of somebody else's words in a sentence of ours
 _TIGHT = (",", ":")  # between the values of a list, and after a name: a blank there is a tenth of a record
 
@@ -31,8 +34,10 @@ def atomic(path: Path) -> Iterator[Path]:
     Where `path` is a link, what it points at is written, and the link stays one.
     """
     path = Path(os.path.realpath(path))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
+    # The name is cut, since one of 255 bytes is allowed for a file and what follows it here must fit, too.
+    temporary = path.with_name(f".{path.name[: _MOST_WORDS // 4]}.{_HOST}.{os.getpid()}-{threading.get_ident()}.part")
     try:
+        _remove_leftovers(path.parent)
         yield temporary
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
@@ -41,6 +46,19 @@ def atomic(path: Path) -> Iterator[Path]:
         raise UserError(f"Could not write {path}: {error.strerror or error}.") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@functools.cache
+def _remove_leftovers(folder: Path) -> None:
+    """Remove, once a process, what processes of this machine that were killed had begun to write into a folder."""
+    for leftover in folder.glob(f".*.{_HOST}.*-*.part"):
+        writer = leftover.name.rsplit(".", 2)[1].partition("-")[0]
+        try:
+            os.kill(int(writer), 0)
+        except ProcessLookupError:
+            leftover.unlink(missing_ok=True)
+        except (ValueError, PermissionError):  # not ours, or another user's, who is still writing
+            continue
 
 
 def save_plot(figure: Any, path: Path, dpi: int = 110) -> None:
@@ -239,9 +257,7 @@ def make_folder(path: Path) -> Path:
     path = Path(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+        tempfile.TemporaryFile(dir=path).close()  # without a name, so that a kill leaves nothing
     except OSError as error:
         raise UserError(f"Could not write into {path}: {error.strerror or error}.") from error
     return path

@@ -4,6 +4,7 @@ import os
 import pickle
 import resource
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -125,7 +126,8 @@ def test_a_killed_process_leaves_only_whole_shards(tmp_path):
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline().strip() == "third"
         process.send_signal(signal.SIGKILL)
-    (tmp_path / ".shard-00002.safetensors.1.part").write_bytes(b"half of something")
+    host = socket.gethostname().partition(".")[0]
+    (tmp_path / f".shard-00002.safetensors.{host}.{process.pid}-1.part").write_bytes(b"half of something")
     before, again = fingerprints(tmp_path), Counting()
     assert len(before) == 2
     fill(tmp_path, again, count=20)

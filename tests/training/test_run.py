@@ -5,11 +5,11 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
-import tessera.models.checkpoint_io as sealed
 from edm2_reference import response
 from tessera.errors import UserError
 from tessera.models.checkpoint_io import read_checkpoint, write_checkpoint
@@ -257,11 +257,11 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(minute, tmp_path, monkeyp
     quietly(minute(training={"total": 16}), tmp_path)
     before = state_of(tmp_path)
 
-    def full(tensors, path, metadata=None):
-        path.write_bytes(b"half a file")
+    def full(path, content):
+        path.write_text("half a file")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sealed, "save_file", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(UserError, match="No space left on device"):
         quietly(minute(), tmp_path)
     assert equal(state_of(tmp_path), before)

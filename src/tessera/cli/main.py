@@ -2,11 +2,17 @@
 
 import dataclasses
 import difflib
+import errno
 import importlib
+import io
 import math
 import os
+import signal
 import sys
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,8 +56,14 @@ VERBS = {
 def main(words: list[str] | None = None) -> None:
     """Entry point of the `tessera` command."""
     words = sys.argv[1:] if words is None else words
+    for stream in (sys.stdout, sys.stderr):  # where the locale has no name for a letter, it is spelled out
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
-        sys.exit(dispatch(words) or 0)
+        with _stopped_by_sigterm():
+            code = dispatch(words) or 0
+            sys.stdout.flush()
+        sys.exit(code)
     except UserError as error:
         _leave(2, str(error))
     except KeyboardInterrupt:
@@ -60,9 +72,35 @@ def main(words: list[str] | None = None) -> None:
         if not _is_out_of_memory(error):
             raise
         _leave(2, "There is not enough memory for this; reduce the batch or the number of images.")
+    except _Terminated:
+        _leave(128 + signal.SIGTERM, "stopped.")
     except BrokenPipeError:  # the reader of our output left early, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:  # a full disk behind stdout, a name too long, a folder that may not be read
+        if error.errno == errno.ENOSPC:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        what = str(error.filename)[:200] if error.filename else "The output"
+        _leave(2, f"{what} cannot be read or written: {error.strerror or error}.")
+
+
+class _Terminated(BaseException):
+    """SIGTERM: what is open is closed and half-written files are removed on the way out."""
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    def stop(number, frame):
+        raise _Terminated
+
+    if threading.current_thread() is not threading.main_thread():  # only there can signals be handled
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _leave(code: int, sentence: str) -> None:

@@ -75,12 +75,12 @@ class Detector:
 
 def save_detector(folder: Path, network: DetectorNetwork, known: dict[str, Tensor]) -> None:
     """Weights in half precision, beside what known images look like."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     state = {f"detector.{name}": value for name, value in network.state_dict().items() if value.is_floating_point()}
     state |= {f"known.{name}": value for name, value in known.items()}
     with atomic(folder / "detector.safetensors") as temporary:
-        save_file({name: value.cpu().half().contiguous() for name, value in state.items()}, temporary)
+        temporary.write_bytes(save({name: value.cpu().half().contiguous() for name, value in state.items()}))
     write_json(folder / "detector.json", {**network.config, "sha256": sha256(folder / "detector.safetensors")})
 
 

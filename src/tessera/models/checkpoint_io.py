@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from tessera.errors import UserError
-from tessera.files import atomic, check_file
+from tessera.files import atomic, check_file, reads
 
 
 def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> str:
@@ -21,10 +21,8 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[s
     text = json.dumps(dict(facts or {}), sort_keys=True, allow_nan=False)
     digest_hex = digest(held, text)
     with atomic(path) as temporary:
-        try:
-            save_file(held, temporary, metadata={"facts": text, "sha256": digest_hex})
-        except SafetensorError as error:  # the library's name for a full disk, among others
-            raise UserError(f"Could not write {path}: {error}.") from error
+        # The library's own writer leaves files that only their owner may read, and half of one after a kill.
+        temporary.write_bytes(save(held, metadata={"facts": text, "sha256": digest_hex}))
     return digest_hex
 
 
@@ -44,6 +42,17 @@ def read_checkpoint(path: Path, device=None) -> tuple[dict[str, Tensor], dict[st
     if metadata.get("sha256") != digest(tensors, text):
         raise UserError(f"{path} is not what was written: its checksum does not match its content.")
     return {name: tensor.to(device) for name, tensor in tensors.items()}, json.loads(text)
+
+
+@reads
+def read_facts(path: Path) -> dict[str, Any]:
+    """The facts of a file, not yet compared with its checksum; none of a damaged one, which is no reason to stop."""
+    check_file(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            return json.loads((file.metadata() or {}).get("facts", "{}"))
+    except (SafetensorError, ValueError):
+        return {}
 
 
 def read_float32(path: Path, expected: Mapping[str, Any] | None = None) -> dict[str, Tensor]:

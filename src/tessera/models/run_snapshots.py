@@ -9,7 +9,7 @@ import re
 from functools import partial
 from pathlib import Path
 
-from tessera.config import Settings, settings_from
+from tessera.config import Settings, seal_of, settings_from
 from tessera.errors import UserError
 from tessera.files import read_json, reads
 from tessera.models.build import build_denoiser, conditioner_for, denoiser_config
@@ -62,11 +62,12 @@ def read_settings(path: Path) -> Settings:
 
 def stored_averages(folder: Path) -> list[Snapshot]:
     """All stored averages, oldest first; no file is read before `load` is called."""
-    found = []
-    for path in sorted((Path(folder) / SNAPSHOTS).glob("ema-*")):
+    found, folder = [], Path(folder)
+    sealed = {"seal": seal_of(run_settings(folder))} if (folder / CONFIG).exists() else {}
+    for path in sorted((folder / SNAPSHOTS).glob("ema-*")):
         if match := _AVERAGE_FILE.fullmatch(path.name):
             images_seen, std = int(match[1]), float(match[2])
-            load = partial(read_float32, path, {"images_seen": images_seen, "std": std})
+            load = partial(read_float32, path, {"images_seen": images_seen, "std": std, **sealed})
             found.append(Snapshot(images_seen, std, load))
     return found
 

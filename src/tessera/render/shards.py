@@ -117,8 +117,6 @@ def write_shards(
     settings = json.loads(json.dumps({**settings, "count": count, "per_shard": per_shard}))
     done = {shard.first: shard for shard in _intact_shards(folder, settings)}
     starts = range(0, count, per_shard)
-    for leftover in folder.glob(".shard-*.safetensors.*.part"):  # of a killed run
-        leftover.unlink(missing_ok=True)
 
     def write_manifest() -> None:
         manifest = {
@@ -218,8 +216,11 @@ class ShardFolder:
                     " run the command that made it again to carry on."
                 )
             count, per_shard = self.settings["count"], self.settings["per_shard"]
-            sizes = {first: min(per_shard, count - first) for first in range(0, count, per_shard)}
-            if {shard.first: shard.count for shard in self.shards} != sizes or len(sizes) != len(self.shards):
+            firsts = range(0, count, per_shard)  # compared lazily: a false count may be immense
+            pairs = zip(self.shards, firsts)
+            if len(firsts) != len(self.shards) or any(
+                s.first != f or s.count != min(per_shard, count - f) for s, f in pairs
+            ):
                 raise UserError(f"{self.path / _MANIFEST} does not list the shards of {count} images.")
 
     @property

@@ -10,7 +10,7 @@ import json
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -20,12 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.config import Settings, first_difference, format_count
+from tessera.config import Settings, first_difference, format_count, seal_of, settings_from
 from tessera.console import say
 from tessera.errors import UserError
 from tessera.files import atomic, fits_type, make_folder, read_lines, write_json
 from tessera.models.build import build_denoiser, conditioner_for
-from tessera.models.checkpoint_io import read_checkpoint, to_half, write_checkpoint
+from tessera.models.checkpoint_io import read_checkpoint, read_facts, to_half, write_checkpoint
 from tessera.models.model_folder import current_weight_name
 from tessera.models.run_snapshots import average_file, run_settings
 from tessera.scenes import Scenes
@@ -36,10 +36,6 @@ from tessera.version import __version__
 
 _STATES_KEPT = 2  # the newest, and one to fall back on
 _LOG_STEPS = 20  # steps between two lines of the log, and between two checks for NaN
-_FREE_SETTINGS = {  # a run continues under other values of these: they do not change what is computed
-    f"training.{name}" for name in ("total", "snapshot", "checkpoint", "strategy", "render_batch", "micro_batch")
-}
-_TOTAL = "training.total"  # free only without a cooldown, during which the learning rate depends on it
 
 
 @dataclass(frozen=True)
@@ -61,6 +57,7 @@ class RunFolder:
         self.config, self.log = self.folder / "config.json", self.folder / "log.jsonl"
         self.snapshots, self.samples = self.folder / "snapshots", self.folder / "samples"
         self.results = self.folder / "results"
+        self.losses: list[float] = []  # of the resumed state, since the last line of the log
 
     # -- opening -------------------------------------------------------------------------------------------
 
@@ -81,8 +78,11 @@ class RunFolder:
 
     def difference(self, settings: Settings) -> tuple[str, Any, Any] | None:
         """The first setting in which the run in this folder, if any, differs: its name, old and new value."""
-        free = _FREE_SETTINGS - {_TOTAL} if settings.training.cooldown else _FREE_SETTINGS
-        return first_difference(self.settings(), settings, free) if self.config.exists() else None
+        known = [self.settings()] if self.config.exists() else []
+        # config.json can be lost or exchanged, but not what the newest state says it was trained with.
+        sealed = [read_facts(path).get("settings") for path in self.states()[:1]]
+        known += [settings_from(one) for one in sealed if one]
+        return next(filter(None, (first_difference(old, settings) for old in known)), None)
 
     def settings(self) -> Settings:
         return run_settings(self.folder)
@@ -103,9 +103,12 @@ class RunFolder:
         """Newest first."""
         return sorted(self.snapshots.glob("state-*.safetensors"), reverse=True)
 
-    def save_state(self, trainer: Trainer) -> Path:
+    def save_state(self, trainer: Trainer, losses: Sequence[Tensor] = ()) -> Path:
+        """`losses` are those of the steps since the last line of the log."""
         path = self.snapshots / f"state-{trainer.images_seen:012d}.safetensors"
-        write_checkpoint(path, trainer.tensors(), {"images_seen": trainer.images_seen})
+        facts = {"images_seen": trainer.images_seen, "losses": [float(loss) for loss in losses]}
+        sealed = {"settings": self.settings().plain()} if self.config.exists() else {}
+        write_checkpoint(path, trainer.tensors(), facts | sealed)
         for old in self.states()[_STATES_KEPT:]:
             old.unlink()
         return path
@@ -118,6 +121,7 @@ class RunFolder:
                 tensors, facts = read_checkpoint(path)
                 current = {current_weight_name(name): tensor for name, tensor in tensors.items()}
                 trainer.load(current, facts["images_seen"])
+                self.losses = facts.get("losses", [])
                 return path
             except (UserError, KeyError) as error:
                 then = f"falling back to {older.name}" if older else "beginning anew, as there is no other"
@@ -128,7 +132,7 @@ class RunFolder:
 
     def save_averages(self, trainer: Trainer) -> None:
         for std in trainer.averages.stds:
-            facts = {"images_seen": trainer.images_seen, "std": std}
+            facts = {"images_seen": trainer.images_seen, "std": std, "seal": seal_of(self.settings())}
             path = average_file(self.folder, trainer.images_seen, std)
             write_checkpoint(path, to_half(trainer.averages.state(std)), facts)
 
@@ -225,7 +229,7 @@ class RunLog:
         self.run, self.trainer = run, trainer
         self.on_record, self.on_snapshot = on_record, on_snapshot
         self.start = self.last_line = time.monotonic()
-        self.losses: list[Tensor] = []  # of the steps since the last line
+        self.losses = [torch.tensor(loss, device=trainer.device) for loss in run.losses]  # since the last line
         self.record: dict[str, Any] = {}
         self.saved_at = trainer.images_seen
 
@@ -284,7 +288,7 @@ class RunLog:
 
     def _save_state(self) -> None:
         if self.trainer.group.leads and self.saved_at != self.trainer.images_seen:
-            self.run.save_state(self.trainer)
+            self.run.save_state(self.trainer, self.losses)
         self.saved_at = self.trainer.images_seen
 
 
