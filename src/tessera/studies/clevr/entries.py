@@ -6,6 +6,7 @@ K_max, the extras in parentheses and the numbers at K = 0 are those of Tables 1 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from tessera.config import Settings, changed, look_up, settings_for
@@ -85,50 +86,33 @@ class StudyEntry:
         return changed(settings, {"training": {"total": round(self.longer * settings.training.total)}})
 
 
-def _cells_of(experiment: str, by_seen_max: Mapping[int, Paper], **more: Any) -> list[StudyEntry]:
-    return [
-        StudyEntry(experiment, max_train_objects, paper, **more) for max_train_objects, paper in by_seen_max.items()
-    ]
+# What the paper reports of trainings on 1 to M objects, by experiment and M: the fields of `Paper`.
+_REPORTED: dict[str, dict[int, tuple[Any, ...]]] = {
+    "exp1": {1: (1, "", "0-1"), 2: (5, "", "0"), 3: (9, "", "0"), 4: (10, "", "0"), 5: (10, "", "0"), 6: (11, "", "0")},
+    "exp2": {
+        2: (1, "0-1", "0-2"),
+        3: (1, "0-2", "0-3"),
+        4: (1, "0-3", "1-4"),
+        5: (1, "0-4", "0-5"),
+        6: (1, "0-5", "1-6"),
+    },
+    "exp2-random": {2: (3, "", "0-1"), 3: (5, "", "0-3"), 4: (6, "", "0-4"), 5: (8, "", "0-4"), 6: (9, "", "0-4")},
+    "exp2-drop": {3: (3, "0-1", "0-1"), 4: (8, "0-1", "0-1"), 5: (9, "0-1", "0-1"), 6: (10, "0-1", "0-1")},
+    "exp2L": {1: (6,), 3: (9, "0-2"), 5: (10, "0-2")},
+    "color": {1: (1,), 3: (4,), 5: (7,)},
+    "exp3": {3: (3, "", None, "fails beyond 3")},
+    "exp3L": {3: (None, "", None, "restored")},
+}
+# Of patches, which agree only through the noise they share: as much of it as a step can have.
+_CHURNED: dict[str, Any] = {"s_churn": 20.0, "each": _MORE_IMAGES}
 
 
-_S_CHURN = 20.0  # for patches, which agree only through the noise they share: as much as a step can have
+def _cells_of(experiment: str) -> list[StudyEntry]:
+    more = _CHURNED if experiment == "exp2L" else {}
+    return [StudyEntry(experiment, most, Paper(*paper), **more) for most, paper in _REPORTED[experiment].items()]
 
-TABLES = [
-    *_cells_of("exp1", {
-        1: Paper(1, at_zero="0-1"),
-        2: Paper(5, at_zero="0"),
-        3: Paper(9, at_zero="0"),
-        4: Paper(10, at_zero="0"),
-        5: Paper(10, at_zero="0"),
-        6: Paper(11, at_zero="0"),
-    }),
-    *_cells_of("exp2", {
-        2: Paper(1, "0-1", "0-2"),
-        3: Paper(1, "0-2", "0-3"),
-        4: Paper(1, "0-3", "1-4"),
-        5: Paper(1, "0-4", "0-5"),
-        6: Paper(1, "0-5", "1-6"),
-    }),
-    *_cells_of("exp2-random", {
-        2: Paper(3, at_zero="0-1"),
-        3: Paper(5, at_zero="0-3"),
-        4: Paper(6, at_zero="0-4"),
-        5: Paper(8, at_zero="0-4"),
-        6: Paper(9, at_zero="0-4"),
-    }),
-    *_cells_of("exp2-drop", {
-        3: Paper(3, "0-1", "0-1"),
-        4: Paper(8, "0-1", "0-1"),
-        5: Paper(9, "0-1", "0-1"),
-        6: Paper(10, "0-1", "0-1"),
-    }),
-    *_cells_of(
-        "exp2L", {1: Paper(6), 3: Paper(9, "0-2"), 5: Paper(10, "0-2")}, s_churn=_S_CHURN, each=_MORE_IMAGES
-    ),
-    *_cells_of("color", {1: Paper(1), 3: Paper(4), 5: Paper(7)}),
-    *_cells_of("exp3", {3: Paper(3, words="fails beyond 3")}),
-    *_cells_of("exp3L", {3: Paper(words="restored")}),
-]  # fmt: skip
+
+TABLES = list(chain.from_iterable(map(_cells_of, _REPORTED)))
 
 _FULL_IMAGE = 8  # cells to each side: a patch as large as the image
 _FEW = tuple(range(5))  # a patch as large as the image costs a whole network pass per cell
@@ -147,26 +131,14 @@ def _plain_cell(experiment: str) -> StudyEntry:
     return StudyEntry(experiment, 3, variant="plain", about=about, changes={"denoiser": {"coords": False}})
 
 
-FAR = StudyEntry(
-    "exp2L",
-    5,
-    Paper(10, "0-2"),
-    variant="far",
-    about="pixel radius 3, condition radius 2; half as many images again",
-    changes={"denoiser": {"radius": 3, "cond_radius": 2}},
-    longer=1.5,
-    s_churn=_S_CHURN,
-    each=_MORE_IMAGES,
-)
+_ABOUT_FAR = "pixel radius 3, condition radius 2; half as many images again"
+_FAR_CHANGES = {"denoiser": {"radius": 3, "cond_radius": 2}}
+FAR = StudyEntry("exp2L", 5, Paper(10, "0-2"), "far", _ABOUT_FAR, _FAR_CHANGES, longer=1.5, **_CHURNED)
 
 ABLATIONS = [
-    _radius_cell(1),
-    _radius_cell(2, paper=Paper(9, "0-2")),
-    _radius_cell(3),
+    *(_radius_cell(1), _radius_cell(2, paper=Paper(9, "0-2")), _radius_cell(3)),
     _radius_cell(_FULL_IMAGE, PAIR, paper=Paper(words="fails, as exp2"), own_ks=_FEW),
-    _plain_cell("exp1"),
-    _plain_cell("exp2"),
-    FAR,
+    *(_plain_cell("exp1"), _plain_cell("exp2"), FAR),
 ]
 
 CELLS: dict[str, StudyEntry] = {cell.name: cell for cell in [*TABLES, *ABLATIONS]}

@@ -20,7 +20,7 @@ from tessera.console import say
 from tessera.devices import precision_on, taken_memory
 from tessera.errors import UserError
 from tessera.evaluation.kmax import TrainingRange
-from tessera.evaluation.pipeline import EvaluationConfig, Evaluator, ScoredSamples, quality
+from tessera.evaluation.pipeline import Evaluator, ScoredSamples, quality
 from tessera.files import make_folder, read_json, rounded, write_json
 from tessera.models.build import build_denoiser
 from tessera.models.model import Model
@@ -141,27 +141,20 @@ class Study:
         assert end is not None
         forget_compiled()
         model = self.evaluator.prepare(load_run(folder, images_seen=end, device=self.device))
-        evaluation = job.evaluation
-        moments = [self.moment(job, model, seen) for seen in self.before_the_end(job, end)]
+        evaluation, moments = job.evaluation, []
+        if job.snapshots:
+            kept = [seen for seen in snapshots(folder) if seen <= end]
+            moments = [self.moment(job, model, seen) for seen in evenly(kept, job.snapshots)[:-1]]
         _take_weights(model, folder, end)
         samples = self.evaluator.run(model, evaluation)
         result = self.evaluator.summarize(model, samples)
         moments += [self.state_at(model, end, samples)] if job.snapshots else []
         record = self.record(job, model, samples, result, moments)
-        if evaluation.s_churn:
-            record["still"] = self.still(model, evaluation)
+        if evaluation.s_churn:  # without it for comparison, so of no more images than other cells'
+            still = replace(evaluation, s_churn=0.0, each=min(evaluation.each, IMAGES))
+            record["still"] = _brief(self.evaluator.summarize(model, self.evaluator.run(model, still)))
         self.write(job, record, samples)
         _tidy(RunFolder(folder), self.keep)
-
-    def still(self, model: Model, evaluation: EvaluationConfig) -> dict[str, Any]:
-        """The evaluation without stochastic sampling; for comparison, so of no more images than other cells'."""
-        calm = replace(evaluation, s_churn=0.0, each=min(evaluation.each, IMAGES))
-        return _brief(self.evaluator.summarize(model, self.evaluator.run(model, calm)))
-
-    def before_the_end(self, job: StudyRun, end: int) -> list[int]:
-        """The snapshots of training to evaluate besides the end."""
-        kept = [seen for seen in snapshots(job.folder(self.paths)) if seen <= end]
-        return evenly(kept, job.snapshots)[:-1] if job.snapshots else []
 
     def moment(self, job: StudyRun, model: Model, seen: int) -> dict[str, Any]:
         """K_max and shares after `seen` images; kept in the run folder, as the whole series takes a while."""
