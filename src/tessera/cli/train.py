@@ -71,7 +71,6 @@ class Train(OnDevice):
                     on_step=watch.step,
                     on_record=watch.record,
                     on_snapshot=_save_sample_grid,
-                    on_message=watch.say,
                 )
         finally:
             leave()

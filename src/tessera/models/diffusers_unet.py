@@ -76,26 +76,15 @@ def from_diffusers(
     return Model(denoiser, conditioner, config={"denoiser": facts}, max_train_objects=max_train_objects)
 
 
-def _denoiser(network: nn.Module, scheduler: Any) -> nn.Module:
+def _denoiser(network: "_ConditionedUNet", scheduler: Any) -> nn.Module:
     if hasattr(scheduler, "alphas_cumprod"):
         alphas = scheduler.alphas_cumprod.double().clamp(min=_SMALLEST_SIGNAL)
         alphas = alphas[: int((alphas > _SMALLEST_SIGNAL).sum())]
         return from_prediction(scheduler.config.prediction_type, network, alphas, whole_times=True)
     if type(scheduler).__name__.startswith("FlowMatch"):
-        times = scheduler.config.num_train_timesteps
-        return FromVelocity(_ScaledTime(network, times), data_at=0)
+        network.times = scheduler.config.num_train_timesteps  # the network's time runs to here, ours to 1
+        return FromVelocity(network, data_at=0)
     raise UserError(f"A {type(scheduler).__name__} has no `alphas_cumprod` and is none of flow matching.")
-
-
-class _ScaledTime(nn.Module):
-    """A network whose time runs from 0 to `times` instead of from 0 to 1."""
-
-    def __init__(self, network: nn.Module, times: float):
-        super().__init__()
-        self.network, self.times = network, times
-
-    def forward(self, x: Tensor, time: Tensor, cond: Any) -> Tensor:
-        return self.network(x, time * self.times, cond)
 
 
 class _ConditionedUNet(nn.Module):
@@ -103,7 +92,7 @@ class _ConditionedUNet(nn.Module):
 
     def __init__(self, unet: nn.Module, conditioner: Conditioner):
         super().__init__()
-        self.unet, self.conditioner = unet, conditioner
+        self.unet, self.conditioner, self.times = unet, conditioner, 1
         self.route = "own" if hasattr(conditioner, "unet_inputs") else _route(unet.config, conditioner)
 
     @property
@@ -127,7 +116,7 @@ class _ConditionedUNet(nn.Module):
         if cross := getattr(self.unet.config, "cross_attention_dim", None):
             tokens = cond if self.route == "tokens" else cond.new_zeros(len(x), cross)
             given.setdefault("encoder_hidden_states", tokens.unflatten(1, (-1, cross)))
-        return self.unet(x, time, return_dict=False, **given)[0]
+        return self.unet(x, time * self.times, return_dict=False, **given)[0]
 
 
 def _route(config: Any, conditioner: Conditioner) -> str:

@@ -78,9 +78,8 @@ def _draw(
     if "rgb" in layers:
         drawn["rgb"] = _colors(scenes, world, eye, look, quality)
     if "mask" in layers or "depth" in layers:
-        mask, depth = _layers(world, eye)
-        drawn["mask"] = mask.view(len(scenes), frame.height, frame.width)
-        drawn["depth"] = depth.view(len(scenes), frame.height, frame.width)
+        shape = len(scenes), frame.height, frame.width
+        drawn["mask"], drawn["depth"] = (layer.view(shape) for layer in _layers(world, eye))
     return {layer: drawn[layer] for layer in layers}
 
 

@@ -37,6 +37,8 @@ class Composed(nn.Module):
         super().__init__()
         if batch is not None and batch < 1:
             raise UserError(f"A batch has at least one image, not {batch}.")
+        if radius < 0:
+            raise UserError(f"A radius is not negative, as {radius} is.")
         self.denoiser, self.conditioner, self.radius, self.batch = denoiser, conditioner, radius, batch
         self.calls = self.passes = 0
 
@@ -157,7 +159,7 @@ class Localize(Composed):
     """
 
     def __init__(self, denoiser: Denoiser, conditioner: Conditioner, radius: int = 2, **options: Any):
-        super().__init__(denoiser, conditioner, _checked_radius(radius), **options)
+        super().__init__(denoiser, conditioner, radius, **options)
         self.near = _spatial(conditioner)
 
     def composed(self, x: Tensor, sigma: Tensor, cond: Tensor) -> Tensor:
@@ -208,7 +210,6 @@ def compose_by_name(
 
 def nearest_regions(cells: int, radius: int) -> _Regions:
     """An object's region: the cells within `radius` of its own, each given to the nearest object (the first of equals)."""
-    _checked_radius(radius)
 
     def regions(wanted: Sequence[Any], size: int) -> Tensor:
         if not len(wanted):
@@ -230,12 +231,6 @@ def _enlarge(grids: Tensor, size: int) -> Tensor:
     if size % cells:
         raise UserError(f"{cells} cells do not divide an image of {size} pixels.")
     return grids.repeat_interleave(size // cells, 1).repeat_interleave(size // cells, 2)
-
-
-def _checked_radius(radius: int) -> int:
-    if radius < 0:
-        raise UserError(f"A radius is not negative, as {radius} is.")
-    return radius
 
 
 def _spatial(conditioner: Conditioner) -> SpatialConditioner:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tessera.config import Settings
-from tessera.console import progress, say
+from tessera.console import progress
 from tessera.errors import UserError
 from tessera.training.distributed import ProcessGroup
 
@@ -38,10 +38,6 @@ class ProgressBar(ExitStack):
         if self.board is not None:
             for name in ("loss", "lr", "images_per_second"):
                 self.board.add_scalar(name, record[name], record["images_seen"])
-
-    def say(self, message: str) -> None:
-        if self.group.leads:
-            say(message)
 
 
 def _board_opener(wanted: str) -> Any:
