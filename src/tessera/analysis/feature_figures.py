@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
@@ -136,7 +136,7 @@ def figure_layers(result: FeatureResult, name: str) -> Figure:
     for ax in axes[:, 0]:
         low, high = ax.get_ylim()
         ax.set_ylim(low, high + _ROOM * (high - low))
-    _layer_legend(figure, result)
+    layer_legend(figure, result)
     figures.figure_title(figure, f"{name}: conditions in feature space")
     return figure
 
@@ -159,7 +159,7 @@ def figure_leakage(result: FeatureResult, name: str) -> Figure:
         row[0].set_ylim(0, top)
     shares: list[Any] = [Patch(color=color, label=text) for color, text in _SHARES.values()]
     none = Line2D([], [], color=figures.QUIET, lw=0.9, ls=(0, (4, 2)), label="no locality, 1 / K")
-    _layer_legend(figure, result, [*shares, none])
+    layer_legend(figure, result, [*shares, none])
     figures.figure_title(figure, f"{name}: one of K = {result.k} conditions removed")
     return figure
 
@@ -171,18 +171,18 @@ def _layer_axes(result: FeatureResult, rows: int) -> tuple[Figure, np.ndarray]:
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey="row")
     for ax, sigma in zip(axes[0], result.sigmas, strict=True):
         ax.set_title(rf"$\sigma$ = {sigma:.3g}", pad=14)
-    for ax in axes.flat:
-        ax.grid(False, axis="x")
-        ax.set_xlim(-0.7, len(hooks) - 0.3)
     for ax in axes[-1]:
         ax.set_xticks(range(len(hooks)), [short(hook) for hook in hooks], rotation=90, fontsize=6.5)
-    _mark_sections(axes, [_section_of(hook) for hook in hooks])
+    mark_sections(axes, [_section_of(hook) for hook in hooks])
     return figure, axes
 
 
-def _mark_sections(axes: np.ndarray, names: Sequence[str]) -> None:
+def mark_sections(axes: np.ndarray, names: Sequence[str]) -> None:
     """A line where encoder, decoder and output meet; their names above, where there is room."""
     quiet: dict[str, Any] = {"color": figures.QUIET}
+    for ax in axes.flat:
+        ax.grid(False, axis="x")
+        ax.set_xlim(-0.7, len(names) - 0.3)
     for name in dict.fromkeys(names):
         first, count = names.index(name), names.count(name)
         for ax in axes.flat:
@@ -198,14 +198,14 @@ def _draw_rows(axes: np.ndarray, result: FeatureResult, rows: dict[str, str]) ->
     for line, (text, name) in zip(axes, rows.items(), strict=True):
         line[0].set_ylabel(text)
         for number, ax in enumerate(line):
-            _draw_number(ax, result, number, name)
+            draw_number(ax, result, number, name)
             mean = mean_over_hooks(result.learned[number], name)  # one number per network
             words = f"mean {_with_band(mean, result.mean_band(number, name))}"
             ax.text(0.99, 0.985, words, transform=ax.transAxes, **_CORNER)
             ax.yaxis.set_major_locator(MaxNLocator(5))
 
 
-def _draw_number(ax: Axes, result: FeatureResult, number: int, name: str) -> None:
+def draw_number(ax: Axes, result: FeatureResult, number: int, name: str) -> None:
     """A curve over hooks with intervals, and the untrained networks' range as steps, for hooks are not a continuum."""
     level = result.learned[number]
     values = [found.measure(name) for found in level.values()]
@@ -218,7 +218,7 @@ def _draw_number(ax: Axes, result: FeatureResult, number: int, name: str) -> Non
             ax.hlines(band.mean, n - 0.5, n + 0.5, color=figures.QUIET, lw=0.9, zorder=1.6)
 
 
-def _layer_legend(figure: Figure, result: FeatureResult, more: Sequence[Any] = ()) -> None:
+def layer_legend(figure: FigureBase, result: FeatureResult, more: Sequence[Any] = ()) -> None:
     handles: list[Any] = [Line2D([], [], color=figures.LEARNED, marker="o", ms=3, lw=1.1, label="learned (95%)")]
     if result.nulls:
         text = f"range and mean of {plural(len(result.nulls), 'untrained network')}"

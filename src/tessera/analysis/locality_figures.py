@@ -80,22 +80,23 @@ def _name_rows(axes: np.ndarray, names: Sequence[str]) -> None:
 
 
 @figures.styled
-def figure_conditions(result: SceneLocality) -> Figure:
-    """Where each condition acts: Eq. 10 over the whole image, one row per condition, one scale per level."""
-    levels = figures.evenly_spaced(len(result.sigmas), COLUMNS)
-    rows = max(1, result.condition_influence_maps.shape[1])
-    figure = Figure(figsize=(1.05 * len(levels) + 0.9, 1.05 * rows + 0.5), layout=figures.compact_layout())
+def figure_conditions(maps: Tensor, sigmas: Sequence[float], conditions: Sequence[Any], title: str = "") -> Figure:
+    """Where each condition acts: Eq. 10 over the whole image (S, K, H, W), a row per condition, a scale per level."""
+    levels = figures.evenly_spaced(len(sigmas), COLUMNS)
+    rows = max(1, len(conditions))
+    size = (max(3.4, 1.05 * len(levels) + 0.9), 1.05 * rows + 0.5 + 0.25 * bool(title))
+    figure = Figure(figsize=size, layout=figures.compact_layout())
     axes = figure.subplots(rows, len(levels), squeeze=False)
     for column, level in zip(axes.T, levels):
-        maps = result.condition_influence_maps[level]  # (K, H, W)
-        figures.sigma_title(column[0], result.sigmas[level])
-        for number, (ax, part) in enumerate(zip(column, result.prompt)):
-            figures.show_heat_map(ax, maps[number], float(maps.max()))
+        figures.sigma_title(column[0], sigmas[level])
+        for number, (ax, part) in enumerate(zip(column, conditions)):
+            figures.show_heat_map(ax, maps[level, number], float(maps[level].max()))
             _mark(ax, part, number, marker="o", ms=9, mfc="none", mew=1.1)
-    _name_rows(axes, [condition_name(part) for part in result.prompt])
-    figure.supxlabel(
-        "change when one condition is removed (root, one scale per column)", fontsize=7, color=figures.QUIET
-    )
+    _name_rows(axes, [condition_name(part) for part in conditions])
+    note = "change when one condition is removed (root, one scale per column)"
+    figure.supxlabel(note, fontsize=7, color=figures.QUIET)
+    if title:
+        figures.figure_title(figure, title)
     return figure
 
 

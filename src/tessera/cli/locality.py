@@ -132,8 +132,10 @@ class Locality(OpensOneModel):
         title = _title_of(Path(self.model).name, record)
         save_figure(result.plot_maps(title), out / f"maps-{name}.png")
         save_figure(result.plot(title), out / f"curves-{name}.png")
-        if result.scenes[0].prompt:
-            save_figure(figure_conditions(result.scenes[0]), out / f"conditions-{name}.png")
+        scene = result.scenes[0]
+        if scene.prompt:
+            figure = figure_conditions(scene.condition_influence_maps, scene.sigmas, scene.prompt)
+            save_figure(figure, out / f"conditions-{name}.png")
         if "residual" in record:
             save_figure(figure_residual(record["residual"]["levels"]), out / f"residual-{name}.png")
 

@@ -2,9 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,30 +24,13 @@ from tessera.provenance import provenance
 from tessera.render.image_io import parse_size, width_height
 from tessera.sampling.prompts import parse_ks
 from tessera.sampling.trajectory import Trajectory
+from tessera.studies.text_to_image import estimate, influence
 from tessera.studies.text_to_image.blocks import checked_site
-from tessera.studies.text_to_image.estimate import (
-    PassCost,
-    cost_table,
-    feature_passes,
-    pass_cost,
-    sampling_passes,
-    study_cost,
-)
-from tessera.studies.text_to_image.features import TextFeatureConfig, stages, text_features
-from tessera.studies.text_to_image.figures import save_features, save_locality, save_words
-from tessera.studies.text_to_image.influence import (
-    PROBES,
-    Of,
-    Unit,
-    parse_probes,
-    path_table,
-    pixel_study,
-    word_paths,
-    word_study,
-)
+from tessera.studies.text_to_image.features import TextFeatureConfig, text_features
+from tessera.studies.text_to_image.figures import save_features, save_prompt_study
 from tessera.studies.text_to_image.pipeline import Nothing, Sdxl, load_sdxl, need_diffusers
-from tessera.studies.text_to_image.prompts import IMAGE, Concept, concepts_of
-from tessera.studies.text_to_image.words import REMOVALS, STOP_WORDS, content_words, find_word
+from tessera.studies.text_to_image.prompts import IMAGE, concepts_of
+from tessera.studies.text_to_image.words import REMOVALS, STOP_WORDS, Removal, content_words, find_word
 
 _LATENT_CHANNELS = 4
 _PACKAGES = ("diffusers", "transformers", "accelerate", "safetensors")
@@ -57,32 +40,32 @@ _PACKAGES = ("diffusers", "transformers", "accelerate", "safetensors")
 class OnModel(OnDevice, Printed, WithDetails):
     """Options of every study of a pipeline."""
 
+    #: A diffusers folder, or a hub id such as stabilityai/stable-diffusion-xl-base-1.0.
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """A diffusers folder, or a hub id such as stabilityai/stable-diffusion-xl-base-1.0."""
+    #: Sampling steps (Euler's method on the model's own schedule).
     steps: int = 50
-    """Sampling steps (Euler's method on the model's own schedule)."""
+    #: Number of seeds.
     seeds: int = 10
-    """Number of seeds."""
+    #: The first of them.
     seed: tyro.conf.Fixed[int] = 0
-    """The first of them."""
+    #: Scale of classifier-free guidance while sampling; measurements are made on the conditional network alone.
     guidance: tyro.conf.Fixed[float] = 5.0
-    """Scale of classifier-free guidance while sampling; measurements are made on the conditional network alone."""
+    #: What guidance moves away from: the model's default, the empty prompt, or embeddings that are all zero.
     nothing: tyro.conf.Fixed[Nothing] = "default"
-    """What guidance moves away from: the model's default, the empty prompt, or embeddings that are all zero."""
+    #: Size of the images in pixels, such as 1024 or 1216x832 (default: the one it was trained at).
     size: Text = None
-    """Size of the images in pixels, such as 1024 or 1216x832 (default: the one it was trained at)."""
+    #: Latents denoised together.
     batch: tyro.conf.Fixed[int] = 8
-    """Latents denoised together."""
+    #: Number format of the network; use float32 or bfloat16 for gradients.
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Number format of the network; use float32 or bfloat16 for gradients."""
+    #: Which of a repository's weight files to read, such as fp16 (default: those without a name).
     variant: tyro.conf.Fixed[Text] = None
-    """Which of a repository's weight files to read, such as fp16 (default: those without a name)."""
+    #: Folder for figures, arrays and the record (default: none are written).
     out: Folder = None
-    """Folder for figures, arrays and the record (default: none are written)."""
+    #: Print an estimate of network passes and minutes without running the study. Needs no weights.
     dry_run: bool = False
-    """Print an estimate of network passes and minutes without running the study. Needs no weights."""
+    #: Speed to compute minutes with, for --dry-run.
     tflops: tyro.conf.Fixed[float] = 100.0
-    """Speed to compute minutes with, for --dry-run."""
 
     def check(self) -> None:
         """Checks that need no model."""
@@ -112,10 +95,12 @@ class OnModel(OnDevice, Printed, WithDetails):
             "batch": self.batch,
         }
 
-    def load(self) -> tuple[Sdxl, Path | None]:
-        """The pipeline, and the folder for results."""
+    def load(self) -> Sdxl:
+        """The pipeline; the folder for results is made."""
         sdxl = load_sdxl(self.model, pick_device(self.device), variant=self.variant, **self.network)
-        return sdxl, None if self.out is None else make_folder(self.out)
+        if self.out:
+            make_folder(self.out)
+        return sdxl
 
     def header(self, sdxl: Sdxl) -> dict[str, Any]:
         """What every file of results says about itself."""
@@ -138,11 +123,11 @@ class OnModel(OnDevice, Printed, WithDetails):
         if self.out:
             say(f"Figures, arrays and {name}.json are in {self.out}.")
 
-    def publish_cost(self, cost: PassCost, passes: Mapping[str, int], note: str | None = None) -> None:
+    def publish_cost(self, cost: estimate.PassCost, passes: Mapping[str, int], note: str | None = None) -> None:
         """The result of a dry run."""
-        found = study_cost(cost, passes, self.tflops)
+        found = estimate.study_cost(cost, passes, self.tflops)
         record = {"model": self.model, "precision": self.precision, **found, "provenance": provenance()}
-        publish(record, self.json, self.out and self.out / "dry-run.json", cost_table(found, note))
+        publish(record, self.json, self.out and self.out / "dry-run.json", estimate.cost_table(found, note))
 
 
 def parse_steps(text: str, steps: int) -> tuple[int, ...]:
@@ -161,21 +146,23 @@ def spread_steps(steps: int) -> str:
 
 # -- t2i locality and t2i words --------------------------------------------------------------------------
 
+_Sampled = tuple[Sdxl, Trajectory, list[Pixel], Any]
+
 
 @dataclass(frozen=True, kw_only=True)
 class _OnPrompt(OnModel):
     """Options of studies of one prompt."""
 
+    #: What to draw: the paper's prompt, or another.
     prompt: str = IMAGE
-    """What to draw: the paper's prompt, or another."""
+    #: Cells of the latent to probe, such as "64,64 64,20" (default: middle, left, right and top).
     probe: List = None
-    """Cells of the latent to probe, such as "64,64 64,20" (default: middle, left, right and top)."""
+    #: Noise levels at which words are removed, spread evenly over the sampling steps; at most as many as steps.
     levels: int = 12
-    """Noise levels at which words are removed, spread evenly over the sampling steps; at most as many as steps."""
+    #: Words to remove, such as "horse,dog,cat 2" (default: all but stop words).
     words: List = None
-    """Words to remove, such as "horse,dog,cat 2" (default: all but stop words)."""
-    unit: tyro.conf.Fixed[Unit] = "clean"
-    """What figures show the influence of words on: the clean latent, the predicted noise, or the score."""
+    #: What figures show the influence of words on: the clean latent, the predicted noise, or the score.
+    unit: tyro.conf.Fixed[influence.Unit] = "clean"
 
     def chosen_words(self) -> list[str]:
         if self.words is None:
@@ -186,13 +173,14 @@ class _OnPrompt(OnModel):
         """Steps at which words are removed."""
         return picked(self.steps, min(self.levels, self.steps))
 
-    def progress(self, what: str, levels: int) -> AbstractContextManager[Any]:
-        return progress(what, math.ceil(self.seeds / self.batch) + levels)
-
-    def trajectory(self, sdxl: Sdxl, keep: Sequence[int], advance) -> Trajectory:
-        """The prompt's latents at these steps, and at the end."""
-        cond = sdxl.conditioner(self.prompt)
-        return sdxl.trajectory(cond, keep=[*keep, self.steps], advance=advance, **self.sampling)
+    @contextmanager
+    def sampled(self, steps: Sequence[int], levels: int) -> Iterator[_Sampled]:
+        """The pipeline, latents at these steps and at the end, and probes, under a bar of so many levels to measure."""
+        sdxl = self.load()
+        probes = influence.parse_probes(self.probe, sdxl.latent)
+        with progress("measuring influence", math.ceil(self.seeds / self.batch) + levels) as advance:
+            options = self.sampling | {"keep": [*steps, self.steps], "advance": advance}
+            yield sdxl, sdxl.trajectory(sdxl.conditioner(self.prompt), **options), probes, advance
 
     def prompt_header(self, sdxl: Sdxl, probes: Sequence[Pixel]) -> dict[str, Any]:
         requested = {"prompt": self.prompt, "probes": list(map(list, probes)), "stop_words": list(STOP_WORDS)}
@@ -203,16 +191,16 @@ class _OnPrompt(OnModel):
 class T2iLocality(_OnPrompt):
     """Which cells of the latent and which words move a cell, from high noise to low (Figures 4 and 6)."""
 
+    #: Sampling steps to take gradients at, from 1, the noisiest, such as 1,25,50 (default: first, middle, last).
     at: List = None
-    """Sampling steps to take gradients at, from 1, the noisiest, such as 1,25,50 (default: first, middle, last)."""
-    of: tyro.conf.Fixed[Of] = "clean"
-    """Gradients of the clean latent, or of the predicted noise (without the identity)."""
+    #: Gradients of the clean latent, or of the predicted noise (without the identity).
+    of: tyro.conf.Fixed[influence.Of] = "clean"
+    #: Influence of each channel on itself, as in the paper, or of all on all.
     channels: tyro.conf.Fixed[Pairs] = "same"
-    """Influence of each channel on itself, as in the paper, or of all on all."""
+    #: Recompute blocks in backward passes: much less memory, three times the time.
     checkpoint: tyro.conf.Fixed[bool] = False
-    """Recompute blocks in backward passes: much less memory, three times the time."""
+    #: GiB that gradients may take, on top of the network.
     memory: tyro.conf.Fixed[float] = 16.0
-    """GiB that gradients may take, on top of the network."""
 
     def run(self) -> None:
         self.check()
@@ -222,30 +210,30 @@ class T2iLocality(_OnPrompt):
         steps = sorted({*at, *self.word_steps()})
         if self.dry_run:
             return self.estimate(len(at), len(steps) * (1 + len(words)))
-        sdxl, out = self.load()
-        probes = parse_probes(self.probe, sdxl.latent)
-        with self.progress("measuring locality", len(at) + len(steps)) as advance:
-            trajectory = self.trajectory(sdxl, steps, advance)
+        with self.sampled(steps, len(at) + len(steps)) as (sdxl, trajectory, probes, advance):
             options: dict[str, Any] = {"of": self.of, "pairs": self.channels, "how": how, "advance": advance}
-            pixel = pixel_study(sdxl, self.prompt, trajectory.at(at), probes, **options)
+            pixel = influence.pixel_study(sdxl, self.prompt, trajectory.at(at), probes, **options)
             options = {"words": words, "rows": self.batch, "advance": advance}
-            found = word_study(sdxl, self.prompt, trajectory.at(steps), probes, **options)
+            found = influence.word_study(sdxl, self.prompt, trajectory.at(steps), probes, **options)
         header = self.prompt_header(sdxl, probes) | {"of": self.of, "channels": self.channels}
         record = header | {"pixel": pixel.record(self.seed), "words": found.record(self.seed)}
-        if out:
-            save_locality(out, header, sdxl, trajectory.last, pixel, found, self.unit)
+        if self.out:
+            paths: dict[Removal, influence.WordInfluence] = {"remove": found}
+            save_prompt_study(self.out / "locality.npz", header, sdxl, trajectory.last, pixel, paths, self.unit)
         self.publish(record, sdxl, "locality", pixel.table(), found.table())
 
     def estimate(self, levels: int, variants: int) -> None:
         """Of gradients at so many levels, and so many variants of the prompt in all."""
-        probes = len(PROBES) if self.probe is None else len(self.probe.split())
+        probes = len(influence.PROBES) if self.probe is None else len(self.probe.split())
         passes = {
-            "sampling": sampling_passes(self.seeds, self.steps, self.guidance),
+            "sampling": estimate.sampling_passes(self.seeds, self.steps, self.guidance),
             "gradients, forward": levels * (self.seeds + 3),  # three find out what fits into memory
             "words": variants * self.seeds,
             "gradients, backward": levels * self.seeds * probes * _LATENT_CHANNELS,
         }
-        self.publish_cost(pass_cost(self.model, gradients=True, checkpoint=self.checkpoint, **self.network), passes)
+        self.publish_cost(
+            estimate.pass_cost(self.model, gradients=True, checkpoint=self.checkpoint, **self.network), passes
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,59 +245,55 @@ class T2iWords(_OnPrompt):
         words, steps = self.chosen_words(), self.word_steps()
         levels = len(REMOVALS) * len(steps)
         if self.dry_run:
-            sampling = sampling_passes(self.seeds, self.steps, self.guidance)
+            sampling = estimate.sampling_passes(self.seeds, self.steps, self.guidance)
             passes = {"sampling": sampling, "words": levels * (1 + len(words)) * self.seeds}
-            return self.publish_cost(pass_cost(self.model, **self.network), passes)
-        sdxl, out = self.load()
-        probes = parse_probes(self.probe, sdxl.latent)
-        with self.progress("removing words", levels) as advance:
-            trajectory = self.trajectory(sdxl, steps, advance)
+            return self.publish_cost(estimate.pass_cost(self.model, **self.network), passes)
+        with self.sampled(steps, levels) as (sdxl, trajectory, probes, advance):
             options: dict[str, Any] = {"words": words, "rows": self.batch, "advance": advance}
-            paths = word_paths(sdxl, self.prompt, trajectory.at(steps), probes, **options)
+            paths = influence.word_paths(sdxl, self.prompt, trajectory.at(steps), probes, **options)
         header = self.prompt_header(sdxl, probes) | {"sigmas": paths["remove"].sigmas, "words": words}
         record = header | {
             "ways": {removal: REMOVALS[removal] for removal in paths},
             "paths": {removal: found.record(self.seed) for removal, found in paths.items()},
         }
-        if out:
-            save_words(out, header, sdxl, trajectory.last, paths, self.unit)
-        self.publish(record, sdxl, "words", paths["remove"].table(), path_table(paths))
+        if self.out:
+            save_prompt_study(self.out / "words.npz", header, sdxl, trajectory.last, None, paths, self.unit)
+        self.publish(record, sdxl, "words", paths["remove"].table(), influence.path_table(paths))
 
 
 # -- t2i features -----------------------------------------------------------------------------------------
-
-_PlannedStudy = tuple[str, tuple[Concept, ...], TextFeatureConfig]  # the name of a set of prompts, and its content
 
 
 @dataclass(frozen=True, kw_only=True)
 class T2iFeatures(OnModel):
     """Do concepts of a category lie together inside the network, beyond what untrained ones show? (Figures 5 and 7)"""
 
+    #: Sampling steps (Euler's method on the model's own schedule).
     steps: int = 15
-    """Sampling steps (Euler's method on the model's own schedule)."""
+    #: Sets of prompts: one, own, crossed (24 concepts, see docs/text-to-image.md), paper (8, and composites), or
+    #: JSON files.
     prompts: str = "one,own,crossed,paper"
-    """Sets of prompts: one, own, crossed (24 concepts, see docs/text-to-image.md), paper (8, and composites), or JSON files."""
+    #: What to record: block (hidden state after the FFN), ff, attn2, maps (one token's attention), or several.
     site: str = "block"
-    """What to record: block (hidden state after the FFN), ff, attn2, maps (one token's attention), or several."""
+    #: Which transformer blocks, by patterns such as mid* or down_blocks.2.*,up_blocks.0.*
     layers: str = "*"
-    """Which transformer blocks, by patterns such as mid* or down_blocks.2.*,up_blocks.0.*"""
+    #: Sampling steps to record at, counted from 1, the noisiest.
     at: str = "1"
-    """Sampling steps to record at, counted from 1, the noisiest."""
+    #: Untrained networks for the band (0 for none).
     null: tyro.conf.Fixed[int] = 3
-    """Untrained networks for the band (0 for none)."""
+    #: Untrained text encoders, too, in those networks.
     null_text: tyro.conf.Fixed[bool] = False
-    """Untrained text encoders, too, in those networks."""
+    #: Leave out the latents and images at the end of sampling.
     no_outputs: tyro.conf.Fixed[bool] = False
-    """Leave out the latents and images at the end of sampling."""
+    #: GiB of features held at a time; less memory means more passes.
     memory: tyro.conf.Fixed[float] = 4.0
-    """GiB of features held at a time; less memory means more passes."""
 
     def run(self) -> None:
         self.check()
         studies = self.studies()
         if self.dry_run:
             return self.estimate(studies)
-        sdxl, out = self.load()
+        sdxl = self.load()
         header = self.header(sdxl) | {
             "at": [step + 1 for step in parse_steps(self.at, self.steps)],
             "layers": self.layers,
@@ -317,44 +301,44 @@ class T2iFeatures(OnModel):
             "baseline": "the empty prompt on the same noise",
         }
         records, tables = [], []
-        with progress("recording", sum(stages(concepts, config) for _, concepts, config in studies)) as advance:
-            for name, concepts, config in studies:
-                found = text_features(sdxl, concepts, config, advance=advance)
+        with progress("recording", sum(config.stages for _, config in studies)) as advance:
+            for name, config in studies:
+                found = text_features(sdxl, config, advance)
                 label = f"{_label_of(name)}-{config.site}"
-                about = {"prompts": name, "site": config.site, "resamples": config.resamples}
-                records.append(about | found.to_dict())
+                records.append({"prompts": name, **found.to_dict()})
                 tables += [found.table(number, label) for number in range(len(config.at))]
-                if out:
-                    save_features(out, label, header, found)
+                if self.out:
+                    save_features(self.out, label, header, found)
         self.publish(rounded(header | {"studies": records}), sdxl, "features", *tables)
 
-    def studies(self) -> list[_PlannedStudy]:
-        """Every set of prompts at every site; outputs are the same at all sites, so only the first has them."""
+    def studies(self) -> list[tuple[str, TextFeatureConfig]]:
+        """Every set of prompts, by name, at every site."""
         if self.null < 0:
             raise UserError(f"There cannot be {self.null} untrained networks.")
         requested = {name: concepts_of(name) for name in self.prompts.split(",")}
         for label, count in Counter(map(_label_of, requested)).items():
             if count > 1:
                 raise UserError(f"Two sets of prompts are called `{label}`, and so would their files be; rename one.")
-        config = TextFeatureConfig(
-            **self.sampling,
-            layers=self.layers,
-            at=parse_steps(self.at, self.steps),
-            null=self.null,
-            null_text=self.null_text,
-            memory=memory_bytes(self.memory),
-        )
-        configs = []
-        for number, site in enumerate(map(checked_site, self.site.split(","))):
-            configs.append(replace(config, site=site, outputs=number == 0 and not self.no_outputs))
-        return [(name, concepts, config) for name, concepts in requested.items() for config in configs]
+        options = self.sampling | {
+            "layers": self.layers,
+            "at": parse_steps(self.at, self.steps),
+            "null": self.null,
+            "null_text": self.null_text,
+            "memory": memory_bytes(self.memory),
+        }
+        studies = []
+        for name, concepts in requested.items():
+            for number, site in enumerate(map(checked_site, self.site.split(","))):
+                outputs = number == 0 and not self.no_outputs  # they are the same at all sites
+                studies.append((name, TextFeatureConfig(concepts, site, outputs=outputs, **options)))
+        return studies
 
-    def estimate(self, studies: Sequence[_PlannedStudy]) -> None:
-        sites = list(dict.fromkeys(config.site for _, _, config in studies))
-        cost = pass_cost(self.model, sites=sites, layers=self.layers, **self.network)
+    def estimate(self, studies: Sequence[tuple[str, TextFeatureConfig]]) -> None:
+        sites = list(dict.fromkeys(config.site for _, config in studies))
+        cost = estimate.pass_cost(self.model, sites=sites, layers=self.layers, **self.network)
         passes: Counter[str] = Counter()
-        for _, concepts, config in studies:
-            passes.update(feature_passes(concepts, config, cost))
+        for _, config in studies:
+            passes.update(estimate.feature_passes(config, cost))
         sets = len(studies) // len(sites)
         self.publish_cost(cost, passes, f"{sets} sets of prompts, recording {', '.join(sites)}")
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from programs import call_program, with_set
-from tessera.analysis.feature_study import FeatureResult
+from tessera.analysis.feature_study import FeatureResult, HookFeatures
 from tessera.cli.main import main
 from tessera.cli.t2i import OnModel
-from tessera.studies.text_to_image.features import TextFeatureResult
+from tessera.studies.text_to_image.features import TextFeatureConfig, TextFeatureResult
 from tessera.studies.text_to_image.prompts import IMAGE, PAPER
 
 
@@ -134,10 +134,11 @@ def test_sets_of_prompts_whose_files_would_have_one_name_are_refused(capsys, fol
 
 def test_the_best_layer_is_one_whose_ratio_is_known():
     def layer(ratio):
-        return SimpleNamespace(raw=SimpleNamespace(within=0.1, between=0.1, ratio=ratio, gap=0.0))
+        raw = SimpleNamespace(within=0.1, between=0.1, ratio=ratio, gap=0.0)
+        return HookFeatures(raw, raw)
 
     level = {"mid_a": layer(math.nan), "mid_b": layer(1.5), "mid_c": layer(1.2)}
-    found = TextFeatureResult((), (0,), FeatureResult([1.0], [level], []), {}, {})
+    found = TextFeatureResult(TextFeatureConfig(()), FeatureResult([1.0], [level], []), {}, {})
     assert found._position_record(0, "mid", level)["largest_ratio"] == {"layer": "mid_b", "ratio": 1.5}
 
 

@@ -5,7 +5,7 @@ Text encoders and the decoding of latents are small beside it and not counted.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +18,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from tessera.analysis.feature_study import by_memory
 from tessera.analysis.recording import record
 from tessera.errors import UserError
-from tessera.files import read_json
 from tessera.models.text_unet import TextUNet
 from tessera.studies.text_to_image.blocks import Site, block_hooks
-from tessera.studies.text_to_image.features import TextFeatureConfig, fitting_composites, rows_for
-from tessera.studies.text_to_image.pipeline import (
-    INDEX,
-    checked_size,
-    find_pipeline,
-    first_line,
-    need_diffusers,
-    quiet,
-    root_of,
-)
-from tessera.studies.text_to_image.prompts import Concept
+from tessera.studies.text_to_image.features import TextFeatureConfig
+from tessera.studies.text_to_image.pipeline import checked_size, find_pipeline, need_diffusers, quiet, reason_of
 
 TOKENS, FACTOR = 77, 8  # of CLIP's text encoder; pixels along one side of a latent's cell
 _SDXL_NAME = "stabilityai/stable-diffusion-xl-base-1.0"
@@ -75,9 +65,8 @@ def pass_cost(
     need_diffusers()
     from diffusers import UNet2DConditionModel
 
-    config = _unet_config(name)
     with torch.device("meta"), quiet():
-        unet: Any = UNet2DConditionModel.from_config(config).eval().requires_grad_(False).to(dtype)
+        unet: Any = UNet2DConditionModel.from_config(_unet_config(name)).eval().requires_grad_(False).to(dtype)
         net = TextUNet(unet, TOKENS)
         example = _example(net, unet.config, size)
         with FlopCounterMode(display=False) as forward, torch.no_grad():
@@ -93,23 +82,20 @@ def pass_cost(
 
 def _unet_config(name: str | Path) -> Mapping[str, Any]:
     """From a folder, from a small file of the hub, or known: SDXL's own needs nothing."""
+    from diffusers import UNet2DConditionModel
+
     if str(name).partition("@")[0] == _SDXL_NAME:
         return _SDXL_UNET
     where, revision = find_pipeline(name)
-    if (Path(where) / INDEX).is_file():
-        return read_json(Path(where) / "unet" / "config.json")
-    from huggingface_hub import hf_hub_download
-
     try:
-        return read_json(Path(hf_hub_download(where, "unet/config.json", revision=revision)))
+        return UNet2DConditionModel.load_config(where, subfolder="unet", revision=revision)
     except Exception as error:  # the hub has a dozen kinds of failure, all of which mean: not available
-        raise UserError(f"Could not fetch the configuration of {name}: {first_line(root_of(error))}") from error
+        raise UserError(f"Could not fetch the configuration of {name}: {reason_of(error, root=True)}") from error
 
 
 def _example(net: TextUNet, config: Any, size: tuple[int, int] | None) -> tuple[Tensor, Tensor, Tensor]:
     """A latent, its time and its condition."""
-    least = 2 ** (len(config.block_out_channels) - 1)
-    height, width = checked_size(size or (config.sample_size * FACTOR,) * 2, FACTOR, least)
+    height, width = checked_size(size, config, FACTOR)
     text, pooled, sizes = net.widths
     x = torch.zeros(1, config.in_channels, height // FACTOR, width // FACTOR)
     return x, torch.zeros(1), torch.zeros(1, net.tokens * text + pooled + sizes)
@@ -140,15 +126,13 @@ def sampling_passes(samples: int, steps: int, guidance: float) -> int:
     return samples * steps * (2 if guidance > 1 else 1)
 
 
-def feature_passes(concepts: Sequence[Concept], config: TextFeatureConfig, cost: PassCost) -> dict[str, int]:
+def feature_passes(config: TextFeatureConfig, cost: PassCost) -> dict[str, int]:
     """Passes of `text_features`, by kind."""
-    rows = rows_for(concepts, fitting_composites(concepts), config.site)
-    latents = len(rows) * len(config.seeds)
-    groups = list(by_memory(cost.features[config.site], latents, config.memory))
-    recorded = len(groups) * len(config.at) * latents
-    samples = len({row.prompts for row in rows}) * len(config.seeds)
+    latents = len(config.rows) * len(config.seeds)
+    groups = len(list(by_memory(cost.features[config.site], latents, config.memory)))
+    recorded = groups * len(config.at) * latents
     return {
-        "sampling": sampling_passes(samples, config.last_step, config.guidance),
+        "sampling": sampling_passes(len(config.sampled) * len(config.seeds), config.last_step, config.guidance),
         "recording": recorded,
         "recording, untrained": recorded * config.null,
     }
@@ -164,12 +148,7 @@ def study_cost(cost: PassCost, passes: Mapping[str, int], tflops: float) -> dict
         "pflop": flops / 1e15,
         "tflops": tflops,
         "minutes": flops / (tflops * 1e12) / 60,
-        "one_pass": {
-            "parameters": cost.parameters,
-            "unet_weights": cost.unet_weights,
-            "forward_flops": cost.forward_flops,
-            "backward_flops": cost.backward_flops,
-        },
+        "one_pass": {name: number for name, number in asdict(cost).items() if name != "features"},
     }
 
 

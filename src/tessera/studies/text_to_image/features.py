@@ -4,7 +4,8 @@ The study of `analysis.feature_study` with prompts as concepts: the baseline is 
 hooks are transformer blocks, and the latents and images at the end of sampling are compared as well.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from tessera.analysis.feature_study import (
     HookFeatures,
     Level,
     describe_products,
+    mean_over_hooks,
     measure_network,
 )
 from tessera.sampling.trajectory import Trajectory
@@ -37,45 +39,11 @@ MEASURES = ("within", "between", "ratio", "gap")
 _POSITIONS = ("down", "mid", "up", "latent", "pixel")
 
 
-# -- prompts -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Row:
-    """Prompts that seeds take turns with, and the token whose attention map is compared."""
-
-    name: str
-    prompts: tuple[str, ...]
-    token: str
-
-    def for_seeds(self, count: int) -> list[str]:
-        """The prompt of each seed: the n-th of any row has the n-th wording."""
-        return [self.prompts[number % len(self.prompts)] for number in range(count)]
-
-
-def rows_for(concepts: Sequence[Concept], composites: Sequence[Composite], site: Site) -> list[Row]:
-    """The empty prompt first, then the concepts, then the composites (for maps once per token)."""
-    rows = [Row("", ("",), "")]
-    rows += [Row(concept.name, concept.prompts, concept.token) for concept in concepts]
-    for composite in composites:
-        tokens = composite.tokens.values() if site == "maps" else ("",)
-        rows += [Row(composite.name, (composite.prompt,), token) for token in tokens]
-    return rows
-
-
-def fitting_composites(concepts: Sequence[Concept]) -> tuple[Composite, ...]:
-    """Those of the paper whose concepts are all among the given ones."""
-    names = {concept.name for concept in concepts}
-    return tuple(composite for composite in COMPOSITES if names >= composite.tokens.keys())
-
-
-# -- the study ---------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class TextFeatureConfig:
     """Settings of a feature study of a pipeline."""
 
+    concepts: tuple[Concept, ...]
     site: Site = "block"
     layers: str = "*"  # patterns of blocks, with commas between them
     steps: int = 15
@@ -91,17 +59,42 @@ class TextFeatureConfig:
     resamples: int = RESAMPLES
 
     @property
+    def composites(self) -> list[Composite]:
+        """Those of the paper whose concepts are all among the given ones."""
+        names = {concept.name for concept in self.concepts}
+        return [composite for composite in COMPOSITES if names >= composite.tokens.keys()]
+
+    @property
+    def rows(self) -> list[Concept]:
+        """The empty prompt first, then the concepts, then the composites (for maps once per token)."""
+        rows = [Concept("", "", ("",), ""), *self.concepts]
+        for composite in self.composites:
+            tokens = composite.tokens.values() if self.site == "maps" else ("",)
+            rows += [Concept(composite.name, "", (composite.prompt,), token) for token in tokens]
+        return rows
+
+    @property
+    def sampled(self) -> list[Concept]:
+        """Rows whose prompts differ: those of one composite differ in their token alone."""
+        return list({row.prompts: row for row in self.rows}.values())
+
+    @property
     def last_step(self) -> int:
         """How far sampling goes."""
         return self.steps if self.outputs else max(self.at)
+
+    @property
+    def stages(self) -> int:
+        """How often `text_features` will call `advance`."""
+        batches = math.ceil(len(self.seeds) / self.batch)
+        return len(self.sampled) * batches + len(self.at) * (1 + self.null)
 
 
 @dataclass(frozen=True)
 class TextFeatureResult:
     """Blocks at every noise level, beside untrained networks, and the outputs."""
 
-    concepts: tuple[Concept, ...]
-    steps: tuple[int, ...]  # counted from 0
+    config: TextFeatureConfig
     blocks: FeatureResult
     outputs: Level  # latent and pixel
     images: dict[str, Tensor]  # (3, H, W), of the first seed, by name of the prompt; none without outputs
@@ -110,6 +103,11 @@ class TextFeatureResult:
     def composites(self) -> list[dict[str, Any]]:
         """Concepts in composite prompts, as the first layer has them."""
         return next(iter(self.blocks.learned[0].values())).composites
+
+    @property
+    def layer_positions(self) -> list[str]:
+        """The part of the network that each layer is in: down, mid or up."""
+        return [position_of(name) for name in self.blocks.learned[0]]
 
     def positions(self, number: int) -> dict[str, Level]:
         """Layers of the down, middle and up part at one level, and the outputs."""
@@ -125,7 +123,7 @@ class TextFeatureResult:
     def to_dict(self) -> dict[str, Any]:
         """All numbers but the matrices, JSON-ready."""
         levels = []
-        for number, (step, sigma) in enumerate(zip(self.steps, self.blocks.sigmas)):
+        for number, (step, sigma) in enumerate(zip(self.config.at, self.blocks.sigmas)):
             parts = [part for part in self.positions(number).items() if part[0] not in self.outputs]
             level = {
                 "step": step + 1,
@@ -135,7 +133,9 @@ class TextFeatureResult:
             }
             levels.append(level)
         return {
-            "concepts": [asdict(concept) for concept in self.concepts],
+            "site": self.config.site,
+            "resamples": self.config.resamples,
+            "concepts": [asdict(concept) for concept in self.config.concepts],
             "levels": levels,
             "outputs": [self._layer_record(0, *output) for output in self.outputs.items()],
         }
@@ -166,17 +166,16 @@ class TextFeatureResult:
         return {
             "position": position,
             "layers": len(level),
-            **{name: known(mean_of(level, name)) for name in MEASURES},
+            **{name: known(mean_over_hooks(level, name)) for name in MEASURES},
             "largest_ratio": {"layer": best, "ratio": known(level[best].raw.ratio)},
             "layers_above_null": sum(above) if above else None,
         }
 
     def table(self, number: int, label: str) -> Table:
         """A row per part of the network and per output."""
-        title = f"{label}, step {self.steps[number] + 1}, sigma {self.blocks.sigmas[number]:.3g}"
+        title = f"{label}, step {self.config.at[number] + 1}, sigma {self.blocks.sigmas[number]:.3g}"
         table = Table("position", *MEASURES, "centered gap", "p", "untrained ratio", title=title)
         for position, level in self.positions(number).items():
-            centered = np.nanmean([found.centered.gap for found in level.values()])
             ps = [found.raw.p for found in level.values()]
             bands = [band for name in level if (band := self.band(number, name, "ratio"))]
             untrained_ratio = "-"
@@ -184,8 +183,8 @@ class TextFeatureResult:
                 untrained_ratio = f"{min(b.low for b in bands):.3f} to {max(b.high for b in bands):.3f}"
             table.add_row(
                 position if len(level) == 1 else f"{position} ({len(level)} layers)",
-                *(f"{mean_of(level, name):.3f}" for name in MEASURES),
-                f"{centered:.3f}",
+                *(f"{mean_over_hooks(level, name):.3f}" for name in MEASURES),
+                f"{mean_over_hooks(level, 'centered_gap'):.3f}",
                 f"{min(ps):.3f}" if len(ps) == 1 else f"{min(ps):.3f} to {max(ps):.3f}",
                 untrained_ratio,
             )
@@ -193,7 +192,7 @@ class TextFeatureResult:
 
     def arrays(self) -> dict[str, Any]:
         """Cosines (layers, C, C) of every level and of the outputs, and the names of the layers in order."""
-        levels = {f"step{step + 1}": level for step, level in zip(self.steps, self.blocks.learned)}
+        levels = {f"step{step + 1}": level for step, level in zip(self.config.at, self.blocks.learned)}
         arrays: dict[str, Any] = {}
         for name, level in (levels | {"outputs": self.outputs}).items():
             if level:
@@ -203,35 +202,24 @@ class TextFeatureResult:
         return arrays
 
 
-def mean_of(level: Mapping[str, HookFeatures], name: str) -> float:
-    """Mean of a measure over layers, of what is known."""
-    return float(np.nanmean([getattr(found.raw, name) for found in level.values()]))
-
-
-def text_features(
-    sdxl: Sdxl,
-    concepts: Sequence[Concept],
-    config: TextFeatureConfig,
-    composites: Sequence[Composite] | None = None,
-    advance: _Advance = lambda: None,
-) -> TextFeatureResult:
+def text_features(sdxl: Sdxl, config: TextFeatureConfig, advance: _Advance = lambda: None) -> TextFeatureResult:
     """Every chosen block at every chosen level, the outputs, and the band of untrained networks."""
-    composites = fitting_composites(concepts) if composites is None else composites
-    rows = rows_for(concepts, composites, config.site)
+    rows = config.rows
     pairs = [(row, 0) for row in range(1, len(rows))]
-    categories = [concept.category for concept in concepts]
-    trajectories = _sample_rows(sdxl, rows, config, advance)
+    trajectories = _sample_rows(sdxl, config, advance)
     x = torch.stack([trajectories[row.prompts].at(config.at).x for row in rows], dim=1)  # (levels, R, S, C, H, W)
     sigmas = sdxl.sigmas(config.steps)[list(config.at)].tolist()
+    categories = [concept.category for concept in config.concepts]
+    plain = partial(describe_products, concepts=len(categories), groups=categories)
 
     def describe(products: FeatureProducts) -> HookFeatures:
-        found = describe_products(products, len(concepts), categories, resamples=config.resamples, shuffles=RESAMPLES)
-        return replace(found, composites=_composite_records(products, concepts, composites, config.site))
+        found = plain(products, resamples=config.resamples, shuffles=RESAMPLES)
+        return replace(found, composites=_composite_records(products, config))
 
     def levels_of(network: Sdxl, describe: Callable[[FeatureProducts], HookFeatures]) -> list[Level]:
         levels = measure_network(
             network.plain,
-            _inputs(network, rows, x, sigmas, config.site),
+            _inputs(network, config, x, sigmas),
             block_hooks(network.unet, config.site, config.layers),
             pairs,
             describe,
@@ -241,83 +229,63 @@ def text_features(
         )
         return [{block_of(name): found for name, found in level.items()} for level in levels]
 
-    learned = levels_of(sdxl, describe)
-    # The spread of untrained networks is the band itself, so seeds of each are hardly drawn again.
-    plain = partial(describe_products, concepts=len(concepts), groups=categories, resamples=2, shuffles=1)
-    nulls = [levels_of(untrained(sdxl, _NULL_SEED + n, config.null_text), plain) for n in range(config.null)]
-    blocks = FeatureResult(sigmas, learned, nulls, tuple(concepts))
+    learned, nulls = levels_of(sdxl, describe), []
+    for number in range(config.null):
+        # The spread of untrained networks is the band itself, so seeds of each are hardly drawn again.
+        network = untrained(sdxl, _NULL_SEED + number, config.null_text)
+        nulls.append(levels_of(network, partial(plain, resamples=2, shuffles=1)))
+    blocks = FeatureResult(sigmas, learned, nulls, config.concepts)
     if not config.outputs:
-        return TextFeatureResult(tuple(concepts), config.at, blocks, {}, {})
+        return TextFeatureResult(config, blocks, {}, {})
     latents = {prompts: trajectory.last for prompts, trajectory in trajectories.items()}  # (S, C, H, W) each
     images = {prompts: sdxl.decode(last).cpu() for prompts, last in latents.items()}  # (S, 3, H, W) each
     outputs = {}
     for name, ends in (("latent", latents), ("pixel", images)):
         features = torch.stack([ends[row.prompts] for row in rows]).flatten(2)  # (R, S, F)
         outputs[name] = describe(products_of(features, pairs))
-    shown = {row.name: images[row.prompts][0] for row in rows}
-    return TextFeatureResult(tuple(concepts), config.at, blocks, outputs, shown)
+    return TextFeatureResult(config, blocks, outputs, {row.name: images[row.prompts][0] for row in rows})
 
 
-def _sample_rows(
-    sdxl: Sdxl, rows: Sequence[Row], config: TextFeatureConfig, advance: _Advance
-) -> dict[tuple[str, ...], Trajectory]:
-    """The trajectory of every row's prompts, all from the same noise; rows may differ only in their token."""
+def _sample_rows(sdxl: Sdxl, config: TextFeatureConfig, advance: _Advance) -> dict[tuple[str, ...], Trajectory]:
+    """The trajectory of every row's prompts, all from the same noise."""
+    options: dict[str, Any] = {"steps": config.steps, "guidance": config.guidance, "nothing": config.nothing}
+    options |= {"seeds": config.seeds, "batch": config.batch, "keep": [*config.at, config.last_step]}
     trajectories = {}
-    for row in rows:
-        if row.prompts not in trajectories:
-            trajectories[row.prompts] = sdxl.trajectory(
-                sdxl.conditioner(row.for_seeds(len(config.seeds))),
-                steps=config.steps,
-                seeds=config.seeds,
-                guidance=config.guidance,
-                nothing=config.nothing,
-                keep=[*config.at, config.last_step],
-                batch=config.batch,
-                advance=advance,
-            )
+    for row in config.sampled:
+        cond = sdxl.conditioner(row.for_seeds(len(config.seeds)))
+        trajectories[row.prompts] = sdxl.trajectory(cond, **options, advance=advance)
     return trajectories
 
 
-def _inputs(sdxl: Sdxl, rows: Sequence[Row], x: Tensor, sigmas: Sequence[float], site: Site) -> list[FeatureBatch]:
-    """Latents (levels, R, S, C, H, W), conditions and tokens of all rows and seeds, at every level."""
-    prompts = [row.for_seeds(x.shape[2]) for row in rows]
-    cond = torch.stack([sdxl.conditioner(of_row) for of_row in prompts])  # (R, S, dim)
-    tokens = None
-    if site == "maps":
-        positions = []
-        for row, of_row in zip(rows, prompts):
-            positions.append([token_position(sdxl, prompt, row.token) for prompt in of_row])
-        tokens = torch.tensor(positions)
+def _inputs(sdxl: Sdxl, config: TextFeatureConfig, x: Tensor, sigmas: Sequence[float]) -> list[FeatureBatch]:
+    """Latents x (levels, R, S, C, H, W), conditions and tokens of all rows and seeds, at every level."""
+    conds, positions = [], []
+    for row in config.rows:
+        prompts = row.for_seeds(len(config.seeds))
+        conds.append(sdxl.conditioner(prompts))
+        if config.site == "maps":
+            positions.append([token_position(sdxl, prompt, row.token) for prompt in prompts])
+    cond, tokens = torch.stack(conds), torch.tensor(positions) if positions else None  # (R, S, dim), (R, S)
     return [FeatureBatch(latents, cond, sigma, tokens) for latents, sigma in zip(x, sigmas)]
 
 
-def stages(concepts: Sequence[Concept], config: TextFeatureConfig) -> int:
-    """How often `text_features` will call `advance`."""
-    rows = rows_for(concepts, fitting_composites(concepts), config.site)
-    batches = -(-len(config.seeds) // config.batch)
-    return len({row.prompts for row in rows}) * batches + len(config.at) * (1 + config.null)
-
-
-def _composite_records(
-    products: FeatureProducts, concepts: Sequence[Concept], composites: Sequence[Composite], site: Site
-) -> list[dict[str, Any]]:
+def _composite_records(products: FeatureProducts, config: TextFeatureConfig) -> list[dict[str, Any]]:
     """cos(d of a composite at a token, d of the single prompt at its token), beside the mean over other concepts."""
     matrix = cosines(mean_products(products.among), products.floor)
-    names = [concept.name for concept in concepts]
-    records, row = [], len(concepts)
-    for composite in composites:
+    names = [concept.name for concept in config.concepts]
+    records, row = [], len(names)
+    for composite in config.composites:
         for concept in composite.tokens:
             others = [matrix[row, n] for n, name in enumerate(names) if name not in composite.tokens]
-            records.append(
-                {
-                    "composite": composite.name,
-                    "concept": concept,
-                    "cosine": known(float(matrix[row, names.index(concept)])),
-                    "cosine_with_others": known(float(torch.stack(others).mean())) if others else None,
-                }
-            )
-            row += site == "maps"
-        row += site != "maps"
+            record = {
+                "composite": composite.name,
+                "concept": concept,
+                "cosine": known(float(matrix[row, names.index(concept)])),
+                "cosine_with_others": known(float(torch.stack(others).mean())) if others else None,
+            }
+            records.append(record)
+            row += config.site == "maps"
+        row += config.site != "maps"
     return records
 
 

@@ -86,18 +86,14 @@ class PixelInfluence:
         energy = total_energy(self.maps)  # (S, P)
         records = []
         for level, sigma in enumerate(self.sigmas):
-            for p, (row, col) in enumerate(self.probes):
-                at_probe = self.maps[level, p, row, col].square()
-                record = {
-                    "sigma": sigma,
-                    "row": row,
-                    "col": col,
+            for p, probe in enumerate(self.probes):
+                numbers = {
                     "side90": int(self.sides[level, p]),
                     "side90_each": mean_interval(self.sides_each[:, level, p].numpy(), rng).to_dict(),
                     "energy": float(energy[level, p]),
-                    "share_at_probe": float(at_probe / energy[level, p].clamp(min=1e-300)),
+                    "share_at_probe": float(self.maps[level, p][probe].square() / energy[level, p].clamp(min=1e-300)),
                 }
-                records.append(record)
+                records.append({"sigma": sigma, **probe._asdict(), **numbers})
         return records
 
     def table(self) -> Table:
@@ -112,7 +108,7 @@ def pixel_study(
     sdxl: Sdxl,
     prompt: str,
     trajectory: Trajectory,
-    probes: Sequence[Pixel],
+    probes: Sequence[tuple[int, int]],
     *,
     of: Of = "clean",
     pairs: Pairs = "same",
@@ -130,7 +126,8 @@ def pixel_study(
         advance()
     found = torch.stack(levels, dim=1)  # (B, S, P, H, W)
     maps = found.mean(0)
-    return PixelInfluence(sigmas, list(probes), maps, smallest_square(maps, probes), smallest_square(found, probes), of)
+    sides, sides_each = smallest_square(maps, probes), smallest_square(found, probes)
+    return PixelInfluence(sigmas, [Pixel(*probe) for probe in probes], maps, sides, sides_each, of)
 
 
 # -- Eq. 10 ------------------------------------------------------------------------------------------------
@@ -196,10 +193,9 @@ class WordInfluence:
         }
 
     def _level_record(self, level: int) -> dict[str, Any]:
-        influence = self.each.mean(0)[level].tolist()  # (P, K)
         probes = []
-        for p, (row, col) in enumerate(self.probes):
-            probes.append({"row": row, "col": col, "influence": influence[p], "dominant": self.dominant(level, p)})
+        for p, (probe, influence) in enumerate(zip(self.probes, self.at("clean")[level].tolist())):
+            probes.append(probe._asdict() | {"influence": influence, "dominant": self.dominant(level, p)})
         return {
             "sigma": self.sigmas[level],
             "probes": probes,
@@ -250,7 +246,7 @@ def word_study(
     sdxl: Sdxl,
     prompt: str,
     trajectory: Trajectory,
-    probes: Sequence[Pixel],
+    probes: Sequence[tuple[int, int]],
     *,
     words: Sequence[str],
     removal: Removal = "remove",
@@ -270,11 +266,11 @@ def word_study(
     row, col = torch.tensor(probes).T
     names = [find_word(prompt, word).name for word in words]
     each = found[..., row, col].transpose(2, 3)  # (B, S, P, K)
-    return WordInfluence(names, removal, sigmas, list(probes), found.mean(0), each)
+    return WordInfluence(names, removal, sigmas, [Pixel(*probe) for probe in probes], found.mean(0), each)
 
 
 def word_paths(
-    sdxl: Sdxl, prompt: str, trajectory: Trajectory, probes: Sequence[Pixel], **options: Any
+    sdxl: Sdxl, prompt: str, trajectory: Trajectory, probes: Sequence[tuple[int, int]], **options: Any
 ) -> dict[Removal, WordInfluence]:
     """The same for every way of removing a word: whole, by its sequence, by its pooled vector, by its own tokens."""
     paths = {}

@@ -28,7 +28,7 @@ from tessera.sampling.trajectory import Trajectory, collect
 
 Nothing = Literal["default", "empty", "zeros"]
 _INSTALL = "SDXL needs some more packages: pip install 'tessera-diffusion[t2i]'."
-INDEX = "model_index.json"
+_INDEX = "model_index.json"
 
 
 class Sdxl:
@@ -36,50 +36,18 @@ class Sdxl:
 
     def __init__(self, pipe: Any, name: str = "", size: tuple[int, int] | None = None):
         _check_pipeline(pipe, name)
-        self.pipe, self.name = pipe, name
-        self.unet, self.vae = pipe.unet, pipe.vae
+        self.pipe, self.unet, self.vae = pipe, pipe.unet, pipe.vae
         self.tokenizers = _parts_called(pipe, ("tokenizer", "tokenizer_2"))
         self.encoders = _parts_called(pipe, ("text_encoder", "text_encoder_2"))
         for part in (self.unet, self.vae, *self.encoders):
             part.eval().requires_grad_(False)  # or every backward pass would fill gradients of all weights
+        self.device, self.dtype = self.unet.device, self.unet.dtype
+        self.exact = torch.promote_types(self.dtype, torch.float32)  # precision outside the network: at least single
         self.net = TextUNet(self.unet, self.tokenizers[0].model_max_length)
-        side = self.unet.config.sample_size * self.factor
-        self.size = checked_size(size or (side, side), self.factor, self.least_side)
-
-    # -- facts ---------------------------------------------------------------------------------------------
-
-    @property
-    def device(self) -> torch.device:
-        return next(self.unet.parameters()).device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return next(self.unet.parameters()).dtype
-
-    @property
-    def exact(self) -> torch.dtype:
-        """Precision outside the network: at least single."""
-        return torch.promote_types(self.dtype, torch.float32)
-
-    @property
-    def factor(self) -> int:
-        """Pixels along one side of a latent's cell."""
-        return int(self.pipe.vae_scale_factor)
-
-    @property
-    def least_side(self) -> int:
-        """A latent's sides are multiples of this, or the network's two halves would not meet."""
-        return 2 ** (len(self.unet.config.block_out_channels) - 1)
-
-    @property
-    def latent(self) -> tuple[int, int, int]:
-        """Shape of a latent, (C, H, W)."""
-        height, width = self.size
-        return self.unet.config.in_channels, height // self.factor, width // self.factor
-
-    @property
-    def has_pooled(self) -> bool:
-        return self.net.widths[1] > 0
+        self.has_pooled = self.net.widths[1] > 0
+        factor = int(pipe.vae_scale_factor)  # pixels along one side of a latent's cell
+        self.size = checked_size(size, self.unet.config, factor)  # (height, width) in pixels
+        self.latent = (self.unet.config.in_channels, self.size[0] // factor, self.size[1] // factor)  # (C, H, W)
 
     def chosen_nothing(self, nothing: Nothing) -> Nothing:
         """What guidance moves away from, where `default` is what the pipeline's own does."""
@@ -203,12 +171,12 @@ class Sdxl:
             raise UserError("At least one seed is needed.")
         keep = (steps,) if keep is None else keep
         sigmas = self.sigmas(steps)[: max(keep) + 1]
-        given, denoise = matched(cond, len(seeds)), self.denoiser(guidance, nothing)
+        given: Any = matched(cond, len(seeds))
+        denoise = self.denoiser(guidance, nothing)
 
         def batches() -> Iterator[Iterator[SamplingStep]]:
             for rows in slices(len(seeds), batch or len(seeds)):
-                bound = partial(denoise, cond=None if given is None else given[rows])
-                yield euler(bound, self.start(seeds[rows], steps), sigmas)
+                yield euler(partial(denoise, cond=given[rows]), self.start(seeds[rows], steps), sigmas)
                 advance()
 
         return collect(batches(), keep)
@@ -230,7 +198,7 @@ def load_sdxl(
     device: Any = None,
     dtype: torch.dtype = torch.float32,
     *,
-    size: int | tuple[int, int] | None = None,
+    size: tuple[int, int] | None = None,
     variant: str | None = None,
 ) -> Sdxl:
     """The pipeline in a diffusers folder, never touching the net, or behind a hub id such as `someone/model@revision`.
@@ -240,8 +208,7 @@ def load_sdxl(
     need_diffusers()
     where, revision = find_pipeline(name)
     pipe = _read_pipeline(where, torch_dtype=dtype, revision=revision, variant=variant)
-    side = (size, size) if isinstance(size, int) else size
-    return Sdxl(pipe.to(device or "cpu"), str(name), side)
+    return Sdxl(pipe.to(device or "cpu"), str(name), size)
 
 
 def _read_pipeline(where: str, **options: Any) -> Any:
@@ -251,22 +218,17 @@ def _read_pipeline(where: str, **options: Any) -> Any:
         try:
             pipe = need_diffusers().from_pretrained(where, use_safetensors=True, local_files_only=local, **options)
         except Exception as error:  # a dozen kinds of failure, all of which mean: not to be had
-            if local:
-                raise UserError(f"Could not load {where}: {first_line(error)}") from error
-            raise UserError(f"Could not fetch {where} from the hub: {first_line(root_of(error))}") from error
+            attempt = f"load {where}" if local else f"fetch {where} from the hub"
+            raise UserError(f"Could not {attempt}: {reason_of(error, root=not local)}") from error
     pipe.set_progress_bar_config(disable=True)
     return pipe
 
 
-def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def root_of(error: BaseException) -> BaseException:
-    """What went wrong first; hub libraries wrap it several times."""
-    while (inner := error.__cause__ or error.__context__) is not None:
+def reason_of(error: BaseException, root: bool) -> str:
+    """The first line of an error, or of the one at its root: hub libraries wrap it several times."""
+    while root and (inner := error.__cause__ or error.__context__) is not None:
         error = inner
-    return error
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def need_diffusers() -> Any:
@@ -283,13 +245,13 @@ def need_diffusers() -> Any:
 def find_pipeline(name: str | Path) -> tuple[str, str | None]:
     """A folder, or a hub id and its revision."""
     path = Path(name).expanduser()
-    if (path / INDEX).is_file():
-        index = read_json(path / INDEX)
+    if (path / _INDEX).is_file():
+        index = read_json(path / _INDEX)
         if not isinstance(index, dict) or "unet" not in index:
             raise UserError(f"The pipeline in {path} has no UNet; SDXL, SD 1.5 and their kin have one.")
         return str(path), None
     if path.exists():
-        raise UserError(f"{path} is no diffusers folder: it has no {INDEX}.")
+        raise UserError(f"{path} is no diffusers folder: it has no {_INDEX}.")
     if not HUB_ID.fullmatch(str(name)):
         raise UserError(f"There is no folder {name}, and it is no hub id such as someone/model.")
     repo, _, revision = str(name).partition("@")
@@ -317,17 +279,13 @@ def _check_pipeline(pipe: Any, name: str) -> None:
         )
 
 
-def checked_size(size: tuple[int, int], factor: int, least: int) -> tuple[int, int]:
-    unit = factor * least
-    if any(side < unit or side % unit for side in size):
-        raise UserError(f"Sides of this model's images are multiples of {unit} pixels, not {size[0]} x {size[1]}.")
-    return size
-
-
-def check_steps(keep: Sequence[int], steps: int) -> None:
-    for step in keep:
-        if not 0 <= step < steps:
-            raise UserError(f"A sampler of {steps} steps has none numbered {step + 1}.")
+def checked_size(size: tuple[int, int] | None, config: Any, factor: int) -> tuple[int, int]:
+    """(height, width) in pixels, by default that of training, which the network's two halves must be able to share."""
+    height, width = size or (config.sample_size * factor,) * 2
+    unit = factor * 2 ** (len(config.block_out_channels) - 1)
+    if any(side < unit or side % unit for side in (height, width)):
+        raise UserError(f"Sides of this model's images are multiples of {unit} pixels, not {height} x {width}.")
+    return height, width
 
 
 @contextlib.contextmanager

@@ -29,6 +29,10 @@ class Concept:
     prompts: tuple[str, ...]
     token: str  # the last token of the word that names it
 
+    def for_seeds(self, count: int) -> list[str]:
+        """The prompt of each seed: the n-th of any concept has the n-th wording."""
+        return [self.prompts[number % len(self.prompts)] for number in range(count)]
+
 
 @dataclass(frozen=True)
 class Composite:
@@ -123,13 +127,9 @@ def concepts_of(name: str) -> tuple[Concept, ...]:
 
 def _concept_from(row: Any, file: str) -> Concept:
     """`prompt` is a text or a list of them; `token` may be left out where only hidden states are compared."""
-    complaint = f'Each concept in {file} needs the texts "name", "category" and "prompt".'
-    if not isinstance(row, dict):
-        raise UserError(complaint)
-    prompts = row.get("prompt")
-    prompts = [prompts] if isinstance(prompts, str) else prompts
-    texts = [row.get("name"), row.get("category"), *(prompts if isinstance(prompts, list) and prompts else [None])]
-    if not all(isinstance(text, str) and text for text in texts):
-        raise UserError(complaint)
-    name, category, *texts = texts
-    return Concept(name, category, tuple(texts), str(row.get("token") or name.split()[-1]))
+    row = row if isinstance(row, dict) else {}
+    name, prompts = row.get("name"), row.get("prompt")
+    texts = [name, row.get("category"), *(prompts if isinstance(prompts, list) else [prompts])]
+    if len(texts) < 3 or not all(isinstance(text, str) and text for text in texts):
+        raise UserError(f'Each concept in {file} needs the texts "name", "category" and "prompt".')
+    return Concept(texts[0], texts[1], tuple(texts[2:]), str(row.get("token") or name.split()[-1]))
