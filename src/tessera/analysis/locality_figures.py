@@ -1,5 +1,6 @@
 """Figures in the manner of the paper's Figures 2, 10 and 12, from what `study` measured."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -37,8 +38,7 @@ def figure_maps(result: SceneLocality, title: str = "") -> Figure:
     if result.condition_influence.shape[-1]:
         note += "   \u00d7 strength: influence of that condition on the probe (root)"
     figure.supxlabel(note, fontsize=7, color=figures.QUIET)
-    if title:
-        figures.figure_title(figure, title, 10)
+    figures.figure_title(figure, title, 10)
     return figure
 
 
@@ -110,16 +110,17 @@ def condition_name(part: Any) -> str:
 @figures.styled
 def figure_curves(result: SceneLocality, title: str = "", band: tuple[float, float] | None = None) -> Figure:
     """Condition influence at every probe, then the 90% side and the total energy over noise levels."""
-    condition_influence = result.condition_influence.shape[-1] > 0
-    panels = result.probes if condition_influence else []
-    left = int(np.ceil(len(panels) / 2))
-    figure = Figure(figsize=(2.15 * left + 5.6, 3.9 if condition_influence else 2.9))
+    panels = result.probes if result.condition_influence.shape[-1] else []
+    left = math.ceil(len(panels) / 2)
+    figure = Figure(figsize=(2.15 * left + 5.6, 3.9 if panels else 2.9))
     grid = figure.add_gridspec(2, left + 2, width_ratios=[1] * left + [1.3, 1.3])
+    influence = result.condition_influence.numpy()  # (B, S, P, K)
+    highest = max(np.quantile(influence, 0.9, axis=0).max(initial=1e-30), influence.mean(0).max(initial=1e-30))
     share_y = None
     for number, probe in enumerate(panels):
         ax = figure.add_subplot(grid[number % 2, number // 2], sharey=share_y)
         share_y = share_y or ax
-        ax.set_ylim(0, 1.05 * _highest_curve(result))  # one scale for all, set before it is shared further
+        ax.set_ylim(0, 1.05 * highest)  # one scale for all, set before it is shared further
         _condition_curves(ax, result, number, probe)
         if band is not None:
             ax.axvspan(*band, color=figures.GRID, alpha=0.6, lw=0, zorder=0)
@@ -133,17 +134,11 @@ def figure_curves(result: SceneLocality, title: str = "", band: tuple[float, flo
     side.set_ylim(0, None)
     side.set_title("Pixel neighborhood")
     energy.set_title("Pixel energy")
-    if condition_influence:
+    if panels:
         _condition_legend(figure, result, band is not None)
     side.legend(fontsize=7, loc="best")
-    if title:
-        figures.figure_title(figure, title, 10)
+    figures.figure_title(figure, title, 10)
     return figure
-
-
-def _highest_curve(result: SceneLocality) -> float:
-    influence = result.condition_influence.numpy()  # (B, S, P, K)
-    return max(float(np.quantile(influence, 0.9, axis=0).max()), float(influence.mean(0).max()), 1e-30)
 
 
 def _condition_legend(figure: Figure, result: SceneLocality, shaded: bool) -> None:
@@ -186,7 +181,7 @@ def _probe_curves(ax: Axes, result: SceneLocality, values: Tensor, name: str, lo
 
 
 @figures.styled
-def figure_residual(rows: Sequence[dict[str, Any]], title: str = "") -> Figure:
+def figure_residual(rows: Sequence[dict[str, Any]]) -> Figure:
     """Change of a pixel when what should not matter is exchanged, and when everything is."""
     figure = Figure(figsize=(4.2, 3.1))
     ax = figure.subplots()
@@ -201,8 +196,6 @@ def figure_residual(rows: Sequence[dict[str, Any]], title: str = "") -> Figure:
     figures.noise_axis(ax)
     ax.set(xlabel=r"noise level $\sigma$", ylabel="change of the clean pixel (rms)", ylim=(0, None))
     ax.legend(fontsize=7)
-    if title:
-        ax.set_title(title)
     return figure
 
 
@@ -224,10 +217,10 @@ def figure_scatter(points: Sequence[Point], record: dict[str, Any]) -> Figure:
         color = colors[kind_of(model)]
         own = sorted((p for p in points if p.model == model), key=lambda p: p.images_seen)
         shift = _DODGE * (number - (len(models) - 1) / 2) / max(len(models), 1)
-        spots = [(p.gained + shift, p.locality) for p in own]
-        ax.plot(*zip(*spots), color=color, lw=0.9, alpha=0.45, zorder=2)
-        for point in own:
-            _draw_point(ax, point, shift, _stage_of(point, own), color)
+        across = [point.gained + shift for point in own]
+        ax.plot(across, [point.locality for point in own], color=color, lw=0.9, alpha=0.45, zorder=2)
+        for point, x in zip(own, across):
+            _draw_point(ax, point, x, _stage_of(point, own), color)
     for kind, trainings in kinds.items():
         label = kind if trainings == 1 else f"{kind}, {trainings} trainings"
         ax.plot([], [], color=colors[kind], marker="o", ls="", ms=5, label=label)
@@ -242,17 +235,16 @@ def figure_scatter(points: Sequence[Point], record: dict[str, Any]) -> Figure:
     return figure
 
 
-def _draw_point(ax: Axes, point: Point, shift: float, marker: str, color: str) -> None:
-    across = point.gained + shift
+def _draw_point(ax: Axes, point: Point, across: float, marker: str, color: str) -> None:
     if point.low is not None and point.high is not None:
-        ax.plot([across] * 2, [point.low, point.high], color=color, lw=1, alpha=0.7, zorder=3)
+        ax.vlines(across, point.low, point.high, color=color, lw=1, alpha=0.7, zorder=3)
     ax.plot(across, point.locality, marker=marker, color=color, mec="white", mew=0.6, ms=7, zorder=4)
 
 
 def _stage_of(point: Point, own: Sequence[Point]) -> str:
     """Third of the model's training that a snapshot belongs to, as a marker."""
-    share = point.images_seen / max(p.images_seen for p in own) if own[-1].images_seen else 1.0
-    return _STAGES[min(2, int(np.ceil(3 * share)) - 1 if share > 0 else 0)][1]
+    share = point.images_seen / max(1, *(p.images_seen for p in own)) if own[-1].images_seen else 1.0
+    return _STAGES[max(0, min(2, math.ceil(3 * share) - 1))][1]
 
 
 def _correlation_words(record: dict[str, Any]) -> str:
@@ -279,6 +271,5 @@ def figure_12(result: SceneLocality, title: str = "") -> Figure:
     top.set(xlabel="", ylim=(0, None))
     top.legend(fontsize=7)
     _draw_maps(right, result, levels)
-    if title:
-        figures.figure_title(figure, title, 10)
+    figures.figure_title(figure, title, 10)
     return figure

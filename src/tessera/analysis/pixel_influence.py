@@ -175,23 +175,18 @@ def _one_graph(request: ProbeRequest, how: GradientConfig, keep: Keep, per_row: 
     x = request.x.clone().requires_grad_()
     probed = request.clean(x)[:, :, request.at[:, 0], request.at[:, 1]]  # (n, C, P)
     channels, probes = probed.shape[1], probed.shape[2]
-    number = torch.arange(probes * channels, device=x.device)
+    number = torch.arange(probes * channels, device=x.device)  # of each vector: probe by probe, its channels
     # A CPU gains nothing from larger batches, and what one product touches stays in its cache.
     alone = how.method == "loop" or (how.method == "auto" and x.device.type == "cpu")
     product = ProbeProducts(probed, x, "loop" if alone else how.method)
     at_once = 1 if alone else fitting(how.memory / 2, _ALIVE * per_row * len(x))
     found = []
     for some in number.split(at_once):
-        channel = some % channels
-        found.append(keep(product(_unit_vectors(probed, some // channels, channel)), channel))
+        probe, channel = some // channels, some % channels
+        picks = probed.new_zeros(len(some), *probed.shape)  # each picks a channel of a probe in every image
+        picks[torch.arange(len(some), device=x.device), :, channel, probe] = 1
+        found.append(keep(product(picks), channel))
     return torch.cat(found)
-
-
-def _unit_vectors(probed: Tensor, probe: Tensor, channel: Tensor) -> Tensor:
-    """One vector (n, C, P) per entry (E,), which picks that channel of that probe in every image."""
-    picks = probed.new_zeros(len(probe), *probed.shape)
-    picks[torch.arange(len(probe), device=probed.device), :, channel, probe] = 1
-    return picks
 
 
 class ProbeProducts:
@@ -203,17 +198,16 @@ class ProbeProducts:
 
     def __call__(self, picks: Tensor) -> Tensor:
         """picks (E, *out.shape) to pulls (E, *x.shape)."""
-        if not self.batched:
-            return torch.stack([self.pull(pick) for pick in picks])
-        try:
-            return self.pull(picks, is_grads_batched=True)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:
-            if self.method == "vmap":
+        if self.batched:
+            try:
+                return self.pull(picks, is_grads_batched=True)
+            except torch.OutOfMemoryError:
                 raise
-            self.batched = False
-            return self(picks)
+            except RuntimeError:
+                if self.method == "vmap":
+                    raise
+                self.batched = False
+        return torch.stack([self.pull(pick) for pick in picks])
 
     def pull(self, pick: Tensor, **batched: bool) -> Tensor:
         pulled = torch.autograd.grad(self.out, self.x, pick, retain_graph=True, allow_unused=True, **batched)[0]

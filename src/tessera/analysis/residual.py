@@ -77,7 +77,11 @@ def definition_residual(
     """
     cells = conditioner.cells if isinstance(conditioner, SpatialConditioner) else CELLS
     levels, images = trajectory.x.shape[:2]
-    _check_window(radius, cells, trajectory.x.shape[-1])
+    size = trajectory.x.shape[-1]
+    if not 0 <= radius < cells:
+        raise UserError(f"A neighborhood reaches from 0 to {cells - 1} cells to each side, not {radius}.")
+    if size % cells:
+        raise UserError(f"{cells} cells do not divide an image of {size} pixels.")
     given = None if cond is None else cond.repeat(levels, 1)
     work = _Exchange(bare(denoise), trajectory.flat, trajectory.flat_sigmas, given, conditioner, cells, radius, rows)
     filling = replacement(trajectory, fill, seed).flatten(0, 1)
@@ -97,13 +101,6 @@ def definition_residual(
         cells,
         fill,
     )
-
-
-def _check_window(radius: int, cells: int, size: int) -> None:
-    if not 0 <= radius < cells:
-        raise UserError(f"A neighborhood reaches from 0 to {cells - 1} cells to each side, not {radius}.")
-    if size % cells:
-        raise UserError(f"{cells} cells do not divide an image of {size} pixels.")
 
 
 def replacement(trajectory: Trajectory, fill: Fill, seed: int) -> Tensor:

@@ -83,7 +83,8 @@ def compact_layout() -> ConstrainedLayoutEngine:
 
 
 def figure_title(figure: FigureBase, text: str, size: float = 10.5) -> None:
-    figure.suptitle(text, x=0.01, ha="left", fontsize=size)
+    if text:
+        figure.suptitle(text, x=0.01, ha="left", fontsize=size)
 
 
 # -- colors ------------------------------------------------------------------------------------------------
