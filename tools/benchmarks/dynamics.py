@@ -12,7 +12,7 @@ from rich.table import Table
 from tessera import console
 from tessera.errors import UserError
 from tessera.provenance import provenance
-from tessera.studies.swingby.sweep import _check_axes, phase_diagram
+from tessera.studies.swingby.sweep import PhaseSettings, phase_diagram
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class BenchDynamics:
         console.publish(record, self.json, self.out, speed_table(record))
 
     def measure(self) -> dict[str, Any]:
-        _check_axes("ratio", "omega", self.cells, self.seeds, "positive")
+        settings = PhaseSettings(cells=self.cells, seeds=self.seeds)
+        settings.check()
         if self.repeats < 1:
             raise UserError(f"--repeats must be at least 1, not {self.repeats}.")
         runs = self.cells**2 * self.seeds
@@ -43,7 +44,7 @@ class BenchDynamics:
         with console.progress("runs", runs * self.repeats) as advance:
             for _ in range(self.repeats):
                 began = time.perf_counter()
-                phase = phase_diagram("ratio", "omega", self.cells, self.seeds, on_chunk=advance)
+                phase = phase_diagram(settings, advance)
                 seconds.append(time.perf_counter() - began)
         middle = statistics.median(seconds)
         return {

@@ -12,12 +12,11 @@ from rich.table import Table
 
 from tessera import console
 from tessera.cli.options import Folder, Printed, WithDetails
-from tessera.config import Integers, Numbers
+from tessera.config import Integers
 from tessera.errors import UserError
 from tessera.files import atomic, make_folder, write_json
 from tessera.provenance import provenance
 from tessera.records import DynamicsRecord, SweepRecord, new_record
-from tessera.studies.swingby import analysis
 from tessera.studies.swingby import sweep as sweeps
 from tessera.studies.swingby.runs import Run, RunSettings, run
 
@@ -54,46 +53,18 @@ def _save_run(folder: Path, found: Run, record: dict[str, Any]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DynamicsSweep(Printed, WithDetails):
+class DynamicsSweep(Printed, WithDetails, sweeps.PhaseSettings):
     """Many runs: a phase diagram of two concepts, or how often networks swing by depth, dimension and width."""
 
     #: phase: phase diagram of U U^T; depth: share of PyTorch's default starts of untied layers that swing, by depth
     #: and dimension; width: share of Gaussian starts of U U^T that swing, by width.
     study: tyro.conf.Positional[Literal["phase", "depth", "width"]] = "phase"
-    #: Horizontal axis of the phase diagram: ratio mu2/mu1, size omega or alignment rho of the start, or diversity sigma
-    #: of both concepts.
-    x: sweeps.AxisName = "ratio"
-    #: Vertical axis.
-    y: sweeps.AxisName = "omega"
-    #: Range "low,high" of the horizontal axis.
-    x_range: tyro.conf.Fixed[Numbers] = ()
-    #: Range of the vertical axis.
-    y_range: tyro.conf.Fixed[Numbers] = ()
-    #: Settings per axis.
-    cells: int = 40
-    #: Starts per setting.
-    seeds: int = 20
-    #: How starts are drawn: aligned (rows of U at cosine rho; takes --seeds 1), positive (omega times
-    #: uniform(0.5, 1.5)) or gaussian.
-    start: sweeps.StartName = "positive"
-    #: Columns of U for random starts.
-    width: tyro.conf.Fixed[int] = 2
-    #: mu2/mu1, if it is not an axis.
-    ratio: tyro.conf.Fixed[float] = sweeps.DEFAULTS["ratio"]
-    #: Size of the start, if it is not an axis.
-    omega: tyro.conf.Fixed[float] = sweeps.DEFAULTS["omega"]
-    #: Alignment of the start, if it is not an axis.
-    rho: tyro.conf.Fixed[float] = sweeps.DEFAULTS["rho"]
-    #: Diversity, if it is not an axis.
-    sigma: tyro.conf.Fixed[float] = sweeps.DEFAULTS["sigma"]
     #: Depths of the depth study.
     depths: tyro.conf.Fixed[Integers] = (1, 2, 3, 4)
     #: Ambient dimensions of the depth study.
     dims: tyro.conf.Fixed[Integers] = (2, 3, 8)
     #: Widths of the width study.
     widths: tyro.conf.Fixed[Integers] = (2, 4, 8, 16, 32, 64)
-    #: Share of the first error that counts as a rise, in the phase diagram.
-    threshold: tyro.conf.Fixed[float] = analysis.THRESHOLD
     #: Folder for the record and, for a phase diagram, its image.
     out: Folder = None
 
@@ -107,18 +78,13 @@ class DynamicsSweep(Printed, WithDetails):
             console.say(f"Wrote {self.out}")
 
     def phase(self) -> dict[str, Any]:
-        axes: dict[str, sweeps.Axis] = {self.x: sweeps.with_range(self.x, self.x_range)}
-        axes[self.y] = sweeps.with_range(self.y, self.y_range)
-        fixed = {name: getattr(self, name) for name in sweeps.DEFAULTS if name not in (self.x, self.y)}
         with console.progress("runs", self.cells**2 * self.seeds) as advance:
-            phase = sweeps.phase_diagram(
-                self.x, self.y, self.cells, self.seeds, self.start, self.width, fixed, axes, self.threshold, advance
-            )
+            phase = sweeps.phase_diagram(self, advance)
         if self.out:
             from tessera.studies.swingby.figures import figure_sweep
 
             _save_figure(figure_sweep(phase), make_folder(self.out) / "phase", "png", "svg")
-        return {**phase.to_dict(), "fixed": fixed, "start": self.start}
+        return phase.to_dict()
 
     def settings(self) -> list[dict[str, int]]:
         """Of the study of depths, or of widths."""

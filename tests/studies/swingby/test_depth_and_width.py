@@ -177,7 +177,7 @@ def test_the_phase_diagram_has_the_known_heights():
 
 
 def test_a_small_phase_diagram_is_laid_out_as_its_axes_say():
-    phase = sweep.phase_diagram("ratio", "omega", cells=5, seeds=3)
+    phase = sweep.phase_diagram(sweep.PhaseSettings(cells=5, seeds=3))
     assert phase.heights.shape == (5, 5, 3)
     k, row, column = 2, 3, 4
     w0 = symmetric.map_of(positive_factors([k], phase.y[row], (2, 2)))
@@ -189,13 +189,13 @@ def test_a_small_phase_diagram_is_laid_out_as_its_axes_say():
 
 def test_phase_diagrams_refuse_settings_without_meaning():
     with pytest.raises(UserError, match="two different axes"):
-        sweep.phase_diagram("ratio", "ratio")
+        sweep.phase_diagram(sweep.PhaseSettings("ratio", "ratio"))
     with pytest.raises(UserError, match="deterministic"):
-        sweep.phase_diagram("ratio", "omega", start="aligned", seeds=2)
+        sweep.phase_diagram(sweep.PhaseSettings(start="aligned", seeds=2))
     with pytest.raises(UserError, match="aligned"):
-        sweep.phase_diagram("rho", "omega", start="positive")
+        sweep.phase_diagram(sweep.PhaseSettings("rho", "omega", start="positive"))
     with pytest.raises(UserError, match="not be negative"):
-        sweep.phase_diagram("ratio", "omega", cells=2, seeds=1, fixed={"sigma": -1.0})
+        sweep.phase_diagram(sweep.PhaseSettings(cells=2, seeds=1, sigma=-1.0))
 
 
 def test_studies_count_starts_that_rise_with_wilson_intervals():

@@ -20,7 +20,7 @@ from tessera.studies.swingby.data import Array, Sim, ordered_pairs, population_l
 from tessera.studies.swingby.integrate import Path
 from tessera.studies.swingby.mlp import Recipe, SgdRun, train
 from tessera.studies.swingby.starts import aligned_map, positive_factors
-from tessera.studies.swingby.sweep import AXES, DEFAULTS, AxisName, Phase, phase_diagram
+from tessera.studies.swingby.sweep import AXES, AxisName, Phase, PhaseSettings, phase_diagram
 
 _CONCEPTS = ("#c8553d", "#2a6f97", "#4f772d", "#7b5ea7")  # one color per concept, weakest first
 MINOR, FLOW = "#e09f3e", "#9aa5b1"
@@ -477,16 +477,16 @@ def _figure_phase(*axes: Axes) -> None:
     planes: tuple[tuple[AxisName, AxisName], ...] = (("ratio", "omega"), ("omega", "rho"), ("ratio", "sigma"))
     symbols = {"ratio": "\\mu_2/\\mu_1", "omega": "\\omega", "rho": "\\rho", "sigma": "\\sigma"}
     for ax, (x, y) in zip(axes, planes):
-        phase = phase_diagram(x, y, cells=60, seeds=1, start="aligned")
+        phase = phase_diagram(PhaseSettings(x, y, cells=60, seeds=1, start="aligned"))
         shown = _draw_phase(ax, phase, phase.mean)
-        held = [f"{symbols[name]}={DEFAULTS[name]:g}" for name in DEFAULTS if name not in (x, y)]
+        held = [f"{symbols[name]}={value:g}" for name, value in phase.settings.held.items()]
         ax.set_title("$" + ",\\ ".join(held) + "$")
         _color_bar(shown, [ax], label="rise / ($\\mu_1^2/2$)")
 
 
 def _draw_phase(ax: Axes, phase: Phase, values: Array, top: float | None = None) -> Any:
     """A phase diagram as a map; the line bounds the settings where the rise exceeds a thousandth."""
-    x, y = (AXES[name] for name in phase.axes)
+    x, y = AXES[phase.settings.x], AXES[phase.settings.y]
     shown = ax.pcolormesh(phase.x, phase.y, values, cmap="magma_r", vmin=0, vmax=top, shading="nearest")
     shown.set_rasterized(True)
     if phase.mean.min() < 1e-3 < phase.mean.max():

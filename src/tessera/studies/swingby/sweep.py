@@ -1,12 +1,14 @@
 """Phase diagrams: where in the space of settings does the error swing, and by how much."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from tyro.conf import Fixed
 
 from tessera import stats
+from tessera.config import Numbers
 from tessera.console import progress
 from tessera.errors import UserError
 from tessera.studies.swingby import deep, symmetric
@@ -19,32 +21,76 @@ AxisName = Literal["ratio", "omega", "rho", "sigma"]
 StartName = Literal["aligned", "positive", "gaussian"]
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     label: str
     low: float
     high: float
     log: bool = False
 
-    def values(self, cells: int) -> Array:
-        spaced = np.geomspace if self.log else np.linspace
-        return spaced(self.low, self.high, cells)
 
-
-AXES: dict[str, Axis] = {
+AXES: dict[AxisName, Axis] = {
     "ratio": Axis("signal ratio  $\\mu_2/\\mu_1$", 1.0, 4.0),
     "omega": Axis("size of the start  $\\omega$", 1e-3, 0.5, log=True),
     "rho": Axis("alignment of the start  $\\rho$", -0.5, 0.99),
     "sigma": Axis("diversity  $\\sigma$", 0.0, 1.5),
 }
-DEFAULTS = {"ratio": 2.0, "omega": 0.05, "rho": 0.9, "sigma": 0.05}
+
+
+@dataclass(frozen=True)
+class PhaseSettings:
+    """Two concepts with mu1 = 1 and the symmetric model: two settings vary along the axes, all others are held."""
+
+    #: Horizontal axis of the phase diagram: ratio mu2/mu1, size omega or alignment rho of the start, or diversity sigma
+    #: of both concepts.
+    x: AxisName = "ratio"
+    #: Vertical axis.
+    y: AxisName = "omega"
+    #: Range "low,high" of the horizontal axis.
+    x_range: Fixed[Numbers] = ()
+    #: Range of the vertical axis.
+    y_range: Fixed[Numbers] = ()
+    #: Settings per axis.
+    cells: int = 40
+    #: Starts per setting.
+    seeds: int = 20
+    #: How starts are drawn: aligned (rows of U at cosine rho; takes --seeds 1), positive (omega times
+    #: uniform(0.5, 1.5)) or gaussian.
+    start: StartName = "positive"
+    #: Columns of U for random starts.
+    width: Fixed[int] = 2
+    #: mu2/mu1, if it is not an axis.
+    ratio: Fixed[float] = 2.0
+    #: Size of the start, if it is not an axis.
+    omega: Fixed[float] = 0.05
+    #: Alignment of the start, if it is not an axis.
+    rho: Fixed[float] = 0.9
+    #: Diversity, if it is not an axis.
+    sigma: Fixed[float] = 0.05
+    #: Share of the first error that counts as a rise.
+    threshold: Fixed[float] = THRESHOLD
+
+    def check(self) -> None:
+        if self.x == self.y:
+            raise UserError(f"A phase diagram needs two different axes, not `{self.x}` twice.")
+        if self.cells < 2 or self.seeds < 1:
+            raise UserError("A phase diagram needs at least 2 cells per axis and 1 seed.")
+        if self.start == "aligned" and self.seeds != 1:
+            raise UserError("The aligned start is deterministic; use --seeds 1.")
+        if self.start != "aligned" and "rho" in (self.x, self.y):
+            raise UserError("The alignment rho can be chosen only with --start aligned; other starts draw it.")
+        check_width(self.width)
+        check_threshold(self.threshold)
+
+    @property
+    def held(self) -> dict[str, float]:
+        return {name: getattr(self, name) for name in AXES if name not in (self.x, self.y)}
 
 
 @dataclass(frozen=True)
 class Phase:
     """A grid of settings, each run from several starts; heights are rises over mu1^2 / 2, the weak concept's share."""
 
-    axes: tuple[AxisName, AxisName]
+    settings: PhaseSettings
     x: Array  # (nx,)
     y: Array  # (ny,)
     heights: Array  # (ny, nx, seeds)
@@ -60,12 +106,14 @@ class Phase:
         return self.swung.mean(-1)
 
     def to_dict(self) -> dict[str, Any]:
-        (x, y), runs = self.axes, self.swung.size
+        settings, runs = self.settings, self.swung.size
         return {
             "study": "phase",
-            "x": {"name": x, "values": _to_decimals(self.x)},
-            "y": {"name": y, "values": _to_decimals(self.y)},
-            "seeds": list(range(self.swung.shape[-1])),
+            "x": {"name": settings.x, "values": _to_decimals(self.x)},
+            "y": {"name": settings.y, "values": _to_decimals(self.y)},
+            "fixed": settings.held,
+            "start": settings.start,
+            "seeds": list(range(settings.seeds)),
             "runs": runs,
             "swing_by": stats.share_interval(int(self.swung.sum()), runs).to_dict(),
             "height": {"mean": _to_decimals(self.mean), "ci95_half": _to_decimals(_mean_half_width(self.heights))},
@@ -85,51 +133,39 @@ def _mean_half_width(values: Array) -> Array:
     return 1.959964 * values.std(-1, ddof=1) / np.sqrt(n) if n > 1 else np.zeros(values.shape[:-1])
 
 
-def phase_diagram(
-    x: AxisName,
-    y: AxisName,
-    cells: int = 40,
-    seeds: int = 20,
-    start: StartName = "positive",
-    width: int = 2,
-    fixed: Mapping[str, float] = DEFAULTS,
-    axes: Mapping[str, Axis] = AXES,
-    threshold: float = THRESHOLD,
-    on_chunk=None,
-) -> Phase:
-    """Two concepts with mu1 = 1, symmetric model, all other settings held at `fixed`."""
-    _check_axes(x, y, cells, seeds, start)
-    check_width(width)
-    check_threshold(threshold)
-    xs, ys = ({**AXES, **axes}[name].values(cells) for name in (x, y))
-    grid_y, grid_x, seed = (part.ravel() for part in np.meshgrid(ys, xs, np.arange(seeds), indexing="ij"))
-    settings = {**DEFAULTS, **fixed, x: grid_x, y: grid_y}
-    values = {name: np.broadcast_to(value, grid_x.shape) for name, value in settings.items()}
-    _check_settings(values)
+def phase_diagram(settings: PhaseSettings, on_chunk=None) -> Phase:
+    settings.check()
+    xs = _axis_values(settings.x, settings.x_range, settings.cells)
+    ys = _axis_values(settings.y, settings.y_range, settings.cells)
+    grid_y, grid_x, seed = (part.ravel() for part in np.meshgrid(ys, xs, np.arange(settings.seeds), indexing="ij"))
+    varied = {**settings.held, settings.x: grid_x, settings.y: grid_y}
+    values = {name: np.broadcast_to(value, grid_x.shape) for name, value in varied.items()}
+    _check_values(values)
     mu = np.stack([np.ones_like(grid_x), values["ratio"]], -1)  # (B, 2)
     a = second_moment(mu, values["sigma"][:, None], 2)
-    runs = run_pairs(_start_maps(values, seed, start, width), mu, a, on_chunk)
-    shape = (len(ys), len(xs), seeds)
-    return Phase((x, y), xs, ys, (runs.rise / 0.5).reshape(shape), runs.swings(threshold).reshape(shape))
+    runs = run_pairs(_start_maps(values, seed, settings), mu, a, on_chunk)
+    shape = (len(ys), len(xs), settings.seeds)
+    swung = runs.swings(settings.threshold)
+    return Phase(settings, xs, ys, (runs.rise / 0.5).reshape(shape), swung.reshape(shape))
 
 
-def _start_maps(values: dict[str, Array], seed: np.ndarray, start: StartName, width: int) -> Array:
+def _axis_values(name: AxisName, limits: tuple[float, ...], cells: int) -> Array:
+    """Evenly spaced within the axis's own limits or the given ones, (cells,)."""
+    axis = AXES[name]
+    if limits and (len(limits) != 2 or not limits[0] < limits[1]):
+        raise UserError("A range is two numbers, the lower one first.")
+    if limits and axis.log and limits[0] <= 0:
+        raise UserError(f"The axis `{name}` is logarithmic and must begin above zero.")
+    low, high = limits or (axis.low, axis.high)
+    return np.geomspace(low, high, cells) if axis.log else np.linspace(low, high, cells)
+
+
+def _start_maps(values: dict[str, Array], seed: np.ndarray, settings: PhaseSettings) -> Array:
     """W0 of every run, (B, 2, 2); seed k draws the same directions at every setting."""
-    if start == "aligned":
+    if settings.start == "aligned":
         return aligned_map(values["omega"], values["rho"])
-    unit = unit_factors(start, range(seed.max() + 1), (2, width))
+    unit = unit_factors(settings.start, range(settings.seeds), (2, settings.width))
     return symmetric.map_of(values["omega"][:, None, None] * unit[seed])
-
-
-def _check_axes(x: str, y: str, cells: int, seeds: int, start: str) -> None:
-    if x == y:
-        raise UserError(f"A phase diagram needs two different axes, not `{x}` twice.")
-    if cells < 2 or seeds < 1:
-        raise UserError("A phase diagram needs at least 2 cells per axis and 1 seed.")
-    if start == "aligned" and seeds != 1:
-        raise UserError("The aligned start is deterministic; use --seeds 1.")
-    if start != "aligned" and "rho" in (x, y):
-        raise UserError("The alignment rho can be chosen only with --start aligned; other starts draw it.")
 
 
 def check_width(width: int) -> None:
@@ -137,22 +173,11 @@ def check_width(width: int) -> None:
         raise UserError(f"The width must be at least 1, not {width}.")
 
 
-def _check_settings(values: dict[str, Array]) -> None:
+def _check_values(values: dict[str, Array]) -> None:
     if (values["sigma"] < 0).any():
         raise UserError("Diversities sigma must not be negative.")
     if (values["ratio"] <= 0).any() or (values["omega"] <= 0).any():
         raise UserError("The signal ratio and the size of the start must be positive.")
-
-
-def with_range(name: AxisName, limits: tuple[float, ...]) -> Axis:
-    """The axis with limits of its own, where there are any."""
-    if not limits:
-        return AXES[name]
-    if len(limits) != 2 or not limits[0] < limits[1]:
-        raise UserError("A range is two numbers, the lower one first.")
-    if AXES[name].log and limits[0] <= 0:
-        raise UserError(f"The axis `{name}` is logarithmic and must begin above zero.")
-    return replace(AXES[name], low=limits[0], high=limits[1])
 
 
 # --- how often networks swing -------------------------------------------------------------------------------
