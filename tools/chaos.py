@@ -20,8 +20,8 @@ from tessera.console import answer, print_json, say, table_of
 from tessera.files import write_json
 from tessera.rows import Rows
 
-Part = Literal["kills", "corruptions", "fuzz"]
-PARTS: tuple[Part, ...] = ("kills", "corruptions", "fuzz")
+Part = Literal["kills", "corruptions", "fuzz", "explorer", "hostile"]
+PARTS: tuple[Part, ...] = ("kills", "corruptions", "fuzz", "explorer", "hostile")
 LEAST = {  # what a whole run must reach; everything else in the table must be 0
     "kills": ("kills", 100),
     "corruptions": ("refused_or_recovered", 400),
@@ -90,6 +90,14 @@ class Chaos:
 
         return fuzz(world, max(4, round(5000 * self.scale)), self.seed, self.workers)
 
+    def explorer(self, world: Path) -> dict[str, Any]:
+        from chaos_parts.explorer import attack
+
+        return attack("exp1", world.parent, max(2, round(50 * self.scale)), max(4, 120 * self.scale))
+
+    def hostile(self, world: Path) -> dict[str, Any]:
+        return self._pool(_hostile, [(world,)])[0]
+
     def _pool(self, work: Callable, tasks: list[tuple]) -> list[Any]:
         """Each task in a process of its own that has imported nothing before."""
         with multiprocessing.get_context("spawn").Pool(self.workers, _alone, maxtasksperchild=1) as pool:
@@ -100,6 +108,8 @@ _PARTS: dict[Part, Callable[[Chaos, Path], dict[str, Any]]] = {
     "kills": Chaos.kills,
     "corruptions": Chaos.corruptions,
     "fuzz": Chaos.fuzz,
+    "explorer": Chaos.explorer,
+    "hostile": Chaos.hostile,
 }
 
 
@@ -140,6 +150,12 @@ def _corruptions(world: Path, turns: int, share: tuple[int, int], scale: float) 
     return corruptions(world, turns, share, scale)
 
 
+def _hostile(world: Path) -> dict[str, Any]:
+    from chaos_parts.hostile import hostile
+
+    return hostile(world)
+
+
 # --- the table --------------------------------------------------------------------------------------------------
 
 
@@ -150,6 +166,9 @@ def _compared(record: dict[str, Any], scale: float) -> list[tuple[str, str, str,
         enough, count = LEAST.get(part, ("", 0))
         for name, value in found.items():
             if name in ("failures", "seconds", "refused", "cases"):
+                continue
+            if name == "note":
+                compared += [(part, note.replace("_", " "), str(number), "", True) for note, number in value.items()]
                 continue
             if name == enough:
                 must, ok = f">= {count}", scale < 1 or value >= count

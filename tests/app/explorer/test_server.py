@@ -1,5 +1,6 @@
 """The page's requests on a real server: events, positions, abandoned work, refusals, restarts."""
 
+import contextlib
 import http.client
 import json
 import re
@@ -203,3 +204,48 @@ def test_the_verb_serves_until_it_is_interrupted(folders):
             process.send_signal(signal.SIGINT)  # with a page still open
             assert process.wait(30) == 130
         assert "stopped" in process.stderr.read()
+
+
+def status_of(running, body=None, host="localhost", **headers):
+    wire = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
+    wire.request("POST" if body else "GET", "/api/sample" if body else "/api/hello", body, {"Host": host, **headers})
+    status = wire.getresponse().status
+    wire.close()
+    return status
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("localhost", "http://evil.example", 403),
+        ("localhost", "null", 403),
+        ("localhost", "http://localhost:1", 403),
+        ("localhost", "http://localhost", 200),
+        ("[::1]:8000", "http://[::1]:8000", 200),
+        ("[::1", "http://[::1", 400),
+    ],
+)
+def test_requests_come_from_the_own_page(running, host, origin, status):
+    assert status_of(running, host=host, Origin=origin) == status
+
+
+def test_a_body_without_end_is_not_read_to_its_end(running):
+    assert status_of(running, b"a" * (1 << 19), **{"Content-Type": "application/json"}) == 413
+
+
+def test_a_head_that_never_ends_is_not_waited_for(running, monkeypatch):
+    monkeypatch.setattr("tessera.app.explorer.limits._PATIENCE", 0.5)
+    with socket.create_connection(("127.0.0.1", running.port), timeout=20) as wire:
+        wire.sendall(b"GET /api/hello HTTP/1.1\r\nHost: loc")
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionResetError):
+            assert wire.recv(100) == b""
+        assert time.monotonic() - began < 10
+
+
+def test_the_oldest_idle_connection_makes_room_for_a_new_one(running, monkeypatch):
+    monkeypatch.setattr("tessera.app.explorer.limits._MOST_CONNECTIONS", 3)
+    held = [socket.create_connection(("127.0.0.1", running.port), timeout=20) for _ in range(6)]
+    assert status_of(running) == 200
+    for wire in held:
+        wire.close()

@@ -17,10 +17,10 @@ from fastapi import FastAPI, Header, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.staticfiles import StaticFiles
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import Receive, Scope, Send
 
 from tessera.app.explorer import requests
+from tessera.app.explorer.limits import Guard, ImpatientProtocol
 from tessera.app.explorer.queue import JobQueue, QueuedJob, events_of
 from tessera.app.explorer.requests import PixelProbeRequest, SampleRequest, TrajectoryRequest, first_complaint
 from tessera.app.explorer.session import Event, Session
@@ -156,10 +156,9 @@ def _as_text(event: Event) -> str:
 
 def _make_app(explorer: Explorer, host: str = "127.0.0.1") -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    if host not in _ALL_INTERFACES:  # DNS rebinding: no other page may reach this server under its own name
-        # "[" is all that is left of an IPv6 address without its colons
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", host, "["])
     app.middleware("http")(_with_policy)
+    names = None if host in _ALL_INTERFACES else frozenset({"127.0.0.1", "::1", "localhost", host.lower()})
+    app.add_middleware(Guard, names=names)  # added last, so that it comes first
     app.add_exception_handler(RequestValidationError, _refuse)
     _add_routes(app, explorer)
     app.mount("/", StaticFiles(directory=_PAGE, html=True))
@@ -221,7 +220,7 @@ class Server(uvicorn.Server):
     def __init__(self, explorer: Explorer, host: str):
         self.explorer = explorer
         app = _make_app(explorer, host)
-        super().__init__(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2))
+        super().__init__(uvicorn.Config(app, http=ImpatientProtocol, log_level="critical", timeout_graceful_shutdown=2))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.explorer.close()
