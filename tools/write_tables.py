@@ -24,7 +24,7 @@ from tessera.errors import UserError
 from tessera.files import atomic, read_json
 from tessera.records import current_words
 from tessera.rows import Rows, or_not_run
-from tessera.studies.swingby.tables import swingby_rows
+from tessera.studies.swingby.diffusion import swingby_rows
 
 NOT_MEASURED = "not measured"
 MARKED = re.compile(r"(<!-- results:([\w-]+) -->\n)(.*?)(<!-- /results -->)", re.DOTALL)

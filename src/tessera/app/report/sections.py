@@ -12,7 +12,7 @@ from tessera.records import StudyRecord, read_record
 from tessera.rows import plural
 from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
 from tessera.studies.clevr.tables import k_max_words, span_words, training_table
-from tessera.studies.swingby.tables import swingby_rows
+from tessera.studies.swingby.diffusion import swingby_rows
 
 _DEGREES = {
     "local": "local",

@@ -15,7 +15,7 @@ from rich.table import Table
 from tessera.analysis.scatter import training_name
 from tessera.plots.figures import distinct_colors
 from tessera.rows import columns
-from tessera.stats import binomial_curves, counted, p_value
+from tessera.stats import binomial_curves, counted
 from tessera.studies.clevr.records import Record, moments_of
 from tessera.studies.swingby import analysis
 
@@ -51,9 +51,7 @@ def loss_of_what_was_learned(shares: Sequence[Mapping[str, Any]], seed: int = 0)
     count, total = np.array([(counted(share), share["n"]) for share in shares]).T
     errors = 1 - count / total
     drawn = 1 - binomial_curves(seed, count / total, total, RESAMPLES)  # (R, T)
-    by_chance = analysis.rise_by_chance(errors, drawn)
-    rise = float(analysis.rise(errors))
-    return {"rise": rise, "rise_by_chance": float(np.quantile(by_chance, 0.95)), "p": p_value(by_chance, rise)}
+    return {"rise": float(analysis.rise(errors)), **analysis.chance_of_rise(errors, drawn)}
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:

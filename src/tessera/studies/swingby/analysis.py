@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from itertools import pairwise
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
 from tessera.errors import UserError
+from tessera.stats import p_value
 from tessera.studies.swingby.data import Array
 
 MONOTONE = 1e-9  # a continuous flow on the population loss that rises by less has not risen
@@ -18,8 +19,7 @@ _COMES_BACK = 0.1  # share of the rise that may be left at the end
 _HYSTERESIS = 1e-3  # error change below which a turn is not counted as a descent
 
 
-@dataclass(frozen=True)
-class Swing:
+class Swing(NamedTuple):
     """The largest rise of an error curve after an earlier minimum. `t_max` is None for a monotone curve."""
 
     t_min: float
@@ -36,16 +36,19 @@ def rise(errors: Array) -> Array:
     return (errors - np.minimum.accumulate(errors, axis=0)).max(0)
 
 
-def rise_by_chance(errors: Array, drawn: Array) -> Array:
-    """Rises (R,) that measuring alone produces: the best falling curve for the errors (T,) with the scatter of
-    resamples `drawn` (R, T) around their own mean."""
-    falling = isotonic_regression(errors, increasing=False).x
-    return rise((falling + drawn - drawn.mean(0)).T)
-
-
 def check_threshold(threshold: float) -> None:
     if not 0 <= threshold < math.inf:
         raise UserError(f"The threshold is a share of the first error, 0 or more, not {threshold:g}.")
+
+
+def chance_of_rise(errors: Array, drawn: Array) -> dict[str, float]:
+    """The rise that measuring alone reaches in 5% of cases, and the p-value of the rise of the errors (T,).
+
+    By chance is: the best falling curve for the errors with the scatter of resamples `drawn` (R, T) around their mean.
+    """
+    falling = isotonic_regression(errors, increasing=False).x
+    by_chance = rise((falling + drawn - drawn.mean(0)).T)
+    return {"rise_by_chance": float(np.quantile(by_chance, 0.95)), "p": p_value(by_chance, float(rise(errors)))}
 
 
 def swings(errors: Array, threshold: float = THRESHOLD) -> NDArray[np.bool_]:
@@ -138,8 +141,7 @@ def order(concept_times: Array) -> list[int]:
     return [int(k) + 1 for k in ranked if np.isfinite(concept_times[k])]
 
 
-@dataclass(frozen=True)
-class _Stage:
+class _Stage(NamedTuple):
     what: Literal["all grow", "suppression", "growth"]
     concept: int | None  # numbered from 1
     start: float
@@ -153,19 +155,18 @@ def stages(times: Array, w: Array, s: int) -> list[_Stage]:
     next concept begins where its own entry overtakes the minors of its row.
     """
     learned = [k - 1 for k in order(half_times(times, w, s))]
-    events: list[tuple[Literal["all grow", "suppression", "growth"], int | None, float]] = [("all grow", None, 0.0)]
+    found = [_Stage("all grow", None, 0.0, float(times[-1]))]
     for rank, k in enumerate(learned[:-1]):
-        after, so_far = learned[rank + 1 :], events[-1][2]
-        begins = int(np.searchsorted(times, so_far))
+        after = learned[rank + 1 :]
+        begins = int(np.searchsorted(times, found[-1].start))
         shared = np.abs(w[begins:, k, after]).max(-1)  # (T',)
         peak = begins + int(shared.argmax())
-        events.append(("suppression", k + 1, float(times[peak])))
+        found.append(_Stage("suppression", k + 1, float(times[peak]), found[0].end))
         coming = after[0]
         ahead = np.abs(w[peak:, coming, coming]) >= np.abs(w[peak:, coming, learned[: rank + 1]]).max(-1)
         overtakes = peak + int(ahead.argmax()) if ahead.any() else len(times) - 1
-        events.append(("growth", coming + 1, float(times[overtakes])))
-    ends = [start for _, _, start in events[1:]] + [float(times[-1])]
-    return [_Stage(what, concept, start, end) for (what, concept, start), end in zip(events, ends)]
+        found.append(_Stage("growth", coming + 1, float(times[overtakes]), found[0].end))
+    return [stage._replace(end=later.start) for stage, later in pairwise(found)] + found[-1:]
 
 
 def hierarchy_kept(errors: Array, pairs: Sequence[tuple[int, int]]) -> float:

@@ -4,8 +4,8 @@ The ground is bright and every disc is dark in green, whatever its color, so the
 the disc; the rest is averages and one least-squares circle.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,8 +17,7 @@ _LEAST_CONTRAST = 0.15  # of green between ground and disc, below which there is
 _LEAST_AREA = 0.004  # share of the image: half of the smallest disc
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """Measured discs; where `found` is False the other numbers are meaningless."""
 
     found: Tensor  # (B,) bool

@@ -25,14 +25,14 @@ from tessera.files import make_folder, read_json, save_plot, write_json
 from tessera.models.edm2 import EDM2
 from tessera.provenance import provenance
 from tessera.records import SwingbyRecord, new_record
+from tessera.rows import Rows
 from tessera.sampling import sample
-from tessera.stats import p_value, quantile_range
+from tessera.stats import quantile_range
 from tessera.studies.swingby import analysis
 from tessera.studies.swingby.circles import CODES, COMPOSITION, TRAINING_CORNERS, CirclesTask
 from tessera.studies.swingby.coordinates import coordinates, measure
 from tessera.studies.swingby.data import Array
 from tessera.studies.swingby.figures import swingby_figure
-from tessera.studies.swingby.tables import swingby_rows
 from tessera.training.stream import Batch
 from tessera.training.trainer import Trainer
 
@@ -252,17 +252,15 @@ def rise_record(steps: Array, composed: Array, resamples: int = RESAMPLES) -> di
     errors = error_of(composed)
     swing, rise = analysis.swing(steps, errors), float(analysis.rise(errors))
     drawn = _resampled_errors(composed, 1, resamples)
-    by_chance = analysis.rise_by_chance(errors, drawn)
-    limit = float(np.quantile(by_chance, 0.95))
     low, high = quantile_range(analysis.rise(drawn.T))
+    chance = analysis.chance_of_rise(errors, drawn)
     # Null and interval are those of the samples, so the rise compared with them is theirs, not a parabola's.
     return {
         "rise": {"value": rise, "low": low, "high": high},
-        "rise_by_chance": limit,
-        "p": p_value(by_chance, rise),
+        **chance,
         "step_of_minimum": swing.t_min,
         "step_of_maximum": swing.t_max,
-        "swing_by": swing.swing_by and rise > limit,
+        "swing_by": swing.swing_by and rise > chance["rise_by_chance"],
     }
 
 
@@ -321,6 +319,24 @@ class Swingby(SwingbyConfig):
         save_plot(swingby_figure(rows), figure)
         publish(new_record(SwingbyRecord, record), self.json, self.out, table_of(swingby_rows(rows)))
         say(f"{figure} is drawn.")
+
+
+def swingby_rows(gaps: Sequence[Mapping[str, Any]]) -> Rows:
+    """One row for each color gap."""
+    rows: Rows = [("gap", "trainings", "first learned", "error at the end", "rise", "by chance, 95%", "p", "swing-by")]
+    for gap in gaps:
+        row = (
+            f"{gap['gap']:.3f}",
+            str(gap["seeds"]),
+            gap["first"]["concept"] or "neither",
+            f"{gap['error'][-1]:.3f}",
+            "{value:.3f} [{low:.3f}, {high:.3f}]".format(**gap["rise"]),
+            f"{gap['rise_by_chance']:.3f}",
+            f"{gap['p']:.3f}",
+            "yes" if gap["swing_by"] else "no",
+        )
+        rows.append(row)
+    return rows
 
 
 def _parse_share(text: str) -> tuple[int, int]:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -45,8 +46,7 @@ class Recipe:
             raise UserError(f"The learning rate must be positive, not {self.rate:g}.")
 
 
-@dataclass(frozen=True)
-class SgdRun:
+class SgdRun(NamedTuple):
     """Snapshots of a training: times are steps * rate, as in gradient flow."""
 
     times: Array  # (T,)

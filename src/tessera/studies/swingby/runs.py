@@ -2,8 +2,8 @@
 
 import math
 import warnings
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from tyro.conf import Fixed, arg
@@ -74,8 +74,7 @@ class RunSettings:
             check_width(self.width)
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """What a run showed."""
 
     task: Sim
@@ -125,9 +124,9 @@ def _path(task: Sim, settings: RunSettings, w0: Array, step: float, steps: int, 
     every = max(1, -(-steps // _KEPT))
     if settings.model == "one-layer":
         counts = np.arange(0, steps + 1, every)
-        if settings.solver == "descent":
-            return Path(step * counts, one_layer.descent(w0, task.a, step, counts))
-        return Path(step * counts, one_layer.flow(w0, task.a, step * counts))
+        descent = settings.solver == "descent"
+        w = one_layer.descent(w0, task.a, step, counts) if descent else one_layer.flow(w0, task.a, step * counts)
+        return Path(step * counts, w)
     if settings.model == "deep":
         layers = _layers(task, settings, w0)
         return deep.path(layers, task.a, steps * step, step, settings.solver, every, advance)
@@ -218,7 +217,7 @@ def _describe(settings: RunSettings, found: Run) -> dict[str, Any]:
         "a": task.a.tolist(),
         "seed": settings.seed,
         "time": float(found.times[-1]),
-        **asdict(analysis.swing(found.times, found.errors, settings.threshold)),
+        **analysis.swing(found.times, found.errors, settings.threshold)._asdict(),
         "order": analysis.order(found.half_times),
         "half_times": [value if math.isfinite(value) else None for value in found.half_times.tolist()],
         "unlearned": (np.flatnonzero(np.isinf(found.half_times)) + 1).tolist(),
@@ -229,7 +228,7 @@ def _describe(settings: RunSettings, found: Run) -> dict[str, Any]:
     }
     if found.path is not None and found.w0 is not None:
         record["w0"] = found.w0.tolist()
-        record["stages"] = [asdict(stage) for stage in analysis.stages(found.times, found.path.w, task.s)]
+        record["stages"] = [stage._asdict() for stage in analysis.stages(found.times, found.path.w, task.s)]
         if settings.model == "one-layer":
             record["certified_monotone"] = bool(one_layer.certificate(found.w0, task.a, task.s))
     return {**record, "provenance": provenance()}
