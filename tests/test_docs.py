@@ -167,9 +167,15 @@ TEXTS = (".md", ".py", ".js", ".html", ".ipynb")
 OTHERS = {"bpy", "torch"}  # Blender's module, for another interpreter; PyTorch's build for the machine
 
 
+NEEDED = re.compile(
+    r"(?:needs_extra|_EXTRA = )\(\s*f?\"[^\"]*\",\s*\"(\w+)\""
+)  # calls that hint at an extra, and their arguments
+
+
 def install_hints(text: str) -> list[tuple[str, set[str]]]:
     """What is installed, and its extras."""
-    return [(name, set(extras.split(",")) if extras else set()) for name, extras in INSTALL.findall(text)]
+    written = [(name, set(extras.split(",")) if extras else set()) for name, extras in INSTALL.findall(text)]
+    return written + [(DISTRIBUTION, {extra}) for extra in NEEDED.findall(text)]
 
 
 def test_install_hints_name_our_distribution_and_extras_it_has():
@@ -191,3 +197,6 @@ def test_the_extra_of_all_extras_is_made_of_our_own():
 def test_an_install_hint_for_somebody_elses_project_would_be_found():
     text = "pip install 'tessera[track]'; pip install -e \".[dev,hub]\""
     assert install_hints(text) == [("tessera", {"track"}), (".", {"dev", "hub"})]
+    assert install_hints('with needs_extra("TensorBoard is not installed", "track", "x"):') == [
+        (DISTRIBUTION, {"track"})
+    ]

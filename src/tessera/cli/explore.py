@@ -1,7 +1,5 @@
 """The verb `explore`: the page, and what one click on it measures, without the page."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -11,24 +9,13 @@ from rich.table import Table
 from tessera.cli.options import Colors, Folder, ImageCount, Locations, Number, OpensModels, Printed, WithDetails
 from tessera.console import publish, say
 from tessera.devices import pick_device
-from tessera.errors import UserError
+from tessera.errors import UserError, needs_extra
 from tessera.files import make_folder
 from tessera.render.image_io import save_png
 from tessera.sampling.compose import ComposeMethod
 
-NEEDS = "The explorer needs its extra: pip install 'tessera-diffusion[explorer]'."
-_EXTRA = ("fastapi", "uvicorn", "pydantic", "starlette", "anyio")  # the last three come with the first
-
-
-@contextmanager
-def _extra_needed() -> Iterator[None]:
-    """Imports that fail because the extra is missing say so; any other failure keeps its own words."""
-    try:
-        yield
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] not in _EXTRA:
-            raise
-        raise UserError(NEEDS) from error
+# The last three come with the first.
+_EXTRA = ("The explorer needs its extra", "explorer", "fastapi", "uvicorn", "pydantic", "starlette", "anyio")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +65,7 @@ class Explore(OpensModels, Printed, WithDetails):
     def run(self) -> None:
         if self.probe is not None:
             return self.run_probe(self.probe)
-        with _extra_needed():
+        with needs_extra(*_EXTRA):
             from tessera.app.explorer.server import check_port, serve
             from tessera.app.explorer.session import Session
         from tessera.app.explorer.models import open_models
@@ -90,7 +77,7 @@ class Explore(OpensModels, Printed, WithDetails):
         serve(session, self.host, self.port, self.open)
 
     def run_probe(self, at: str) -> None:
-        with _extra_needed():
+        with needs_extra(*_EXTRA):
             from tessera.app.explorer.single_probe import probe_once
         if len(self.models) != 1:
             raise UserError("One model is probed: name it, and no other.")

@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.table import Table
 
 from tessera.console import NARROW, say, stderr
-from tessera.errors import UserError
+from tessera.errors import UserError, needs_extra
 from tessera.files import make_folder
 
 RETRIES = 3  # of a piece that was killed
@@ -124,10 +124,8 @@ def connected(where: str | None, workers: int = 1) -> Iterator[Any]:
 
 
 def _dask() -> Any:
-    try:
+    with needs_extra("Several processes or machines need dask", "cluster", "distributed"):
         import distributed
-    except ImportError:
-        raise UserError('Several processes or machines need dask: pip install "tessera-diffusion[cluster]".') from None
     return distributed
 
 

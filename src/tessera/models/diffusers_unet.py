@@ -8,12 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tessera.conditioning import Conditioner, SpatialConditioner
-from tessera.errors import UserError
+from tessera.errors import UserError, needs_extra
 from tessera.files import read_json
 from tessera.models.adapters import FromVelocity, from_prediction
 from tessera.models.model import Model
 
-_INSTALL = "Models of diffusers need one more extra: pip install 'tessera-diffusion[t2i]'."
 _UNETS = ("UNet2DModel", "UNet2DConditionModel")
 _SMALLEST_SIGNAL = 1e-8  # of the share a_t; a schedule with no signal at its end has no finite sigma there
 
@@ -153,10 +152,8 @@ def is_diffusers_folder(path: Path | str) -> bool:
 
 def load_diffusers(folder: Path | str, conditioner: Conditioner, *, size: int | None = None) -> Model:
     """The network and scheduler in a folder as a model; weights are read from safetensors only."""
-    try:
+    with needs_extra("Models of diffusers need one more extra", "t2i", "diffusers"):
         import diffusers
-    except ImportError:
-        raise UserError(_INSTALL) from None
     folder = Path(folder)
     unet_folder = _unet_folder(folder)
     scheduler_folder = _folder_with(folder, "scheduler", "scheduler_config.json")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tessera.conditioning import Conditioner, conditioner_from
 from tessera.config import current_settings
-from tessera.errors import UserError
+from tessera.errors import UserError, needs_extra
 from tessera.files import atomic, make_folder, read_json, reads, sha256, write_json
 from tessera.models.build import denoiser_config, denoiser_from
 from tessera.models.checkpoint_io import read_float32, to_half, write_checkpoint
@@ -159,10 +159,8 @@ def shipped() -> list[str]:
 
 def _from_hub(name: str) -> Path:
     """The files of a hub repository that make a model, downloaded once into the hub's own cache."""
-    try:
+    with needs_extra(f"To fetch {name} install the hub extra", "hub", "huggingface_hub"):
         from huggingface_hub import snapshot_download
-    except ImportError:
-        raise UserError(f"To fetch {name} install the hub extra: pip install 'tessera-diffusion[hub]'.") from None
     repo, _, revision = name.partition("@")
     try:
         found = snapshot_download(repo, revision=revision or None, allow_patterns=_FETCHED)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tessera.config import Settings
 from tessera.console import progress
-from tessera.errors import UserError
+from tessera.errors import needs_extra
 from tessera.training.distributed import ProcessGroup
 
 
@@ -44,8 +44,6 @@ def _board_opener(wanted: str) -> Any:
     """What opens a TensorBoard writer into a folder, or None."""
     if wanted == "off" or (wanted == "auto" and find_spec("tensorboard") is None):
         return None
-    try:
+    with needs_extra("TensorBoard is not installed", "track", "tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UserError("TensorBoard is not installed: pip install 'tessera-diffusion[track]'.") from None
     return SummaryWriter

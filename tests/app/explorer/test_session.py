@@ -21,9 +21,8 @@ from tessera.analysis.pixel_influence import pixel_influence
 from tessera.app.explorer.models import _NO_MODELS, SessionModel, open_models
 from tessera.app.explorer.requests import PixelProbeRequest, SampleRequest, TrajectoryRequest
 from tessera.app.explorer.sampling import SampleCache, Sampled
-from tessera.cli.explore import _extra_needed
 from tessera.cli.main import main
-from tessera.errors import UserError
+from tessera.errors import UserError, needs_extra
 from tessera.evaluation.kmax import TrainingRange
 from tessera.models.model import Model
 from tessera.render.image_io import to_uint8
@@ -293,7 +292,7 @@ def test_without_its_extra_the_verb_says_what_to_install(folders, monkeypatch, c
 
 
 def test_another_import_that_fails_is_not_blamed_on_the_extra():
-    with pytest.raises(ImportError, match="broken"), _extra_needed():
+    with pytest.raises(ImportError, match="broken"), needs_extra("The explorer needs its extra", "explorer", "fastapi"):
         raise ImportError("broken", name="tessera.evaluation")
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tessera.analysis.pixel_influence import slices
-from tessera.errors import UserError
+from tessera.errors import UserError, needs_extra
 from tessera.files import read_json
 from tessera.models.adapters import from_prediction
 from tessera.models.contract import Denoiser
@@ -27,7 +27,6 @@ from tessera.sampling.solvers import SamplingStep, euler
 from tessera.sampling.trajectory import Trajectory, collect
 
 Nothing = Literal["default", "empty", "zeros"]
-_INSTALL = "SDXL needs some more packages: pip install 'tessera-diffusion[t2i]'."
 _INDEX = "model_index.json"
 
 
@@ -233,12 +232,9 @@ def reason_of(error: BaseException, root: bool) -> str:
 
 def need_diffusers() -> Any:
     """The pipelines of diffusers, or one sentence about how to get them."""
-    try:
-        with quiet():
-            import transformers  # noqa: F401
-            from diffusers import DiffusionPipeline
-    except ImportError:
-        raise UserError(_INSTALL) from None
+    with needs_extra("SDXL needs some more packages", "t2i", "transformers", "diffusers"), quiet():
+        import transformers  # noqa: F401
+        from diffusers import DiffusionPipeline
     return DiffusionPipeline
 
 
