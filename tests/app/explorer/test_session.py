@@ -143,7 +143,8 @@ def test_what_was_sampled_is_cached(session):
     list(session.sample(SampleRequest(models=("exp1C",), **REQUEST)))
     got = list(session.trajectory(request))
     assert [event["event"] for event in got] == ["trajectory"]
-    assert session.cached_trajectory(request, session.cached(request)) == got
+    (again,) = session.cached_trajectory(request, session.cached(request))
+    assert again | {"seconds": 0} == got[0] | {"seconds": 0}
     assert pixels(got[0]["denoised"]).shape == pixels(got[0]["noisy"]).shape == (4 * 32, 32, 3)
 
 

@@ -26,6 +26,7 @@ _DATA_STD = 0.5  # of images (sigma_data)
 
 Event = dict[str, Any]  # {"event": what happened, ...}
 _Request = TypeVar("_Request", bound=SampleRequest)
+_Show = Callable[[SessionModel, _Request, Sampled], Event]  # what is shown of a model's images
 
 
 @dataclass
@@ -36,25 +37,32 @@ class Session:
     detector: ObjectDetector
     cache: SampleCache = field(default_factory=SampleCache)
 
-    # -- the three jobs ------------------------------------------------------------------------------------
-
     def sample(self, request: SampleRequest) -> Iterator[Event]:
         """All images of every model."""
-        return self._together(request, self._sample_one)
+        return self._together(request, self._done_event)
 
     def trajectory(self, request: TrajectoryRequest) -> Iterator[Event]:
         """One image of every model at all its noise levels."""
-        return self._together(request, self._trajectory_of_one)
+        return self._together(request, _trajectory_event)
 
     def probe(self, request: PixelProbeRequest) -> Iterator[Event]:
         """The influence on one pixel, in every model."""
-        return self._together(request, self._probe_one)
+        return self._together(request, _probe_event)
+
+    def cached(self, request: TrajectoryRequest) -> dict[str, Sampled] | None:
+        """What `trajectory` shows, by model, if the cache has all of it."""
+        found = {name: sampled for name in request.models if (sampled := self.cache.get(request.key(name)))}
+        return found if found.keys() == set(request.models) else None
+
+    def cached_trajectory(self, request: TrajectoryRequest, found: Mapping[str, Sampled]) -> list[Event]:
+        """The events of `trajectory` from what `cached` returned: no network runs, whatever the cache drops meanwhile."""
+        return list(self._together(request, _trajectory_event, found))
 
     def _together(
-        self, request: _Request, work: Callable[[SessionModel, _Request], Iterator[Event]]
+        self, request: _Request, show: _Show[_Request], found: Mapping[str, Sampled] | None = None
     ) -> Iterator[Event]:
         """The model that has had the least time makes the next step, so a fast one is done early."""
-        jobs = [_with_refusals(entry, work(entry, request)) for entry in self.entries(request)]
+        jobs = [self._one(self.models[name], request, show, found) for name in dict.fromkeys(request.models)]
         spent = [0.0] * len(jobs)
         while min(spent, default=math.inf) < math.inf:
             number = spent.index(min(spent))
@@ -64,38 +72,17 @@ class Session:
             if event is not None:
                 yield event
 
-    def cached(self, request: TrajectoryRequest) -> dict[str, Sampled] | None:
-        """What `trajectory` shows, by model, if the cache has all of it."""
-        found = {name: sampled for name in request.models if (sampled := self.cache.get(request.key(name)))}
-        return found if found.keys() == set(request.models) else None
-
-    def cached_trajectory(self, request: TrajectoryRequest, found: Mapping[str, Sampled]) -> list[Event]:
-        """The events of `trajectory` from what `cached` returned: no network runs, whatever the cache drops meanwhile."""
-        events: list[Event] = []
-        for entry in self.entries(request):
-            events += _with_refusals(entry, _trajectory_events(entry, request, found[entry.name]))
-        return events
-
-    # -- one model of a job --------------------------------------------------------------------------------
-
-    def entries(self, request: SampleRequest) -> list[SessionModel]:
-        return [self.models[name] for name in dict.fromkeys(request.models)]
-
-    def _sample_one(self, entry: SessionModel, request: SampleRequest) -> Iterator[Event]:
+    def _one(
+        self, entry: SessionModel, request: _Request, show: _Show[_Request], found: Mapping[str, Sampled] | None
+    ) -> Iterator[Event]:
+        """The steps of one model, and what `show` makes of its images; a refusal of one does not stop the others."""
         start = time.perf_counter()
-        sampled = yield from self.sampled(entry, request)
-        images = sampled.trajectory.last
-        yield {
-            "event": "done",
-            "model": entry.name,
-            "images": [png_url(image) for image in images],
-            "seeds": [prompt.seed for prompt in sampled.prompts],
-            "sigmas": sampled.sigmas,
-            "scores": score_records(self.detector, entry, sampled.prompts, images),
-            "seconds": time.perf_counter() - start,
-            "cost": sampled.cost,
-            "command": sample_command(entry, request),
-        }
+        try:
+            sampled = found[entry.name] if found else (yield from self.sampled(entry, request))
+            event = show(entry, request, sampled)
+            yield {"model": entry.name, "seconds": time.perf_counter() - start, **event}
+        except UserError as error:
+            yield {"event": "refused", "model": entry.name, "sentence": str(error)}
 
     def sampled(self, entry: SessionModel, request: SampleRequest) -> Generator[Event, None, Sampled]:
         """All images of a model, from the cache or sampled now with an event per step."""
@@ -106,31 +93,17 @@ class Session:
             self.cache.put(key, sampled)
         return sampled
 
-    def _trajectory_of_one(self, entry: SessionModel, request: TrajectoryRequest) -> Iterator[Event]:
-        sampled = yield from self.sampled(entry, request)
-        yield from _trajectory_events(entry, request, sampled)
-
-    def _probe_one(self, entry: SessionModel, request: PixelProbeRequest) -> Iterator[Event]:
-        sampled = yield from self.sampled(entry, request)
-        record, influence = probe(entry, sampled, request)
-        yield {
-            "event": "probe",
-            "size": len(influence),
-            "influence": base64.b64encode(influence.float().contiguous().numpy().tobytes()).decode(),
-            **record,
-            "command": probe_command(entry, request),
+    def _done_event(self, entry: SessionModel, request: SampleRequest, sampled: Sampled) -> Event:
+        images = sampled.trajectory.last
+        return {
+            "event": "done",
+            "images": [png_url(image) for image in images],
+            "seeds": [prompt.seed for prompt in sampled.prompts],
+            "sigmas": sampled.sigmas,
+            "scores": score_records(self.detector, entry, sampled.prompts, images),
+            "cost": sampled.cost,
+            "command": sample_command(entry, request),
         }
-
-
-# -- failing in one model does not stop the others -----------------------------------------------------------
-
-
-def _with_refusals(entry: SessionModel, job: Iterator[Event]) -> Iterator[Event]:
-    """A model's events; an error of the user's ends them with an event of its own."""
-    try:
-        yield from job
-    except UserError as error:
-        yield {"event": "refused", "model": entry.name, "sentence": str(error)}
 
 
 # -- events ----------------------------------------------------------------------------------------------------
@@ -147,19 +120,24 @@ def _step_event(entry: SessionModel, steps: int, step: SamplingStep) -> Event:
     }
 
 
-def _trajectory_events(entry: SessionModel, request: TrajectoryRequest, sampled: Sampled) -> Iterator[Event]:
-    """One event, or a refusal of an image that was not made."""
+def _trajectory_event(entry: SessionModel, request: TrajectoryRequest, sampled: Sampled) -> Event:
     if request.image >= len(sampled.prompts):
         raise UserError(f"There is no image {request.image}: only {len(sampled.prompts)} were made.")
     x = sampled.trajectory.x[:-1, request.image]  # (S, C, H, W); the last step has no noise
-    yield {
+    return {
         "event": "trajectory",
-        "model": entry.name,
         "image": request.image,
         "sigmas": sampled.sigmas,
         "noisy": png_url(_column(_rescaled(x, sampled.sigmas))),
         "denoised": png_url(_column(sampled.denoised(request.image))),
     }
+
+
+def _probe_event(entry: SessionModel, request: PixelProbeRequest, sampled: Sampled) -> Event:
+    record, influence = probe(entry, sampled, request)
+    sent = base64.b64encode(influence.float().contiguous().numpy().tobytes()).decode()
+    command = probe_command(entry, request)
+    return {"event": "probe", "size": len(influence), "influence": sent, **record, "command": command}
 
 
 def _column(images: Tensor) -> Tensor:
