@@ -101,16 +101,10 @@ def match(
     """
     wanted = [checked_location(location) for location in wanted]
     pairs = _best_pairs(detections, wanted, cell, require_well_formed)
-    extras, malformed = _left_over(detections, pairs), _malformed(detections)
     filled = {number for number, _ in pairs}
     empty = [location for number, location in enumerate(wanted) if number not in filled]
-    complaints = [
-        empty and f"nothing at {listed(empty)}",
-        extras and f"{len(extras)} extra near {listed(d.location for d in extras)}",
-        malformed and f"half-drawn {_plural('object', malformed)} at {listed(d.location for d in malformed)}",
-    ]
-    reason = _joined(complaints) or _all_well(len(wanted), "location")
-    return _score(detections, len(wanted), pairs, reason, require_well_formed, ood_score)
+    missing = f"nothing at {_listed(empty)}" if empty else ""
+    return _score(detections, len(wanted), pairs, missing, "location", require_well_formed, ood_score)
 
 
 def match_colors(
@@ -122,17 +116,9 @@ def match_colors(
     """Detected colors against prompted colors, each as often as prompted; locations do not matter."""
     colors = wanted_colors(wanted)
     pairs = _color_pairs(detections, colors)
-    missing = Counter(colors) - Counter(colors[number] for number, _ in pairs)
-    extras = Counter(detection.color for detection in _left_over(detections, pairs))
-    malformed = _malformed(detections)
-    half_drawn = Counter(detection.color for detection in malformed)
-    complaints = [
-        missing and f"no {_counted(missing)}",
-        extras and f"{extras.total()} extra: {_counted(extras)}",
-        malformed and f"half-drawn {_plural('object', malformed)}: {_counted(half_drawn)}",
-    ]
-    reason = _joined(complaints) or _all_well(len(colors), "color")
-    return _score(detections, len(colors), pairs, reason, require_well_formed, ood_score)
+    left = Counter(colors) - Counter(colors[number] for number, _ in pairs)
+    missing = f"no {_counted(left)}" if left else ""
+    return _score(detections, len(colors), pairs, missing, "color", require_well_formed, ood_score)
 
 
 def filled_at(scores: Sequence[ImageScore]) -> list[int]:
@@ -161,12 +147,6 @@ def checked_location(location: Sequence[float]) -> Location:
     except (TypeError, ValueError):
         raise UserError(f"A prompted location is a pair (x, y), not {location!r}.") from None
     return x, y
-
-
-def listed(locations: Iterable[Location]) -> str:
-    """`(0.65, 0.25)`, or several of them in words."""
-    words = [f"({x:.2f}, {y:.2f})" for x, y in locations]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 # --- pairing ------------------------------------------------------------------------------------------------
@@ -199,37 +179,48 @@ def _color_pairs(detections: Sequence[Detection], colors: Sequence[str]) -> Pair
     return pairs
 
 
+# --- scores -------------------------------------------------------------------------------------------------
+
+
 def _score(
-    detections: Sequence[Detection], wanted: int, pairs: Pairs, reason: str, require_well_formed: bool, ood_score: float
+    detections: Sequence[Detection],
+    wanted: int,
+    pairs: Pairs,
+    missing: str,
+    what: str,
+    require_well_formed: bool,
+    ood_score: float,
 ) -> ImageScore:
+    """`missing` says what of the prompt is missing; `what` is prompted: a location or a color."""
+    taken = {detection for _, detection in pairs}
+    extras = [detection for n, detection in enumerate(detections) if n not in taken]
+    malformed = [detection for detection in detections if not is_well_formed(detection)]
+    complaints = [
+        missing,
+        _complaint(f"{len(extras)} extra", extras, what, "near"),
+        _complaint(f"half-drawn {'object' if len(malformed) == 1 else 'objects'}", malformed, what, "at"),
+    ]
+    reason = "; ".join(filter(None, complaints)) or _all_well(wanted, what)
     kept = tuple(pair for pair in pairs if is_well_formed(detections[pair[1]]) or not require_well_formed)
     filled = {number for number, _ in kept}
-    found, extra = [number in filled for number in range(wanted)], len(detections) - len(pairs)
-    flawed = require_well_formed and bool(_malformed(detections))
-    ok = all(found) and not extra and not flawed
-    return ImageScore(list(detections), found, extra, reason, ok, kept, ood_score)
+    found = [number in filled for number in range(wanted)]
+    ok = all(found) and not extras and not (require_well_formed and malformed)
+    return ImageScore(list(detections), found, len(extras), reason, ok, kept, ood_score)
 
 
-def _left_over(detections: Sequence[Detection], pairs: Pairs) -> list[Detection]:
-    """The detections that fill nothing prompted."""
-    taken = {detection for _, detection in pairs}
-    return [detection for n, detection in enumerate(detections) if n not in taken]
+def _complaint(wrong: str, detections: Sequence[Detection], what: str, where: str) -> str:
+    """`1 extra near (0.65, 0.25)`, or `2 extra: red, blue` where colors were prompted; empty without any."""
+    if not detections:
+        return ""
+    if what == "color":
+        return f"{wrong}: {_counted(Counter(detection.color for detection in detections))}"
+    return f"{wrong} {where} {_listed([detection.location for detection in detections])}"
 
 
-def _malformed(detections: Sequence[Detection]) -> list[Detection]:
-    return [detection for detection in detections if not is_well_formed(detection)]
-
-
-# --- words --------------------------------------------------------------------------------------------------
-
-
-def _plural(word: str, objects: Sequence) -> str:
-    return word if len(objects) == 1 else word + "s"
-
-
-def _joined(complaints: Iterable) -> str:
-    """The complaints there are, as one line."""
-    return "; ".join(complaint for complaint in complaints if complaint)
+def _listed(locations: Sequence[Location]) -> str:
+    """`(0.65, 0.25)`, or several of them in words."""
+    *first, last = [f"({x:.2f}, {y:.2f})" for x, y in locations]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _counted(colors: Counter[str]) -> str:
