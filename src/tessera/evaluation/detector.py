@@ -1,6 +1,7 @@
 """`load_detector()`: objects in images with confidences, and how far an image is from those it was trained on."""
 
 import math
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -93,13 +94,20 @@ def open_detector(what: ObjectDetector | Path | str | None = None, device: Any =
     Somebody else's is a registered name (an entry point `tessera.detectors`) or `package.module:name`, and stands for
     a class or function that is called with the device; `what` may also be a detector already.
     """
-    if what is not None and not isinstance(what, str | Path):
+    if what is None:
+        return _shipped_detector(device)
+    if not isinstance(what, str | Path):
         return what
     if names_object(str(what)):
         return import_object(str(what))(device)
     if str(what) in _DETECTORS:
         return _DETECTORS[str(what)](device)
     return load_detector(what, device)
+
+
+@cache
+def _shipped_detector(device: Any) -> Detector:
+    return load_detector(device=device)
 
 
 def load_detector(path: Path | str | None = None, device="cpu") -> Detector:

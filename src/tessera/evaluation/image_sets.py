@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -186,32 +186,22 @@ def prompt_of(file: Path) -> Prompt | None:
 # --- reading them -------------------------------------------------------------------------------------------
 
 
-class ImageReader:
-    """Reads images in batches of one size; files that cannot be scored are left out and named, or stop everything."""
+def read_batches(images: ImageSet, skip: Callable[[Path, UserError], None]) -> Iterator[tuple[list[Prompt], Tensor]]:
+    """Prompts, and their images (B, 3, H, W) in [-1, 1], all of one size; `skip` is told of files that cannot be scored."""
+    readable = _readable(images, skip)
+    while batch := list(itertools.islice(readable, _AT_ONCE)):
+        prompts, pixels = zip(*batch)
+        yield list(prompts), to_float(torch.stack(pixels))
 
-    def __init__(self, images: ImageSet, strict: bool = False):
-        self.images, self.strict = images, strict
-        self.skipped = dict(images.left_out)  # file -> why
-        if strict and self.skipped:
-            raise UserError(next(iter(self.skipped.values())))
 
-    def batches(self) -> Iterator[tuple[list[Prompt], Tensor]]:
-        """Prompts, and their images (B, 3, H, W) in [-1, 1]."""
-        readable = self._readable()
-        while batch := list(itertools.islice(readable, _AT_ONCE)):
-            prompts, images = zip(*batch)
-            yield list(prompts), to_float(torch.stack(images))
-
-    def _readable(self) -> Iterator[tuple[Prompt, Tensor]]:
-        files = [prompt.file for prompt in self.images.prompts if prompt.file]
-        size = self.images.size or _common_size(files)
-        for prompt, file in zip(self.images.prompts, files, strict=True):
-            try:
-                yield prompt, read_image(file, size)
-            except UserError as error:
-                if self.strict:
-                    raise
-                self.skipped[str(file)] = str(error)
+def _readable(images: ImageSet, skip: Callable[[Path, UserError], None]) -> Iterator[tuple[Prompt, Tensor]]:
+    files = [prompt.file for prompt in images.prompts if prompt.file]
+    size = images.size or _common_size(files)
+    for prompt, file in zip(images.prompts, files, strict=True):
+        try:
+            yield prompt, read_image(file, size)
+        except UserError as error:
+            skip(file, error)
 
 
 def read_image(file: Path, size: tuple[int, int] | None = None) -> Tensor:

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +15,8 @@ from tessera.console import progress
 from tessera.errors import UserError
 from tessera.evaluation.calibrate import calibration_rows, detector_error, load_calibration
 from tessera.evaluation.detection import ObjectDetector
-from tessera.evaluation.image_sets import ImageReader, ImageSet, checked_prompt
+from tessera.evaluation.detector import open_detector
+from tessera.evaluation.image_sets import ImageSet, checked_prompt, read_batches
 from tessera.evaluation.kmax import Counts, TrainingRange, generalization_record
 from tessera.evaluation.matching import CELL, ImageScore, filled_at, score_detections
 from tessera.evaluation.results import Evaluation, LengthGeneralization
@@ -66,7 +66,7 @@ def evaluate(
         raise UserError(f"Images to evaluate are (B, 3, H, W), not {tuple(images.shape)}.")
     # The detector gets 8-bit images, as it would from files.
     shown = to_float(images if images.dtype == torch.uint8 else to_uint8(images))
-    return Evaluation(score_images(_opened(detector), shown, _one_for_each(prompts, len(images))))
+    return Evaluation(score_images(open_detector(detector), shown, _one_for_each(prompts, len(images))))
 
 
 def _one_for_each(prompts: Any, count: int) -> list[Prompt]:
@@ -95,19 +95,6 @@ def _as_prompt(wanted: Any) -> Prompt:
     return wanted if isinstance(wanted, Prompt) else Prompt(checked_prompt(wanted))
 
 
-@cache
-def _shipped_detector() -> ObjectDetector:
-    from tessera.evaluation.detector import load_detector
-
-    return load_detector()
-
-
-def _opened(detector: ObjectDetector | str | Path | None) -> ObjectDetector:
-    from tessera.evaluation.detector import open_detector
-
-    return _shipped_detector() if detector is None else open_detector(detector)
-
-
 def score_images(
     detector: ObjectDetector, images: Tensor, prompts: Sequence[Prompt], require_well_formed: bool = False
 ) -> list[ImageScore]:
@@ -132,20 +119,25 @@ def score_folder(
     images: ImageSet, detector: ObjectDetector, require_well_formed: bool = False, strict: bool = False
 ) -> ScoredFolder:
     """Every image of a folder that can be read, scored; none at all is an error."""
-    reader = ImageReader(images, strict)
-    prompts: list[Prompt] = []
-    scores: list[ImageScore] = []
-    width, total = 0, len(images.prompts)
-    with progress("detecting", total) as advance:
-        for some, batch in reader.batches():
-            prompts += some
-            scores += score_images(detector, batch, some, require_well_formed)
-            width = width or batch.shape[-1]
-            advance(len(some))
-    if not scores:
-        first = next(iter(reader.skipped.values()), "there are none.")
-        raise UserError(f"None of the {total} images in {images.folder} could be evaluated: {first}")
-    return ScoredFolder(prompts, scores, reader.skipped, width)
+    if strict and images.left_out:
+        raise UserError(next(iter(images.left_out.values())))
+    found = ScoredFolder([], [], dict(images.left_out), images.size[0] if images.size else 0)
+
+    def skip(file: Path, error: UserError) -> None:
+        if strict:
+            raise error
+        found.skipped[str(file)] = str(error)
+
+    with progress("detecting", len(images.prompts)) as advance:
+        for prompts, batch in read_batches(images, skip):
+            found.prompts.extend(prompts)
+            found.scores.extend(score_images(detector, batch, prompts, require_well_formed))
+            found = found._replace(width=batch.shape[-1])
+            advance(len(prompts))
+    if not found.scores:
+        first = next(iter(found.skipped.values()), "there are none.")
+        raise UserError(f"None of the {len(images.prompts)} images in {images.folder} could be evaluated: {first}")
+    return found
 
 
 # --- scores of many images ----------------------------------------------------------------------------------
@@ -323,7 +315,7 @@ def length_generalization(
     capacity = getattr(model.conditioner, "capacity", None)
     known = tuple(k for k in ks if capacity is None or k <= capacity)
     calibration = load_calibration() if detector is None else None
-    evaluator = Evaluator(_opened(detector), calibration, device or home(model.denoiser, None))
+    evaluator = Evaluator(open_detector(detector), calibration, device or home(model.denoiser, None))
     scored = evaluator.run(model.to(evaluator.device), EvaluationConfig(known, samples, steps, seed, s_churn))
     return LengthGeneralization(evaluator.summarize(model, scored))
 

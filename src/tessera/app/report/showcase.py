@@ -1,6 +1,7 @@
 """What `tessera demo` shows of the shipped models: samples, evaluation and locality within minutes, on whatever machine."""
 
 import time
+import timeit
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -102,13 +103,12 @@ def seconds_per_call(model: Model, device: torch.device) -> float:
     """For one image, once everything is warm."""
     x = torch.randn(1, 3, model.size, model.size, device=device)
     cond = model.conditioner.at((), device=device)
-    seconds = []
-    for _ in range(2):
-        begun = time.perf_counter()
+
+    def call() -> None:
         model.denoiser(x, torch.ones((), device=device), cond)
         synchronize(device)
-        seconds.append(time.perf_counter() - begun)
-    return min(seconds)
+
+    return min(timeit.repeat(call, number=1, repeat=2))
 
 
 # --- tables ------------------------------------------------------------------------------------------------
