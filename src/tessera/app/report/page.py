@@ -13,11 +13,13 @@ from tessera.app.report import figures, tiles
 from tessera.app.report import sections as contents
 from tessera.app.report.columns import ReportColumn, ReportData, points_of
 from tessera.app.report.figures import svg
+from tessera.app.report.tables_html import interval
 from tessera.evaluation.detection import ObjectDetector
 from tessera.evaluation.explain import box_edges, describe, outline_of
 from tessera.plots.figures import styled
 from tessera.provenance import provenance
 from tessera.render.image_io import png_url
+from tessera.rows import plural
 from tessera.scenes.vocabulary import COLORS
 from tessera.studies.swingby.figures import swingby_figure
 
@@ -34,8 +36,8 @@ def page(found: ReportData, detector: ObjectDetector, title: str, command: str) 
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"symbols": symbols, "png_url": png_url}
-    environment.globals |= {"box_edges": box_edges, "describe": describe, "outline_of": outline_of}
+    environment.filters |= {"symbols": symbols, "png_url": png_url, "interval": interval}
+    environment.globals |= {"box_edges": box_edges, "describe": describe, "outline_of": outline_of, "plural": plural}
     return environment.get_template("report.html").render(context(found, detector, title, command))
 
 
@@ -125,7 +127,7 @@ def _records(found: ReportData) -> dict[str, Any]:
     draw_circles = styled(swingby_figure)
     return {
         "studies": contents.study_sheets(found),
-        "theory": [(contents.theory_words(record), contents.theory_sheet(record)) for record in found.theory],
+        "theory": [(record, contents.theory_sheet(record)) for record in found.theory],
         "ideal": contents.ideal_sheet(ideal) if ideal else None,
         "dynamics": [_sweep_chart(record, f"dynamics{number}") for number, record in enumerate(sweeps)],
         "dynamics_runs": contents.dynamics_sheet(runs) if runs else None,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tessera.app.report.columns import ReportColumn, ReportData
-from tessera.app.report.tables_html import HtmlTable, in_words, interval
+from tessera.app.report.tables_html import HtmlTable, in_words
 from tessera.app.report.verdict import Reach, degree_of, reach_of, verdict
 from tessera.errors import UserError
 from tessera.evaluation.calibrate import calibration_rows, load_calibration
@@ -36,13 +36,15 @@ Record = dict[str, Any]
 def card(subject: ReportColumn) -> Record:
     """What the top of the page says of one subject."""
     reach = reach_of(subject.scores)
+    most = max(len(COLOR_NAMES if subject.by_color else LOCATIONS), reach.max_conditions) if reach else 0
     return {
-        "name": subject.name,
-        "about": subject.about,
+        "subject": subject,
         "verdict": verdict(subject.scores, subject.locality),
-        "rule": reach.rule if reach else "",
-        "tiles": _k_tiles(subject, reach) if reach else [],
-        "figures": _key_figures(subject, reach),
+        "reach": reach,
+        "ks": range(1, most + 1),  # all that the study knows
+        "rows": {row["k"]: row for row in subject.rows},
+        "local": (subject.locality or {}).get("conditional_locality"),
+        "side": _side_in_band(subject),
     }
 
 
@@ -51,45 +53,6 @@ def shared_doubts(cards: Sequence[Record]) -> list[str]:
     if len(cards) < 2:
         return []
     return [doubt for doubt in cards[0]["verdict"].doubts if all(doubt in one["verdict"].doubts for one in cards)]
-
-
-def _k_tiles(subject: ReportColumn, reach: Reach) -> list[Record]:
-    """A tile for each K the study knows: whether it succeeds, lies in the training range, and is the paper's K_max."""
-    rows = {row["k"]: row for row in subject.rows}
-    most = max(len(COLOR_NAMES if subject.by_color else LOCATIONS), reach.max_conditions)
-    tiles = []
-    for k in range(1, most + 1):
-        state, words = _k_outcome(rows.get(k), reach.rule)
-        seen = subject.max_train_objects is not None and k <= subject.max_train_objects
-        tiles.append({
-            "k": k, "state": state, "seen": seen, "paper": subject.paper.k_max == k, "words": f"K = {k} {words}",
-        })  # fmt: skip
-    return tiles
-
-
-def _k_outcome(row: Mapping[str, Any] | None, rule: str) -> tuple[str, str]:
-    if row is None:
-        return "unprompted", "not evaluated"
-    state, outcome = ("yes", "succeeds") if row["succeeds"][rule] else ("no", "fails")
-    images = plural(row["n"], "image")
-    return state, f"{outcome}: all locations found in {100 * row['all_found']['value']:.0f}% of {images}"
-
-
-def _key_figures(subject: ReportColumn, reach: Reach | None) -> list[tuple[str, str]]:
-    """A number with its interval, and what it is."""
-    shown = []
-    if reach is not None and reach.value is not None:
-        ends = f" [{reach.low}, {reach.high}]" if reach.low is not None else ""
-        shown.append((f"{reach.value}{ends}", f"K_max, {reach.rule} rule"))
-    if subject.paper.text:
-        shown.append((subject.paper.text, "the paper's K_max"))
-    found = (subject.locality or {}).get("conditional_locality")
-    if found:
-        shown.append((interval(found), "conditional locality"))
-    side = _side_in_band(subject)
-    if side is not None:
-        shown.append((f"{side:.0f} of {subject.size} px", "90% side of what moves a pixel"))
-    return shown
 
 
 def _side_in_band(subject: ReportColumn) -> float | None:
@@ -214,15 +177,6 @@ def theory_sheet(record: Record) -> HtmlTable:
     }  # fmt: skip
     title = "Statements of the theory, tried out"
     return HtmlTable.of(title, record["checks"], columns, words=("meaning of the error",))
-
-
-def theory_words(record: Record) -> str:
-    checks = record["checks"]
-    holding = sum(check["holds"] for check in checks)
-    refuted = [check for check in checks if not check["holds"] and check["published"]]
-    outcome = "all turn out as expected" if record["as_expected"] else "not all turn out as expected"
-    more = f" {len(refuted)} of those that fail are in the paper as written." if refuted else ""
-    return f"{len(checks)} statements were tried on random instances; {holding} hold, and {outcome}.{more}"
 
 
 def ideal_sheet(records: Sequence[Record]) -> HtmlTable:
