@@ -49,13 +49,8 @@ def locality(
         (1.0, torch.Size([2, 3, 64, 64]))
     """
     model = load(model, device=device)
-    device = device or home(model.denoiser, None)
-    if not model.conditioner.dim:
-        num_objects = 0
-    plan = LocalityConfig(
-        k=num_objects, images=images, scenes=scenes, levels=levels, steps=steps, source=source, seed=seed
-    )
-    return measure_locality(model, plan, device)
+    plan = LocalityConfig(num_objects, images, scenes, levels, steps, source, seed)
+    return measure_locality(model, plan, device or home(model.denoiser, None))
 
 
 def features(
@@ -97,14 +92,6 @@ def features(
     """
     model = load(model, device=device)
     patterns = tuple(at.replace(",", " ").split()) if isinstance(at, str) else tuple(at)
-    plan = FeatureConfig(
-        concepts=concepts_for(model.conditioner, colors),
-        k=num_objects,
-        seeds=seeds,
-        sigmas=tuple(sigmas),
-        at=patterns,
-        nulls=untrained,
-        steps=steps,
-        seed=seed,
-    )
+    concepts, nulls = concepts_for(model.conditioner, colors), untrained
+    plan = FeatureConfig(concepts, num_objects, seeds, tuple(sigmas), patterns, nulls=nulls, steps=steps, seed=seed)
     return feature_study(model, plan, device or home(model.denoiser, None))

@@ -5,7 +5,6 @@ which share one backward pass, as many as a budget of memory allows.
 """
 
 import contextlib
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -99,25 +98,8 @@ def jacobian(
     at: Sequence[tuple[int, int]],
     how: GradientConfig = PLAIN,
 ) -> Tensor:
-    """Signed derivatives of the probed pixels, (N, P, C out, C in, H, W)."""
+    """Signed derivatives of the probed pixels, which may be all of a small image: (N, P, C out, C in, H, W)."""
     return _swept(denoise, x, sigma, cond, at, how, lambda pulls, channel: pulls)
-
-
-def full_jacobian(
-    denoise: Denoiser, x: Tensor, sigma: Tensor | float, cond: Any = None, *, how: GradientConfig = PLAIN
-) -> Tensor:
-    """Every derivative, (N, C, H, W, C, H, W), for small images."""
-    size = x.numel() * x[0].numel() * x.element_size()
-    if size > how.memory:
-        gib = 2**30
-        raise UserError(
-            f"All derivatives of {tuple(x.shape)} images take {size / gib:.2f} GiB, more than the"
-            f" {how.memory / gib:.2f} GiB allowed; probe some pixels instead."
-        )
-    height, width = x.shape[-2:]
-    every = list(itertools.product(range(height), range(width)))
-    found = jacobian(denoise, x, sigma, cond, at=every, how=how)  # (N, H W, C, C, H, W)
-    return found.transpose(1, 2).unflatten(2, (height, width))
 
 
 # From pulls (E, n, C, H, W) and their output channels (E,) to what is kept, (E, n, ...).

@@ -21,13 +21,13 @@ from tessera.evaluation.calibrate import visible_at
 from tessera.evaluation.kmax import Counts, TrainingRange, generalization_record
 from tessera.evaluation.matching import CELL, ImageScore, filled_at
 from tessera.evaluation.pipeline import Evaluator, score_images
+from tessera.evaluation.results import Evaluation
 from tessera.models.model_folder import Model
 from tessera.render.render import render
 from tessera.rows import columns, pick
 from tessera.sampling.prompts import Prompt, own_prompts
 from tessera.scenes.placement import reachable
 from tessera.scenes.vocabulary import LOCATIONS, SIZES
-from tessera.stats import counted, share_interval
 
 _ACROSS = round(1 / CELL)  # cells along one side of the grid
 KEPT = ("k", "n", "all_found", "two_missing", "found", "extra")
@@ -121,7 +121,10 @@ def _location_by_location(reply: _Reply) -> dict[str, Any]:
         "locations": [list(location) for location in reply.question.locations],
         "nearest_cells": None if math.isinf(gap) else gap / CELL,
         "filled_at": filled_at(reply.drawn),
-        "rendered": {"all_found": all_found(reply.rendered), "filled_at": filled_at(reply.rendered)},
+        "rendered": {
+            "all_found": Evaluation(reply.rendered).all_found.to_dict(),
+            "filled_at": filled_at(reply.rendered),
+        },
     }
 
 
@@ -131,14 +134,10 @@ def pair_record(reply: _Reply) -> dict[str, Any]:
     return {
         "pair": [LOCATIONS.index(location) for location in reply.question.locations],
         "cells": round(max(abs(x - u), abs(y - v)) / CELL),
-        "both": counted(all_found(reply.drawn)),
-        "rendered": counted(all_found(reply.rendered)),
+        "both": sum(score.missing == 0 for score in reply.drawn),
+        "rendered": sum(score.missing == 0 for score in reply.rendered),
         "n": len(reply.drawn),
     }
-
-
-def all_found(scores: Sequence[ImageScore]) -> dict[str, Any]:
-    return share_interval(sum(score.missing == 0 for score in scores), len(scores)).to_dict()
 
 
 # --- figure -------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def read_records(paths: StudyPaths) -> list[StudyRunRecord]:
     for path in sorted(paths.records.glob("*.json")):
         found.append(read_record(path, StudyRunRecord))
         with reading(path):  # what a row needs of it is there
-            _row_of(next(iter(CELLS.values())), found[-1:], found[-1]["preset"])
+            _row_of(next(iter(CELLS.values())), found[-1:], found[-1]["preset"], again=False)
     return found
 
 
@@ -38,8 +38,8 @@ def rows_of(records: Sequence[Record], preset: str) -> list[dict[str, Any]]:
     return [_row_of(CELLS[name], own, preset) for name, own in by_cell.items()]
 
 
-def _row_of(cell: StudyEntry, records: Sequence[Record], preset: str) -> dict[str, Any]:
-    """A cell beside the paper; without records nothing is claimed of it."""
+def _row_of(cell: StudyEntry, records: Sequence[Record], preset: str, again: bool = True) -> dict[str, Any]:
+    """A cell beside the paper; without records nothing is claimed of it. Drawing evaluations `again` takes its time."""
     row = {**cell.facts(preset), "run": bool(records)}
     if not records:
         return row
@@ -47,7 +47,7 @@ def _row_of(cell: StudyEntry, records: Sequence[Record], preset: str) -> dict[st
     return row | {
         "seeds": [record["seed"] for record in records],
         **_pooled_scores(cell, [record["result"] for record in records]),
-        "as_paper": paper_sized(records),
+        "as_paper": paper_sized(records, again),
         "extras": spread_at(records, "extra", succeeded=True),
         "at_zero": spread_at(records, "objects", succeeded=False),
         **({"still": _pooled_scores(cell, still)} if still else {}),
@@ -126,7 +126,7 @@ def k_max_filled(shares: Mapping[str, Mapping[str, Record]], max_train_objects: 
     return k_max(verdicts)
 
 
-def paper_sized(records: Sequence[Record]) -> dict[str, Any]:
+def paper_sized(records: Sequence[Record], again: bool = True) -> dict[str, Any]:
     """K_max in evaluations of eight images for each K, as many as the paper's: the first eight, any eight; and any 64."""
     result = records[0]["result"]
     training = TrainingRange(result["max_train_objects"], result["label"])
@@ -134,12 +134,9 @@ def paper_sized(records: Sequence[Record]) -> dict[str, Any]:
     for record in records:
         tables = {int(k): _shown_table(int(k), rows) for k, rows in record["shown"].items()}
         first.append(k_max({k: paper_rule(k, shares_of(one, training), 0, training) for k, one in tables.items()}))
-    return {
-        "images": _PAPER_IMAGES,
-        "first": first,
-        "any": drawn_again(_PAPER_IMAGES, counts, training),
-        "any_64": drawn_again(IMAGES, counts, training),
-    }
+    sizes = {"any": _PAPER_IMAGES, "any_64": IMAGES} if again else {}
+    drawn = {name: drawn_again(images, counts, training) for name, images in sizes.items()}
+    return {"images": _PAPER_IMAGES, "first": first, **drawn}
 
 
 def drawn_again(images: int, counts: Mapping[int, np.ndarray], training: TrainingRange) -> dict[str, Any]:
