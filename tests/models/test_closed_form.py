@@ -56,7 +56,7 @@ def test_a_condition_leaves_only_the_images_that_have_it(data):
     assert (Empirical(images, cond)(x, 2.0, cond[:1]) - dense(x, images[same], 2.0)).abs().max() <= 1e-6
 
 
-def test_a_condition_nobody_has_is_told_in_a_sentence(data):
+def test_a_condition_of_no_image_is_refused_in_one_sentence(data):
     images, cond = data
     with pytest.raises(UserError, match="No image"):
         Empirical(images, cond)(images[:1], 1.0, torch.full_like(cond[:1], 3.0))
@@ -106,31 +106,31 @@ def test_local_without_position_takes_patches_from_everywhere(data):
     assert (Local(images, CELLS, 1, reach=None, dtype=torch.float64)(x, 1.0) - expected).abs().max() <= 1e-6
 
 
-def test_the_answer_does_not_depend_on_how_patches_are_cut_into_pieces(data):
+def test_the_output_does_not_depend_on_how_patches_are_cut_into_pieces(data):
     images, _ = data
     x = noisy(images[:3], 0.5)
     whole, pieces = (Local(images, CELLS, 1, dtype=torch.float64, numbers_at_once=n)(x, 0.5) for n in (None, 300))
     assert (whole - pieces).abs().max() <= 1e-6
 
 
-def test_one_cell_sees_the_whole_image_as_empirical_does(data):
+def test_one_cell_covers_the_whole_image_as_empirical_does(data):
     images, _ = data
     x = noisy(images[:3], 1.0)
     assert (Local(images, 1, 0, dtype=torch.float64)(x, 1.0) - Empirical(images)(x, 1.0)).abs().max() <= 1e-6
 
 
-def test_a_patch_never_feels_beyond_its_edge(data):
+def test_a_patch_does_not_depend_on_pixels_beyond_its_edge(data):
     images, _ = data
     x = noisy(images[:1], 3.0)
     other = x.clone()
-    other[..., 4:] += 1.0  # cells 2 and 3 of 4; cell 0 with radius 1 sees cells 0 and 1
+    other[..., 4:] += 1.0  # cells 2 and 3 of 4; the patch of cell 0 with radius 1 holds cells 0 and 1
     local = Local(images, CELLS, 1)
     assert torch.equal(local(x, 3.0)[..., :2], local(other, 3.0)[..., :2])
     assert not torch.equal(local(x, 3.0)[..., 2:4], local(other, 3.0)[..., 2:4])
 
 
 @pytest.mark.parametrize("keep", [1, 5, 30])
-def test_the_closest_few_err_by_no_more_than_is_said(data, keep):
+def test_the_closest_few_err_by_no_more_than_the_recorded_share(data, keep):
     images, _ = data
     x = noisy(images[:4], 1.0)
     few, all_ = Local(images, CELLS, 1, keep=keep), Local(images, CELLS, 1, dtype=torch.float64)
@@ -146,31 +146,31 @@ def test_keeping_all_is_exact(data):
     assert kept.dropped < 1e-4
 
 
-def agreeing(cond, asked, cell, radius):
-    """Which images have the asked conditions near a cell, by the conditioner's own `near`."""
+def agreeing(cond, prompt, cell, radius):
+    """Which images have the conditions of the prompt near a cell, by the conditioner's own `near`."""
     location = (cell // CELLS, cell % CELLS)
     near = CONDITIONER.near(cond, location, radius)
-    return (near == CONDITIONER.near(asked, location, radius)).all(1)
+    return (near == CONDITIONER.near(prompt, location, radius)).all(1)
 
 
 def test_only_patches_whose_near_conditions_agree_are_used(data):
     images, cond = data
-    asked, x = CONDITIONER.at([(0.1, 0.1), (0.9, 0.9)]), noisy(images[:1], 1.0)
+    prompt, x = CONDITIONER.at([(0.1, 0.1), (0.9, 0.9)]), noisy(images[:1], 1.0)
     ideal = LocalConditional(images, cond, CONDITIONER, radius=1, least=1, dtype=torch.float64)
 
     def candidates(b, cell):
         for near in (1, 0):
-            rows = agreeing(cond, asked, cell, near)
+            rows = agreeing(cond, prompt, cell, near)
             if rows.any():
                 return patch_of(images[rows], cell, 1)
         return patch_of(images, cell, 1)
 
     expected = cell_by_cell(x, 1.0, 1, candidates)
-    assert (ideal(x, 1.0, asked) - expected).abs().max() <= 1e-6
+    assert (ideal(x, 1.0, prompt) - expected).abs().max() <= 1e-6
     assert ideal.agreement[1] > 0
 
 
-def test_told_nothing_it_is_the_local_denoiser(data):
+def test_without_conditions_it_is_the_local_denoiser(data):
     images, cond = data
     x = noisy(images[:2], 1.0)
     both = LocalConditional(images, cond, CONDITIONER, 1), Local(images, CELLS, 1)
@@ -227,12 +227,12 @@ def test_all_are_denoisers_and_can_be_sampled(data):
         lambda images, cond: Local(images, CELLS)(images[:, :, :4, :4], 1.0),
     ],
 )
-def test_what_does_not_fit_is_said_in_one_sentence(data, build):
+def test_data_that_do_not_fit_are_refused_in_one_sentence(data, build):
     with pytest.raises(UserError):
         build(*data)
 
 
-def test_where_no_condition_agrees_the_first_images_answer_whatever_they_were_told():
+def test_where_no_condition_agrees_the_first_images_are_used_whatever_their_conditions():
     conditioner, images = LocationGrid(cells=2), torch.rand(40, 1, 4, 4)
     cond = torch.zeros(40, 4)
     cond[1::2] = 1

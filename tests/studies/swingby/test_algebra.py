@@ -104,7 +104,7 @@ def test_runge_kutta_is_fourth_order_on_the_canonical_run():
         assert np.abs(symmetric.flow(W0, PAIR.a, 10, step).w[-1] - exact).max() == pytest.approx(error, rel=0.05)
 
 
-def test_the_two_clocks_walk_the_same_path():
+def test_the_two_clocks_follow_the_same_path():
     paper = symmetric.flow(W0, PAIR.a, 8, 0.01, "paper")
     plain = symmetric.flow(W0, PAIR.a, 4, 0.005, "flow")
     assert plain.times * 2 == pytest.approx(paper.times)

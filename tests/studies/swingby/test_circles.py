@@ -48,7 +48,7 @@ def test_sizes_and_colors_are_spread_as_the_task_says(gap):
     assert batch.center.abs().max() <= 0.5
 
 
-def test_conditions_asked_for_are_the_means_of_the_corner():
+def test_conditions_of_samples_are_the_means_of_the_corner():
     task = CirclesTask(gap=0.4)
     conditions = task.conditions(COMPOSITION, 5)
     assert conditions.shape == (5, 4)
@@ -94,7 +94,7 @@ def test_coordinates_grow_with_the_object_they_measure():
     assert (found[:, 0] - share).abs().max() < 0.08 and (found[:, 1] - (1 - share)).abs().max() < 0.08
 
 
-def test_an_empty_image_answers_one_half():
+def test_an_empty_image_has_coordinates_of_one_half():
     task = CirclesTask()
     measured = measure(torch.full((3, 3, 32, 32), 0.8))
     assert not measured.found.any()

@@ -176,7 +176,7 @@ def test_the_phase_diagram_has_the_known_heights():
     assert run_pairs(aligned_map(np.array([0.05]), 0.9), near, near**2 / 2 + 0.0025).rise <= analysis.MONOTONE
 
 
-def test_a_small_phase_diagram_is_laid_out_as_its_axes_say():
+def test_a_small_phase_diagram_is_laid_out_along_its_axes():
     phase = sweep.phase_diagram(sweep.PhaseSettings(cells=5, seeds=3))
     assert phase.heights.shape == (5, 5, 3)
     k, row, column = 2, 3, 4

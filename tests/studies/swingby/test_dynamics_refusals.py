@@ -38,7 +38,7 @@ def leave(*words) -> int | None:
         (["sweep", "--y-range", "low,1"], "`low,1` is no list of numbers"),
     ],
 )
-def test_bad_numbers_are_told_in_one_sentence(capsys, words, sentence):
+def test_bad_numbers_are_refused_in_one_sentence(capsys, words, sentence):
     assert leave(*words) == 2
     said = capsys.readouterr()
     assert said.out == "" and sentence in said.err and len(said.err.strip().splitlines()) == 1

@@ -104,7 +104,7 @@ def test_a_run_can_be_kept(tmp_path, capsys):
         ("--model mlp --batch 0", "at least 1"),
     ],
 )
-def test_bad_input_is_told_in_one_sentence(words, complaint, capsys):
+def test_bad_input_is_refused_in_one_sentence(words, complaint, capsys):
     code, out, err = call("dynamics run " + words, capsys)
     assert code == 2 and out == ""
     assert complaint in err and "Traceback" not in err

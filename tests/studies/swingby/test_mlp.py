@@ -46,7 +46,7 @@ def test_the_forward_pass_is_torch_linear_and_relu():
     assert torch.allclose(mlp.forward(layers, x, relu=True)[1], network(x[1]), atol=1e-6)
 
 
-def test_times_are_steps_times_rate_and_all_looks_are_kept():
+def test_times_are_steps_times_rate_and_all_snapshots_are_kept():
     task, recipe = Sim((1, 2), 0.05), mlp.Recipe(depth=1, samples=100, batch=64, epochs=3, rate=0.2)
     runs = mlp.train(task, recipe, range(1), task.target[None], every=4)
     assert runs.times == pytest.approx([0, 0.8, 1.6, 2.4])

@@ -159,7 +159,11 @@ def test_images_are_sampled_in_batches_of_the_given_size():
     made = []
     study = closed_form.ClosedForm(batch=70, steps=1)
     prompts = study_prompts(LocationGrid(cells=8), [1], 75, 0)
-    denoise = lambda x, sigma, cond: made.append(len(x)) or x / 2  # noqa: E731
+
+    def denoise(x, sigma, cond):
+        made.append(len(x))
+        return x / 2
+
     images = study.images(denoise, prompts, LocationGrid(cells=8), 4, torch.device("cpu"))
     assert made == [70, 5] and images.shape == (75, 3, 4, 4)
 

@@ -86,7 +86,7 @@ def test_a_coupling_of_zero_changes_nothing(rng):
 
 
 @pytest.mark.parametrize("kind", ["orthogonal", "linear", "nonlinear"])
-def test_feature_maps_invert_and_know_their_volume(kind, rng):
+def test_feature_maps_invert_and_give_their_volume(kind, rng):
     change, x = feature_map(kind, 3, rng), torch.randn(4, 3, dtype=torch.float64, generator=rng)
     assert torch.allclose(change.inverse(change(x)), x, atol=1e-10)
     slopes = torch.stack([torch.autograd.functional.jacobian(lambda v: change(v[None])[0], row) for row in x])

@@ -3,6 +3,7 @@
 An image has a background (axis 0) and one region per condition (axes 1, 2, ...), each with a few states.
 """
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -53,9 +54,7 @@ def random_tables(conditions: int, states: int, coupling: float, rng: torch.Gene
     on = [simplex() for _ in range(conditions)]
 
     def table(J: Subset) -> Tensor:
-        whole = off[0]
-        for j in range(conditions):
-            whole = whole[..., None] * (on[j] if j in J else off[j + 1])
+        whole = _outer([off[0], *(on[j] if j in J else off[j + 1] for j in range(conditions))])
         noise = torch.randn(whole.shape, dtype=torch.float64, generator=rng)
         bent = whole * (coupling * noise).exp()
         return bent / bent.sum()
@@ -65,20 +64,21 @@ def random_tables(conditions: int, states: int, coupling: float, rng: torch.Gene
 
 def induced(tables: _ProbabilityTables, J: Subset) -> Tensor:
     """The distribution whose score is Lemma 1's: every region and the background on its own."""
-    whole = tables.marginal((), 0)
-    for j in range(tables.conditions):
-        whole = whole[..., None] * tables.marginal((j,) if j in J else (), j + 1)
-    return whole
+    own = [(j,) if j in J else () for j in range(tables.conditions)]
+    return _outer([tables.marginal(source, axis) for axis, source in enumerate([(), *own])])
+
+
+def _outer(factors: list[Tensor]) -> Tensor:
+    """Independent parts, one for each axis."""
+    return functools.reduce(lambda whole, factor: whole[..., None] * factor, factors)
 
 
 def projective(tables: _ProbabilityTables, J: Subset) -> Tensor:
     """C*_J[p] as the proof of Lemma 2 writes it: what no active condition controls stays coupled."""
     axes = [j + 1 for j in J]
     whole = tables.given[()].sum(axes, keepdim=True) if axes else tables.given[()]
-    for j in J:
-        shape = [1] * whole.ndim
-        shape[j + 1] = -1
-        whole = whole * tables.marginal((j,), j + 1).reshape(shape)
+    for axis in axes:
+        whole = (whole.transpose(axis, -1) * tables.marginal((axis - 1,), axis)).transpose(axis, -1)
     return whole
 
 
