@@ -20,7 +20,7 @@ def obj(location, color="red"):
 
 
 class Knowing:
-    """Sees every asked location filled up to K = `limit`, and none beyond; evaluations ask K = 0, 1, ... in order."""
+    """Finds every prompted location filled up to K = `limit`, and none beyond; evaluations prompt K = 0, 1, ... in order."""
 
     def __init__(self, limit=2, each=2):
         self.limit, self.each, self.evaluations = limit, each, 0

@@ -180,7 +180,7 @@ def test_ranges_are_read():
         (lambda: parse_range("3-1"), "no range"),
     ],
 )
-def test_mistakes_are_told_in_one_sentence(mistake, words):
+def test_mistakes_are_refused_in_one_sentence(mistake, words):
     with pytest.raises(UserError, match=words):
         mistake()
 

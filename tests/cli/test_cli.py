@@ -50,17 +50,17 @@ def test_every_verb_explains_itself(name, capsys):
     with pytest.raises(SystemExit) as leaving:
         main([*name.split(), "--help"])
     assert leaving.value.code == 0
-    told = capsys.readouterr().out
-    assert f"usage: tessera {name}" in told and "{None" not in told and "default: None" not in told
+    shown = capsys.readouterr().out
+    assert f"usage: tessera {name}" in shown and "{None" not in shown and "default: None" not in shown
 
 
 @pytest.mark.parametrize("how", [[], ["--json"]], ids=["table", "json"])
 def test_a_reader_that_leaves_early_is_no_error(how):
     words = [sys.executable, "-m", "tessera", "reproduce", "status", *how]
-    asked = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert asked.stdout is not None and asked.stderr is not None
-    asked.stdout.close()  # before anything was written
-    assert asked.stderr.read() == "" and asked.wait() == 0
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()  # before anything was written
+    assert process.stderr.read() == "" and process.wait() == 0
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
@@ -69,7 +69,7 @@ def test_no_option_takes_what_is_no_finite_number(capsys, value):
     assert "--minutes takes a finite number" in complaint(capsys, "train", "exp1", f"--minutes={value}")
 
 
-def test_a_file_that_cannot_be_written_is_told_before_the_work(capsys, tmp_path, monkeypatch):
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("tessera.cli.studies.Composition.run", None)
     (tmp_path / "file").touch()
     (tmp_path / "folder.json").mkdir()
@@ -85,7 +85,7 @@ def test_a_folder_may_have_a_dot_in_its_name(capsys, tmp_path):
         assert leaving.value.code == 0, capsys.readouterr().err
 
 
-def test_running_out_of_memory_is_told_in_one_sentence(capsys, monkeypatch):
+def test_running_out_of_memory_is_one_sentence(capsys, monkeypatch):
     import torch
 
     monkeypatch.setattr("tessera.cli.models.Models.run", lambda self: torch.empty(10**15))
@@ -95,14 +95,14 @@ def test_running_out_of_memory_is_told_in_one_sentence(capsys, monkeypatch):
         main(["models"])
 
 
-def test_a_misspelt_verb_is_told_the_near_one(capsys):
+def test_a_misspelt_verb_is_answered_with_the_nearest(capsys):
     assert "did you mean `render`" in complaint(capsys, "rendr")
     assert "did you mean `detector calibrate`" in complaint(capsys, "detector", "calibrat")
 
 
-def test_a_misspelt_option_is_told_the_near_one(capsys):
-    told = complaint(capsys, "render", "--out", "x", "--coun", "5")
-    assert "no option --coun" in told and "--count" in told
+def test_a_misspelt_option_is_answered_with_the_nearest(capsys):
+    said = complaint(capsys, "render", "--out", "x", "--coun", "5")
+    assert "no option --coun" in said and "--count" in said
 
 
 def test_a_wrong_value_names_its_option(capsys):
@@ -119,7 +119,7 @@ def test_a_wrong_value_names_its_option(capsys):
         (["sample", "exp1", "--each", "few"], "--each takes a whole number, not `few`."),
     ],
 )
-def test_a_value_that_is_no_number_is_told_in_words(words, sentence, capsys):
+def test_a_value_that_is_no_number_is_refused_in_words(words, sentence, capsys):
     assert sentence in complaint(capsys, *words)
 
 
@@ -161,8 +161,8 @@ def test_bash_completes_verbs_options_and_families(capsys):
 
     def completed(*words):
         quoted = " ".join(f"'{word}'" for word in words)
-        asked = f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _tessera; echo ${{COMPREPLY[@]}}"
-        return subprocess.run(["bash", "-c", f"{script}\n{asked}"], capture_output=True, text=True).stdout.split()
+        completion = f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _tessera; echo ${{COMPREPLY[@]}}"
+        return subprocess.run(["bash", "-c", f"{script}\n{completion}"], capture_output=True, text=True).stdout.split()
 
     assert completed("tessera", "loc") == ["locality"]
     assert completed("tessera", "sample", "--s-") == ["--s-churn"]

@@ -53,8 +53,8 @@ def sampled(folder, ks, each=2, settings=True, colors=None):
             save(folder / name)
             items = {"locations": [], "colors": colors[:k]} if colors else {"locations": LOCATIONS[:k], "colors": []}
             entries.append({"file": name, "k": k, **items, "seed": n})
-    told = {"data": {"objects": [1, 2]}, "conditioner": {"label": "all"}} if settings else None
-    write_json(folder / "samples.json", {"model": "m", "size": 32, "settings": told, "images": entries})
+    known = {"data": {"objects": [1, 2]}, "conditioner": {"label": "all"}} if settings else None
+    write_json(folder / "samples.json", {"model": "m", "size": 32, "settings": known, "images": entries})
     save(folder / "sheet.png", (200, 100))
     return folder
 
@@ -109,7 +109,7 @@ def test_what_is_missed_most_often_is_named_at_the_first_k_that_lacks_something(
     assert record["rows"][0]["prompts"] == [list(LOCATIONS[0])]
 
 
-def test_images_that_were_asked_for_different_locations_are_not_told_apart_by_location(tmp_path, evaluated_by, capsys):
+def test_images_with_different_prompts_are_not_counted_by_location(tmp_path, evaluated_by, capsys):
     folder = sampled(tmp_path, (1,))
     items = json.loads((folder / "samples.json").read_text())
     items["images"][1]["locations"] = [[0.5, 0.5]]
@@ -153,7 +153,7 @@ def test_ood_images_are_noted(tmp_path, evaluated_by, capsys):
     assert any("unlike those the detector was trained on" in note for note in record["notes"])
 
 
-def test_every_image_gets_its_line_when_asked_for(tmp_path, evaluated_by, capsys):
+def test_every_image_gets_its_line_when_requested(tmp_path, evaluated_by, capsys):
     evaluated_by([all_of(1), []])
     run(capsys, "evaluate", sampled(tmp_path / "s", (1,)), "--json", "--scores", tmp_path / "v.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
@@ -180,7 +180,7 @@ def test_the_detectors_own_error_is_corrected_for_and_shown(tmp_path, evaluated_
 # --- bad input ----------------------------------------------------------------------------------------------
 
 
-def spoiled(folder):
+def with_bad_files(folder):
     """One good image among a missing, a broken, a gray and a larger one, and a file that is no image."""
     sampled(folder, (1,), each=6)
     files = sorted((folder / "k01").glob("*.png"))
@@ -193,7 +193,7 @@ def spoiled(folder):
 
 
 def test_files_that_cannot_be_evaluated_are_named_and_left_out(tmp_path, evaluated_by, capsys):
-    folder, files = spoiled(tmp_path)
+    folder, files = with_bad_files(tmp_path)
     evaluated_by([all_of(1)])
     code, record, err = run(capsys, "evaluate", folder, "--json")
     assert code == 0 and record["images"] == 1
@@ -206,7 +206,7 @@ def test_files_that_cannot_be_evaluated_are_named_and_left_out(tmp_path, evaluat
 
 
 def test_strict_stops_at_the_first_file_that_cannot_be_evaluated(tmp_path, evaluated_by, capsys):
-    folder, files = spoiled(tmp_path)
+    folder, files = with_bad_files(tmp_path)
     evaluated_by([all_of(1)])
     code, out, err = run(capsys, "evaluate", folder, "--strict", "--json")
     assert code == 2 and out == "" and files[0].name in err and "Traceback" not in err
@@ -228,7 +228,7 @@ def test_a_missing_folder_and_one_that_says_nothing_are_refused(tmp_path, evalua
     assert code == 2 and "--locations" in err
 
 
-def test_a_damaged_asked_json_is_told_in_one_sentence(tmp_path):
+def test_a_damaged_samples_json_is_refused_in_one_sentence(tmp_path):
     (tmp_path / "samples.json").write_text("{")
     with pytest.raises(UserError, match="not valid JSON"):
         images_in(tmp_path)
@@ -256,7 +256,7 @@ def test_bare_folders_named_after_k_are_taken_to_ask_for_the_studys_locations(tm
     assert [prompt.locations for prompt in found.prompts] == [(), LOCATIONS[:3]] and at_study_locations(found.prompts)
 
 
-def test_a_bare_folder_may_be_told_what_was_asked_and_its_odd_files_are_named(tmp_path, evaluated_by, capsys):
+def test_a_bare_folder_may_be_given_prompts_and_its_odd_files_are_named(tmp_path, evaluated_by, capsys):
     for name in ("a.png", "b.png", "c.png"):
         save(tmp_path / name)
     save(tmp_path / "large.png", (64, 64))
@@ -287,7 +287,7 @@ def test_a_run_with_no_or_several_samples_says_so(tmp_path):
         images_in(tmp_path)
 
 
-def test_renders_with_a_scene_file_are_asked_for_what_the_scenes_hold(tmp_path, capsys):
+def test_renders_with_a_scene_file_are_prompted_with_what_the_scenes_hold(tmp_path, capsys):
     run(capsys, "render", "--out", tmp_path, "--count", 2, "--size", "32", "--objects", 2)
     found = images_in(tmp_path)
     assert [prompt.k for prompt in found.prompts] == [2, 2] and not at_study_locations(found.prompts)
@@ -311,7 +311,7 @@ def test_an_image_of_a_few_pixels_is_refused(tmp_path):
 # --- explain, calibrate, bench ------------------------------------------------------------------------------
 
 
-def test_explain_finds_what_was_asked_beside_the_image_and_draws_it(tmp_path, evaluated_by, capsys):
+def test_explain_finds_the_prompt_beside_the_image_and_draws_it(tmp_path, evaluated_by, capsys):
     folder = sampled(tmp_path, (2,), each=1)
     evaluated_by([[obj(LOCATIONS[0])]])
     code, record, err = run(capsys, "evaluate", folder / "k02" / "0000.png", "--json", "--explain")
@@ -372,7 +372,7 @@ def test_another_detector_or_another_rule_is_not_corrected_with_the_shipped_dete
     assert own.own_calibration() == load_calibration()
 
 
-def test_images_of_which_nobody_knows_what_was_asked_are_named(evaluated_by, tmp_path, capsys):
+def test_images_without_a_known_prompt_are_named(evaluated_by, tmp_path, capsys):
     for name in ("k01/0.png", "k13/0.png", "stray.png"):
         save(tmp_path / name)
     evaluated_by([all_of(1)])

@@ -102,7 +102,7 @@ def test_a_stretch_of_the_stream_is_the_same_whatever_the_start_and_batch(tmp_pa
     assert files(tmp_path / "other" / "images") != files(tmp_path / "part" / "images")
 
 
-def test_objects_stand_at_the_asked_locations(tmp_path):
+def test_objects_stand_at_the_requested_locations(tmp_path):
     quick = ["--size", 32, "--device", "cpu"]
     tessera("render", "--count", 3, *quick, "--locations", "0.65,0.55 0.35,0.45", "--out", tmp_path)
     for record in json.loads((tmp_path / "scenes.json").read_text())["scenes"]:
@@ -183,7 +183,7 @@ def complaint(capsys, *given) -> str:
         (["--shards", "0"], "at least one image"),
     ],
 )
-def test_bad_options_are_told_in_one_sentence_and_nothing_is_written(tmp_path, capsys, given, sentence):
+def test_bad_options_are_refused_in_one_sentence_and_nothing_is_written(tmp_path, capsys, given, sentence):
     out = tmp_path / "out"
     assert sentence in complaint(capsys, "render", "--device", "cpu", "--out", out, *given)
     assert not out.exists()
@@ -207,13 +207,13 @@ def scene_file(tmp_path, change) -> Path:
         (lambda obj: obj.update(rotation="north"), "rotation"),
     ],
 )
-def test_a_scene_file_with_a_wrong_word_is_told_with_its_location(tmp_path, capsys, change, sentence):
+def test_a_scene_file_with_a_wrong_word_is_refused_with_its_location(tmp_path, capsys, change, sentence):
     path = scene_file(tmp_path, change)
     said = complaint(capsys, "render", "--scenes", path, "--device", "cpu", "--out", tmp_path / "out")
     assert sentence in said and "in.json" in said and "object 1" in said
 
 
-def test_truncated_or_foreign_json_is_told(tmp_path, capsys):
+def test_truncated_or_foreign_json_is_refused(tmp_path, capsys):
     path = scene_file(tmp_path, lambda obj: None)
     whole = path.read_text()
     for text, sentence in (
@@ -225,13 +225,13 @@ def test_truncated_or_foreign_json_is_told(tmp_path, capsys):
         assert sentence in complaint(capsys, "render", "--scenes", path, "--device", "cpu", "--out", tmp_path / "out")
 
 
-def test_asking_for_more_scenes_than_the_file_has_is_told(tmp_path, capsys):
+def test_asking_for_more_scenes_than_the_file_has_is_refused(tmp_path, capsys):
     path = scene_file(tmp_path, lambda obj: None)
     given = ["render", "--scenes", path, "--device", "cpu", "--out", tmp_path / "out", "--count", 2]
     assert "has 1 scenes, too few" in complaint(capsys, *given)
 
 
-def test_an_unwritable_folder_is_told(tmp_path, capsys):
+def test_an_unwritable_folder_is_refused(tmp_path, capsys):
     (tmp_path / "file").write_text("in the way")
     said = complaint(capsys, "render", "--count", 1, *QUICK, "--out", tmp_path / "file" / "out")
     assert "Could not write into" in said
