@@ -165,7 +165,18 @@ RESHAPE: dict[str, Callable[[Json], Json]] = {
 }
 """Golden file -> function of its content, where more than names has changed, such as the shape of an interval."""
 
-ADDED: set[str] = {"counts", "detections", "format", "k50", "kind", "n", "mean_recall", "ood_score", "prompts"}
+ADDED: set[str] = {
+    "counts",
+    "detections",
+    "forecasts",
+    "format",
+    "k50",
+    "kind",
+    "n",
+    "mean_recall",
+    "ood_score",
+    "prompts",
+}
 """New keys that may be there although the golden file has none like them."""
 
 GONE: set[str] = {"format"}
