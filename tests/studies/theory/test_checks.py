@@ -116,9 +116,10 @@ def test_correlation_forgives_scale_and_r_squared_does_not():
 
 
 def test_a_denoiser_is_like_itself():
-    rows = likeness(to_half, to_half, torch.randn(4, 3, 4, 4), torch.zeros(4, 1), sigmas=(0.5, 2.0))
+    rows = likeness(to_half, to_half, torch.randn(4, 3, 4, 4), torch.zeros(4, 1), torch.zeros(3, 4, 4), (0.5, 2.0))
     assert [row["pearson_r"]["value"] for row in rows] == pytest.approx([1, 1])
     assert [row["r_squared"]["low"] for row in rows] == pytest.approx([1, 1])
+    assert [row["beyond_mean"]["r_squared"]["value"] for row in rows] == pytest.approx([1, 1])
 
 
 def to_half(x, sigma, cond=None):
@@ -190,7 +191,7 @@ def test_the_compared_images_are_not_in_the_data_of_the_closed_form(network, cap
     monkeypatch.setattr(closed_form, "likeness", lambda *compared, **_: given.extend(compared) or [])
     words = f"reproduce closed-form {network} --kind empirical --scenes 30 --each 0 --compared 4 --device cpu"
     assert run(words.split(), capsys)[0] == 0
-    ideal, _, images, _ = given
+    ideal, _, images, *_ = given
     apart = torch.cdist(images.flatten(1), ideal.images.flatten(1))  # (compared, known)
     assert apart.shape == (4, 30) and apart.min() > 0.5
 

@@ -111,15 +111,8 @@ def train_one(
 
 def new_trainer(config: SwingbyConfig, device=None) -> Trainer:
     """One for all runs, so that it is compiled once; its noise is keyed by image number, not by its seed."""
-    settings = TrainingConfig(
-        total=config.steps * config.batch,
-        batch=config.batch,
-        lr=config.lr,
-        lr_decay_start=0,
-        lr_warmup=0,
-        p_mean=-0.4,
-        ema=(0.1,),
-    )
+    total = config.steps * config.batch
+    settings = TrainingConfig(total, config.batch, lr=config.lr, lr_decay_start=0, lr_warmup=0, p_mean=-0.4, ema=(0.1,))
     return Trainer(new_network(0, config), settings, device)
 
 

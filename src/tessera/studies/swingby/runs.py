@@ -115,9 +115,8 @@ def _solve(task: Sim, settings: RunSettings) -> Run:
         path = _path(task, settings, w0, step, steps, advance)
     point = np.concatenate([task.mu, np.zeros(task.d - task.s)])  # linear models are solved in concept axes
     half = analysis.half_times(path.times, path.w, task.s)
-    return Run(
-        task, path.times, path.error(point), population_loss(path.w, task.a), path.outputs(point), half, path, w0
-    )
+    loss = population_loss(path.w, task.a)
+    return Run(task, path.times, path.error(point), loss, path.outputs(point), half, path, w0)
 
 
 def _path(task: Sim, settings: RunSettings, w0: Array, step: float, steps: int, advance) -> Path:

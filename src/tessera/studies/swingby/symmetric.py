@@ -68,7 +68,7 @@ def flow(w0: Array, a: Array, duration: float, step: float, clock: Clock = "pape
 
 
 def factor_path(
-    u0: Array,
+    u: Array,
     a: Array,
     duration: float,
     step: float,
@@ -81,7 +81,7 @@ def factor_path(
 
     Gradient descent on U is U+ = U - step/2 dL/dU (paper) or U - step dL/dU (flow).
     """
-    concepts, width = int((a > 0).sum(-1).max()), u0.shape[-1]
+    concepts, width = int((a > 0).sum(-1).max()), u.shape[-1]
     if width < concepts:  # U U^T has rank at most d', and gradient flow never adds rank
         warnings.warn(
             f"Width {width} is below the number of concepts {concepts}: "
@@ -96,7 +96,7 @@ def factor_path(
     def read(state: State) -> Array:
         return map_of(state[0])
 
-    return solve(System(velocity, read, 2 * speed * a.max()), (u0,), duration, step, solver, every, on_step)
+    return solve(System(velocity, read, 2 * speed * a.max()), (u,), duration, step, solver, every, on_step)
 
 
 def settling_time(w0: Array, a: Array, margin: float = 5.0) -> Array:

@@ -121,7 +121,7 @@ class ClosedForm:
             fresh = Stream(Scenes(objects=self.objects), size, conditioner, self.seed + _NEW_SEED)
             test = fresh.batch(0, self.compared, device)
             with progress("comparing", None):
-                found = likeness(ideal, model, test.images, test.cond, seed=self.seed, floor=known.mean(0))
+                found = likeness(ideal, model, test.images, test.cond, known.mean(0), seed=self.seed)
             record["likeness"] = found
         record["provenance"] = provenance(device)
         publish(new_record(ClosedFormRecord, record), self.json, None, *_tables(record))

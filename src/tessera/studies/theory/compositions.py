@@ -38,6 +38,9 @@ class Family:
     def conditions(self) -> int:
         return len(self.regions)
 
+    def subsets(self) -> Iterator[Subset]:
+        return subsets(self.conditions)
+
     def parts(self, J: Subset) -> list[tuple[Sequence[int], Subset]]:
         """Lemma 1's N and L: every region with its own condition, where active, and the background with none."""
         regions = [(region, (j,) if j in J else ()) for j, region in enumerate(self.regions)]

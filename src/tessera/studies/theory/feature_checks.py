@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tessera.studies.theory.check import CheckRegistry, Outcome, Trial, at_most, largest
-from tessera.studies.theory.compositions import KINDS, Kind, Subset, composition, literal_composition, subsets
+from tessera.studies.theory.compositions import KINDS, Kind, Subset, composition, literal_composition
 from tessera.studies.theory.divergences import gaussian_kl, line_kl, mapped_kl, mapped_kl_rate
 from tessera.studies.theory.lemma_checks import BATCH, EXACT, SIGMAS, score_error, sizes
 from tessera.studies.theory.mixtures import Mixture, gaussian, points, random_cov, random_orthogonal
@@ -77,7 +77,7 @@ def _pixel_errors(trial: Trial, number: int, kind: Kind, map_kind: MapKind) -> I
     def local(J: Subset, sigma: float, x: Tensor) -> Tensor:
         return family.local_score(J, sigma, x @ matrix.T) @ matrix
 
-    for J, sigma in itertools.product(subsets(trial.conditions), SIGMAS):
+    for J, sigma in itertools.product(family.subsets(), SIGMAS):
         yield score_error(family.given(J).mapped(inverse).noised(sigma), partial(local, J, sigma), rng)
 
 
@@ -97,7 +97,7 @@ def _corollary1_linear(trial: Trial) -> Iterator[float]:
         family = composition(sizes(trial.conditions), 2, "mixture", rng)
         matrix = feature_map(map_kind, family.dim, rng).matrix
         inverse = torch.linalg.inv(matrix)
-        for J, sigma in itertools.product(subsets(trial.conditions), SIGMAS[::2]):
+        for J, sigma in itertools.product(family.subsets(), SIGMAS[::2]):
             features = family.given(J).mapped(inverse).mapped(matrix).noised(sigma)
             yield score_error(features, partial(family.local_score, J, sigma), rng)
 
@@ -111,7 +111,7 @@ def _corollary1_nonlinear(trial: Trial) -> Iterator[float]:
     rng = trial.generator(56)
     family = composition(sizes(trial.conditions), 2, "gaussian", rng)
     change = feature_map("nonlinear", family.dim, rng)
-    for J in subsets(trial.conditions):
+    for J in family.subsets():
         x = change.inverse(family.given(J).draw(BATCH, rng)).requires_grad_()
         density = family.given(J).log_density(change(x)) + change.log_det(x)
         (true,) = torch.autograd.grad(density.sum(), x)

@@ -11,15 +11,7 @@ from scipy.special import roots_legendre
 from torch import Tensor
 
 from tessera.studies.theory.check import CheckRegistry, Outcome, Trial, at_most, largest
-from tessera.studies.theory.compositions import (
-    KINDS,
-    Family,
-    Subset,
-    composition,
-    coupled,
-    literal_composition,
-    subsets,
-)
+from tessera.studies.theory.compositions import KINDS, Family, Subset, composition, coupled, literal_composition
 from tessera.studies.theory.divergences import gaussian_kl, table_kl, total_correlation
 from tessera.studies.theory.mixtures import Mixture, gaussian, random_cov
 from tessera.studies.theory.tables import errors, induced, opposite_pair, projective, random_tables
@@ -45,7 +37,7 @@ def score_error(whole: Mixture, local: _Score, rng: torch.Generator) -> float:
 
 def _score_errors(family: Family, rng: torch.Generator, wide: bool = False) -> Iterator[float]:
     """Of p^t(x|c_J), for all J and noise levels."""
-    for J, sigma in itertools.product(subsets(family.conditions), SIGMAS):
+    for J, sigma in itertools.product(family.subsets(), SIGMAS):
         yield score_error(family.given(J).noised(sigma), partial(family.local_score, J, sigma, wide=wide), rng)
 
 
@@ -125,7 +117,7 @@ def _lemma1_converse(trial: Trial) -> Iterator[float]:
     rng, count = trial.generator(5), min(trial.conditions, 3)
     for kind in KINDS:
         family = composition(sizes(count), 1, kind, rng)
-        for J, sigma in itertools.product(subsets(count), (0.5, 2.0)):
+        for J, sigma in itertools.product(family.subsets(), (0.5, 2.0)):
             yield from _converse_errors(family, J, sigma, rng)
 
 
@@ -151,7 +143,7 @@ def _lemma1_coupled(trial: Trial) -> Outcome:
     for coupling in couplings:
         bent = coupled(family, coupling, trial.generator(7))
         gaps = []
-        for J in subsets(4):  # the same generator for all J and couplings: only the coupling differs
+        for J in bent.subsets():  # the same generator for all J and couplings: only the coupling differs
             whole = bent.given(J).noised(0.5)
             gaps.append(score_error(whole, partial(bent.local_score, J, 0.5), trial.generator(8)))
         found[coupling] = largest(gaps)

@@ -33,24 +33,22 @@ def likeness(
     model: Denoiser,
     images: Tensor,
     cond: Tensor,
-    sigmas: Sequence[float] = SIGMAS,
+    floor: Tensor,
+    sigmas: Sequence = SIGMAS,
     seed: int = 0,
-    floor: Tensor | None = None,
 ) -> list[dict[str, Any]]:
     """A row per noise level: both denoise the same noisy images (B, C, H, W), the model's output is the truth.
 
-    With `floor` (C, H, W), the mean image of the data, the same for departures from it: most of an
-    image is background, which any denoiser gets right.
+    And the same for departures from `floor` (C, H, W), the mean image of the data: most of an image is background,
+    which any denoiser gets right.
     """
     noise = seeded_noise([(seed << 32) + n for n in range(len(images))], images.shape[1:], images.device)
     rows = []
     for sigma in sigmas:
         x, level = images + sigma * noise, torch.tensor(sigma, device=images.device)
         ours, theirs = ideal(x, level, cond).float(), model(x, level, cond).float()
-        row: dict[str, Any] = {"sigma": sigma, "n": len(images), **_compared(ours, theirs, seed)}
-        if floor is not None:
-            row["beyond_mean"] = _compared(ours - floor, theirs - floor, seed)
-        rows.append(row)
+        beyond = _compared(ours - floor, theirs - floor, seed)
+        rows.append({"sigma": sigma, "n": len(images), **_compared(ours, theirs, seed), "beyond_mean": beyond})
     return rows
 
 

@@ -82,13 +82,8 @@ def supremum(coin: Coin, conditional_first: bool) -> Tensor:
 def random_coin(rng: torch.Generator, equal_variance: bool = False) -> Coin:
     u = torch.rand(9, dtype=torch.float64, generator=rng).tolist()
     y_var = (0.1 + u[0], 0.1 + u[0] if equal_variance else 0.1 + u[1])
-    return Coin(
-        prior=0.1 + 0.8 * u[2],
-        x_mean=(4 * u[3] - 2, 4 * u[4] - 2),
-        x_var=(0.2 + u[5], 0.2 + u[6]),
-        y_mean=(4 * u[7] - 2, 4 * u[8] - 2),
-        y_var=y_var,
-    )
+    x_mean, y_mean = (4 * u[3] - 2, 4 * u[4] - 2), (4 * u[7] - 2, 4 * u[8] - 2)
+    return Coin(0.1 + 0.8 * u[2], x_mean, (0.2 + u[5], 0.2 + u[6]), y_mean, y_var)
 
 
 # --- Lemma 3 ------------------------------------------------------------------------------------------------
