@@ -25,3 +25,10 @@ def window(cell: Tensor, radius: int, cells: int) -> Tensor:
     steps = torch.arange(cells, device=cell.device)
     within = (steps[None, None] - cell[..., None]).abs() <= radius  # (B, 2, cells)
     return within[:, 0, :, None] & within[:, 1, None, :]
+
+
+def cut_windows(values: Tensor, corner: Tensor, side: int) -> Tensor:
+    """One window (B, side, side, ...) of each row of `values` (B, H, W, ...), its top left at `corner` (B, 2)."""
+    rows, columns = (corner[:, axis, None] + torch.arange(side, device=corner.device) for axis in (0, 1))
+    batch = torch.arange(len(values), device=values.device)
+    return values[batch[:, None, None], rows[:, :, None], columns[:, None, :]]

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tessera.conditioning.cells import cell_of, every_cell, one_per_row, window
+from tessera.conditioning.cells import cell_of, cut_windows, every_cell, one_per_row, window
 from tessera.conditioning.contract import Cell, Location, SpatialConditioner
 from tessera.conditioning.counts import Counts
 from tessera.conditioning.labels import Label, check_location, locations_of
@@ -59,11 +59,8 @@ class LocationGrid(Counts, SpatialConditioner):
 
     def in_patch(self, cond: Tensor, cell: Tensor, radius: int) -> Tensor:
         """The patch's own sub-grid, row by row; cells outside the image count nothing."""
-        side = 2 * radius + 1
         padded = F.pad(self.as_map(cond)[:, 0], (radius,) * 4)  # (B, cells + 2r, cells + 2r)
-        rows, columns = (cell[:, axis, None] + torch.arange(side, device=cell.device) for axis in (0, 1))
-        batch = torch.arange(len(cond), device=cond.device)
-        return padded[batch[:, None, None], rows[:, :, None], columns[:, None, :]].flatten(1)
+        return cut_windows(padded, cell, 2 * radius + 1).flatten(1)
 
     def as_map(self, cond: Tensor) -> Tensor:
         return cond.unflatten(1, (1, self.cells, self.cells))

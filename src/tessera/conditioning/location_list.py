@@ -112,7 +112,8 @@ class LocationList(SpatialConditioner):
         return (self._table(cond) * ~gone[..., None]).flatten(1)
 
     def near(self, cond: Tensor, cell: Cell | Tensor, radius: int) -> Tensor:
-        kept = self._within(cond, one_per_row(cell, len(cond), cond.device), radius)
+        own, cell = cell_of(self._locations(cond), self.cells), one_per_row(cell, len(cond), cond.device)
+        kept = ((own - cell[:, None]).abs() <= radius).all(-1)  # (B, slots)
         return (self._table(cond) * kept[..., None]).flatten(1)
 
     def near_every_cell(self, cond: Tensor, radius: int) -> Tensor:
@@ -155,11 +156,6 @@ class LocationList(SpatialConditioner):
     def _is_filled(self, cond: Tensor) -> Tensor:
         """Which slots (..., slots) hold a location."""
         return self._table(cond)[..., 0] > 0.5
-
-    def _within(self, cond: Tensor, cell: Tensor, radius: int) -> Tensor:
-        """Which slots (B, slots) are in the patch around each row's cell (B, 2)."""
-        own = cell_of(self._locations(cond), self.cells)
-        return ((own - cell[:, None]).abs() <= radius).all(-1)
 
     def _locations(self, cond: Tensor) -> Tensor:
         """x and y (B, slots, 2) in [0, 1]; an empty slot's is the middle."""

@@ -4,6 +4,7 @@ EDM2 section 3 and appendix C (Karras et al. 2024). The length of an average is 
 deviation `std` (sigma_rel): an average of 0.10 covers about the last tenth of the training so far.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -116,11 +117,8 @@ def solve_coefficients(stored: Sequence[tuple[float, float]], wanted: Sequence[t
 
 def _correlations(rows: Sequence[tuple[float, float]], columns: Sequence[tuple[float, float]]) -> np.ndarray:
     """`correlation` of each of `rows` with each of `columns`."""
-    found = np.empty((len(rows), len(columns)))
-    for i, one in enumerate(rows):
-        for j, other in enumerate(columns):
-            found[i, j] = correlation(*one, *other)
-    return found
+    found = [correlation(*one, *other) for one, other in itertools.product(rows, columns)]
+    return np.reshape(found, (len(rows), len(columns)))
 
 
 def reconstruct(snapshots: Iterable[Snapshot], std: float, images_seen: float | None = None) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tessera.conditioning.cells import every_cell
+from tessera.conditioning.cells import cut_windows, every_cell
 from tessera.conditioning.contract import SpatialConditioner
 from tessera.errors import UserError
 from tessera.models.contract import Views, check_input
@@ -216,11 +216,7 @@ class Patchwise(_Wrapper):
 
     def cut_out(self, images: Tensor, cell: Tensor) -> Tensor:
         """Patch (B, C, side, side) around one cell (B, 2) of each image."""
-        rows, columns = (
-            cell[:, axis, None] * self.cell + torch.arange(self.side, device=cell.device) for axis in (0, 1)
-        )
-        batch = torch.arange(len(images), device=images.device)[:, None, None]
-        patches = self.padded(images).permute(0, 2, 3, 1)[batch, rows[:, :, None], columns[:, None, :]]
+        patches = cut_windows(self.padded(images).permute(0, 2, 3, 1), cell * self.cell, self.side)
         return self.cut(patches.permute(0, 3, 1, 2))
 
 

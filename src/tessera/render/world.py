@@ -15,6 +15,12 @@ from tessera.scenes.vectors import Vec, take
 from tessera.scenes.vocabulary import COLORS, MATERIALS
 
 _METAL = MATERIALS.index("metal")
+# Strength, color and side of the square lamps: key, fill and back.
+_AREA_LAMPS = (
+    (25.0, (1.0, 0.932309, 0.816664), 0.5),
+    (7.5, (0.761666, 0.817720, 1.0), 0.5),
+    (12.5, (1.0, 1.0, 1.0), 1.0),
+)
 _SUN = (0.414496, -0.194583, 0.889005)  # unit vector toward the sun
 _SUN_DISTANCE = 30.0  # beyond every object and its shadow; the sun itself has no position
 
@@ -140,16 +146,9 @@ class World(Solids):
 
 
 def _lamps(scenes: SceneBatch) -> tuple[Lamp, ...]:
-    def disc(side: float) -> float:
-        return side / math.sqrt(math.pi)
-
-    def scaled(strength: float, color: tuple[float, float, float]) -> tuple[float, float, float]:
-        return (strength * color[0], strength * color[1], strength * color[2])
-
+    lamps = []
+    for position, (strength, color, side) in zip((scenes.key, scenes.fill, scenes.back), _AREA_LAMPS):
+        red, green, blue = (strength * part for part in color)
+        lamps.append(Lamp(Vec.of(position), (red, green, blue), side / math.sqrt(math.pi)))
     sun = scenes.camera.new_tensor(_SUN).mul(_SUN_DISTANCE).expand(len(scenes), 3)
-    return (
-        Lamp(Vec.of(scenes.key), scaled(25.0, (1.0, 0.932309, 0.816664)), disc(0.5)),
-        Lamp(Vec.of(scenes.fill), scaled(7.5, (0.761666, 0.817720, 1.0)), disc(0.5)),
-        Lamp(Vec.of(scenes.back), scaled(12.5, (1.0, 1.0, 1.0)), disc(1.0)),
-        Lamp(Vec.of(sun), scaled(0.45, (1.0, 1.0, 1.0)), 0.1 * _SUN_DISTANCE, sun=True),
-    )
+    return (*lamps, Lamp(Vec.of(sun), (0.45, 0.45, 0.45), 0.1 * _SUN_DISTANCE, sun=True))

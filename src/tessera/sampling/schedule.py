@@ -9,6 +9,8 @@ from tessera.errors import UserError
 from tessera.sampling.solvers import DrawNoise
 from tessera.scenes.random import normal, seeded_generator
 
+_INT64 = 2**63 - 1
+
 
 def noise_levels(steps: int = 32, sigma_min: float = 0.002, sigma_max: float = 80.0, rho: float = 7.0) -> Tensor:
     """steps + 1 levels, falling from sigma_max to sigma_min and then 0 (Karras et al. 2022, Eq. 5)."""
@@ -30,14 +32,10 @@ def seeded_noise(seeds: Sequence[int] | Tensor, shape: Sequence[int], device=Non
 
 def churn_noise(seeds: Sequence[int]) -> DrawNoise:
     """Noise of stochastic sampling, a row per seed: the same on every device and in every batch."""
-    index = torch.tensor([_as_int64(int(seed)) for seed in seeds])
+    # Any whole number as one that a tensor can hold; with the sign folded in, -1 and 2^63 - 1 differ from 1.
+    index = torch.tensor([(seed ^ seed >> 63) & _INT64 for seed in map(int, seeds)])
 
     def draw(step: int, x: Tensor) -> Tensor:
         return normal(0, index.to(x.device), "churn", x[0].numel(), step).reshape(x.shape).to(x)
 
     return draw
-
-
-def _as_int64(seed: int) -> int:
-    """Any whole number as one that a tensor can hold; the sign is folded in, so that -1 and 2^63 - 1 differ from 1."""
-    return (seed ^ seed >> 63) & 2**63 - 1

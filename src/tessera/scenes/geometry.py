@@ -5,6 +5,7 @@ to a core and rounded beyond it, where a point is inside if the p-norm of (beyon
 """
 
 from collections.abc import Callable
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -27,6 +28,12 @@ def _slab(origin: Tensor, direction: Tensor, half: float = 1.0) -> tuple[Tensor,
     safe = torch.where(direction.abs() > 1e-9, direction, 1e-9)
     first, second = (-half - origin) / safe, (half - origin) / safe
     return torch.minimum(first, second), torch.maximum(first, second)
+
+
+def _box(slab: Callable[..., tuple[Tensor, Tensor]], origin: Vec, direction: Vec) -> tuple[Tensor, Tensor]:
+    """Where a ray enters and leaves the cube around a shape, by its three slabs."""
+    enters, leaves = zip(*(slab(o, d) for o, d in zip(origin.parts(), direction.parts())))
+    return reduce(torch.maximum, enters), reduce(torch.minimum, leaves)
 
 
 # Hits: a ray first meets the sharp solid around a rounded shape; Newton's method on the convex rounding function
@@ -58,9 +65,7 @@ def _walk(
 
 def _hit_cube(origin: Vec, direction: Vec) -> tuple[Tensor, Vec]:
     """Distance (inf where missed) and outward normal of the rounded cube."""
-    slabs = [_slab(o, d) for o, d in zip(origin.parts(), direction.parts())]
-    enter = torch.maximum(torch.maximum(slabs[0][0], slabs[1][0]), slabs[2][0])
-    leave = torch.minimum(torch.minimum(slabs[0][1], slabs[1][1]), slabs[2][1])
+    enter, leave = _box(_slab, origin, direction)
 
     def surface(point: Vec) -> tuple[Tensor, Tensor, Vec]:
         beyond = point.map(lambda c: ((c.abs() - CUBE_CORE) / CUBE_ROUNDING).clamp_min(0))
@@ -152,10 +157,7 @@ def _meets_sphere(eye: Vec, ray: Vec) -> Tensor:
 
 
 def _meets_cube(eye: Vec, ray: Vec) -> Tensor:
-    enter, leave = _exact_slab(eye.x, ray.x)
-    for e, d in ((eye.y, ray.y), (eye.z, ray.z)):
-        near, far = _exact_slab(e, d)
-        enter, leave = torch.maximum(enter, near), torch.minimum(leave, far)
+    enter, leave = _box(_exact_slab, eye, ray)
 
     def excess(t: Tensor) -> tuple[Tensor, Tensor]:
         height, slope = torch.zeros_like(t), torch.zeros_like(t)
