@@ -208,7 +208,6 @@ class PatchwiseConfig(EDM2Config):
     """EDM2 on patches around every cell."""
 
     kind: Literal["patchwise"] = "patchwise"  # type: ignore[assignment]
-    """Network: edm2, patchwise (EDM2 on patches) or localconv (local convolutional)."""
     #: Cells of the image on each side of a cell that belong to its patch.
     radius: int = 2
     #: Cells on each side whose conditions a patch takes, at most all of the patch.

@@ -289,6 +289,7 @@ def covers(known: Mapping[str, Any], wanted: Mapping[str, Any], at_least: tuple[
 
 # --- the previous format ------------------------------------------------------------------------------------
 
+# Key of the previous format -> key of this one.
 _KEYS = {
     "all_filled": "all_found",
     "any_thing": "any_object",
@@ -328,15 +329,14 @@ _KEYS = {
     "things_without_warning": "objects_without_warning",
     "wishes": "prompts",
 }
-"""Key of the previous format -> key of this one."""
 
+# Key beside -> key of the previous format -> key of this one, where it differs there; these go before KEYS.
 _KEYS_BESIDE = {
     "all_filled": {"clean": "exact", "within": "allowed_extras", "near": "two_missing"},
     "place_recall": {"clean": "clean"},
     "places": {"told": "conditioned_on"},
     "reach": {"kind": "closed_form"},
 }
-"""Key beside -> key of the previous format -> key of this one, where it differs there; these go before KEYS."""
 
 SETTING_KEYS = {  # names of groups and settings in files of earlier versions, and what they are called today
     **{name: _KEYS[name] for name in ("tell", "hears", "micro", "rampup", "stockpile")},
@@ -346,8 +346,8 @@ SETTING_KEYS = {  # names of groups and settings in files of earlier versions, a
 }
 SETTING_VALUES = {"strategy": {"off": "eager", "on": "compiled", "tuned": "compiled"}}
 
+# Name of a file -> its name in the previous format.
 FILES = {"samples.json": "asked.json"}
-"""Name of a file -> its name in the previous format."""
 
 
 def current_words(content: Any) -> Any:

@@ -264,24 +264,18 @@ class Calibrate(OnDevice, Printed, WithDetails):
         if not record["sizes"] and not record["clevr"]:
             raise UserError("There is nothing to calibrate on: give --per-k or --set clevr=FOLDER.")
         record |= {"seconds": time.perf_counter() - began, "provenance": provenance(device)}
-        console.publish(
-            new_record(CalibrationRecord, rounded(record)), self.json, self.out, *_calibration_tables(record)
-        )
+        stored = new_record(CalibrationRecord, rounded(record))
+        console.publish(stored, self.json, self.out, *_calibration_tables(record))
 
     def rendered(self, detector: ObjectDetector, device) -> dict[str, Any]:
         ks, sizes = parse_ks(self.k), [parse_size(words) for words in self.size]
         sets = len(self.spacing) * len(ks) + len(KINDS)
         with console.progress("calibrating", len(sizes) * sets * self.per_k) as advance:
-            return {
-                name: calibrate.calibrate_rendered(
-                    detector,
-                    calibrate.HeldOut(self.per_k, size, self.seed, self.batch, device),
-                    ks,
-                    self.spacing,
-                    advance,
-                )
-                for name, size in zip(self.size, sizes)
-            }
+            found = {}
+            for name, size in zip(self.size, sizes):
+                scenes = calibrate.HeldOut(self.per_k, size, self.seed, self.batch, device)
+                found[name] = calibrate.calibrate_rendered(detector, scenes, ks, self.spacing, advance)
+        return found
 
     def real(self, detector: ObjectDetector, truth: ClevrTruth, device) -> dict[str, Any]:
         size = width_height(parse_size(self.clevr_size)) if self.clevr_size else None

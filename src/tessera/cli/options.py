@@ -1,6 +1,7 @@
 """Types of options that several verbs share, and what every verb's options are called."""
 
 import dataclasses
+import inspect
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -121,8 +122,8 @@ def parse_settings(texts: Iterable[str], types: Mapping[str, Any], what: str) ->
 
 def description_of(kind: Any) -> str:
     """What a verb does, and what `--set` may change."""
-    names = ", ".join(details_of(kind))
-    return f"{kind.__doc__}\n\n--set NAME=VALUE also changes: {names}." if names else kind.__doc__
+    names, does = ", ".join(details_of(kind)), inspect.cleandoc(kind.__doc__)
+    return f"{does}\n\n--set NAME=VALUE also changes: {names}." if names else does
 
 
 def details_of(kind: Any) -> dict[str, Any]:
