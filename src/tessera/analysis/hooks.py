@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from typing import Any
+from unittest.mock import patch
 
 from torch import Tensor, nn
 
@@ -131,38 +132,25 @@ def no_such_hook(pattern: str, names: Iterable[str]) -> str:
 def watch(name: str, module: nn.Module, on_features: _OnFeatures, stack: ExitStack) -> None:
     """Call `on_features` in every forward pass, until the stack is closed."""
     if name.endswith(f".{MAPS}"):
-        # Fused kernels never form the probabilities, so attention is computed by the plain formula.
-        attention: Any = module
-        stack.callback(setattr, attention, "processor", attention.processor)
-        attention.processor = _PlainAttention(on_features)
+        _watch_attention(module, on_features, stack)
     else:  # a forward hook that returns nothing changes nothing
         handle = module.register_forward_hook(lambda _, given, returned: on_features(_first_tensor(returned)))
         stack.callback(handle.remove)
 
 
-class _PlainAttention:
-    """A diffusers attention processor that reports probabilities (B, H W, tokens), mean over heads."""
+def _watch_attention(attention: Any, on_features: _OnFeatures, stack: ExitStack) -> None:
+    """Probabilities (B, H W, tokens), mean over heads, by the plain formula: fused kernels never form them."""
+    from diffusers.models.attention_processor import AttnProcessor
 
-    def __init__(self, on_features: _OnFeatures):
-        self.on_features = on_features
+    compute = attention.get_attention_scores
 
-    def __call__(
-        self,
-        attn: Any,
-        hidden_states: Tensor,
-        encoder_hidden_states: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        temb: Tensor | None = None,
-    ) -> Tensor:
-        """Queries from hidden_states (B, H W, C), keys and values from encoder_hidden_states (B, tokens, width)."""
-        context = hidden_states if encoder_hidden_states is None else encoder_hidden_states
-        query = attn.head_to_batch_dim(attn.to_q(hidden_states))
-        key, value = attn.head_to_batch_dim(attn.to_k(context)), attn.head_to_batch_dim(attn.to_v(context))
-        mask = attn.prepare_attention_mask(attention_mask, context.shape[1], len(context))
-        probabilities = attn.get_attention_scores(query, key, mask)  # (B heads, H W, tokens)
-        self.on_features(probabilities.unflatten(0, (len(context), -1)).mean(1))
-        out = attn.to_out[1](attn.to_out[0](attn.batch_to_head_dim(probabilities @ value)))
-        return (out + hidden_states if attn.residual_connection else out) / attn.rescale_output_factor
+    def scores(*given: Any) -> Tensor:
+        probabilities = compute(*given)  # (B heads, H W, tokens)
+        on_features(probabilities.unflatten(0, (-1, attention.heads)).mean(1))
+        return probabilities
+
+    stack.enter_context(patch.object(attention, "processor", AttnProcessor()))
+    stack.enter_context(patch.object(attention, "get_attention_scores", scores))
 
 
 def _first_tensor(returned: Any) -> Tensor:

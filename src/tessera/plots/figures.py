@@ -78,7 +78,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 
 def compact_layout() -> ConstrainedLayoutEngine:
-    """For sheets of many small images."""
+    """For grids of many small images."""
     return ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0.01, hspace=0.01)
 
 

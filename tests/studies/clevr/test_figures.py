@@ -26,11 +26,11 @@ def samples(ks=(0, 1, 2), each=10):
     return ScoredSamples(prompts, images, scores, {})
 
 
-def test_a_strip_gives_back_the_first_images_of_every_k_with_their_scores(tmp_path):
+def test_an_image_grid_gives_back_the_first_images_of_every_k_with_their_scores(tmp_path):
     given = samples()
-    save_image_grid(tmp_path / "strip.webp", given)
+    save_image_grid(tmp_path / "grid.webp", given)
     record = {"shown": shown_record(given, TrainingRange(1, "all"))}
-    rows = load_image_grid(tmp_path / "strip.webp", record, {k: LOCATIONS[:k] for k in (0, 1, 2)})
+    rows = load_image_grid(tmp_path / "grid.webp", record, {k: LOCATIONS[:k] for k in (0, 1, 2)})
     assert {k: len(row) for k, row in rows.items()} == {0: 8, 1: 8, 2: 8}
     grays = [float(shown.image.float().mean()) for shown in rows[1]]
     assert grays == pytest.approx(range(80, 144, 8), abs=3)  # the file is a little lossy
@@ -46,23 +46,23 @@ def test_extras_that_training_may_add_are_no_failure():
     assert one_of_two["0"][0] == [0, 1, 1, 0] and one_of_two["2"][0] == [1, 0, 0, 0]
 
 
-def colors_of(sheet):
-    return {tuple(pixel) for pixel in sheet.flatten(1).T.tolist()}
+def colors_of(grid):
+    return {tuple(pixel) for pixel in grid.flatten(1).T.tolist()}
 
 
 @pytest.mark.parametrize(("ok", "there", "absent"), [(True, GOOD, BAD), (False, BAD, GOOD)])
 def test_a_figure_shows_red_dots_and_scores(ok, there, absent):
     shown = ShownImages(torch.zeros(3, 8, 8, dtype=torch.uint8), LOCATIONS[:2], 2, 0, ok)
-    sheet = drawn([Panel("exp1", "K_max 9", {2: [shown]})], ks=(2,), columns=1)
-    assert there in colors_of(sheet) and absent not in colors_of(sheet)
-    red = (sheet[0] > 180) & (sheet[1] < 60) & (sheet[2] < 60)
+    grid = drawn([Panel("exp1", "K_max 9", {2: [shown]})], ks=(2,), columns=1)
+    assert there in colors_of(grid) and absent not in colors_of(grid)
+    red = (grid[0] > 180) & (grid[1] < 60) & (grid[2] < 60)
     assert red.sum() > 10
 
 
 def test_an_image_the_detector_does_not_know_is_neither_right_nor_wrong():
     shown = ShownImages(torch.zeros(3, 8, 8, dtype=torch.uint8), (), 0, 0, True, ood=True)
-    sheet = drawn([Panel("exp1", "K_max 9", {0: [shown]})], ks=(0,), columns=1)
-    assert ODD in colors_of(sheet) and not {GOOD, BAD} & colors_of(sheet)
+    grid = drawn([Panel("exp1", "K_max 9", {0: [shown]})], ks=(0,), columns=1)
+    assert ODD in colors_of(grid) and not {GOOD, BAD} & colors_of(grid)
 
 
 def test_every_figure_has_a_target_with_its_cells():

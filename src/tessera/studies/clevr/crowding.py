@@ -52,7 +52,11 @@ class _Reply(NamedTuple):
 
 def far_apart(k: int) -> tuple[Location, ...]:
     """Centers of k cells that official scenes can fill, whose nearest two are as far apart as farthest-first goes."""
-    cells = _fillable_cells()
+    middles = (torch.arange(_ACROSS) + 0.5) / _ACROSS
+    cells = torch.cartesian_prod(middles, middles)
+    cells = cells[
+        torch.stack([reachable(cells, size) for size in SIZES]).all(0)
+    ]  # objects of every size may stand there
     apart = torch.cdist(cells, cells)  # (N, N)
     best: tuple[float, list[int]] = (-1.0, [])
     for first in range(len(cells)):
@@ -63,13 +67,6 @@ def far_apart(k: int) -> tuple[Location, ...]:
         if nearest > best[0]:
             best = (nearest, chosen)
     return tuple((x, y) for x, y in cells[best[1]].tolist())
-
-
-def _fillable_cells() -> torch.Tensor:
-    """Centers (N, 2) of the cells where objects of every size may stand by the official rules."""
-    middles = (torch.arange(_ACROSS) + 0.5) / _ACROSS
-    centers = torch.cartesian_prod(middles, middles)
-    return centers[torch.stack([reachable(centers, size) for size in SIZES]).all(0)]
 
 
 def smallest_gap(locations: Sequence[Location]) -> float:
@@ -111,8 +108,8 @@ def summarized(model: Model, replies: Sequence[_Reply]) -> dict[str, Any]:
     training = TrainingRange.of(model.config.get("settings"))
     scores = generalization_record(counts, training.max_train_objects, training.label)
     rows = pick(scores["rows"], KEPT)
-    by_k = {len(reply.targets): reply for reply in replies}
-    return {"k_max": scores["k_max"], "rows": [{**row, **_location_by_location(by_k[row["k"]])} for row in rows]}
+    details = {len(reply.targets): _location_by_location(reply) for reply in replies}
+    return {"k_max": scores["k_max"], "rows": [{**row, **details[row["k"]]} for row in rows]}
 
 
 def _location_by_location(reply: _Reply) -> dict[str, Any]:

@@ -126,9 +126,8 @@ class Study:
         if make not in self.trainers:
             forget_compiled()
             # Jobs go seed by seed, and a seed is part of what was compiled: those of another are done with.
-            self.trainers = {
-                known: trainer for known, trainer in self.trainers.items() if known.training.seed == make.training.seed
-            }
+            seed = make.training.seed
+            self.trainers = {known: trainer for known, trainer in self.trainers.items() if known.training.seed == seed}
             self.trainers[make] = Trainer(build_denoiser(settings), settings.training, self.device)
         return self.trainers[make]
 
@@ -178,6 +177,8 @@ class Study:
         self, job: StudyRun, model: Model, samples: ScoredSamples, result: dict[str, Any], moments: list[dict[str, Any]]
     ) -> dict[str, Any]:
         settings = job.settings
+        # All but the detector's own error and the study's prompts, which are the same in every record.
+        rows = [{name: row[name] for name in row if name not in ("detector", "prompts")} for row in result["rows"]]
         return {
             **job.cell.facts(settings.preset),
             "seed": job.seed,
@@ -185,7 +186,7 @@ class Study:
             "evaluation": job.evaluation.plain(),
             "training": training_record(job, RunFolder(job.folder(self.paths)), model, self.device),
             "ema": model.config["ema"],
-            "result": {**result, "rows": _rows_kept(result["rows"])},
+            "result": {**result, "rows": rows},
             "quality": quality(samples.scores),
             "shown": shown_record(samples, TrainingRange(job.cell.max_train_objects, settings.conditioner.labels)),
             "snapshots_requested": job.snapshots,
@@ -250,11 +251,6 @@ def _brief(result: dict[str, Any]) -> dict[str, Any]:
     return {"k_max": result["k_max"], "rows": pick(result["rows"], KEPT)}
 
 
-def _rows_kept(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All but the detector's own error and the study's prompts, which are the same in every record."""
-    return [{name: row[name] for name in row if name not in ("detector", "prompts")} for row in rows]
-
-
 def _same_make(settings: Settings) -> Settings:
     """The settings of all runs whose networks train by the same code: scenes and labels are only its data."""
     seen = replace(settings.data, objects=(1, 1), seed=0, quality="fast")
@@ -274,11 +270,8 @@ def _locality_of(model: Model, device: torch.device) -> dict[str, Any] | None:
 
 
 def cost_of(samples: ScoredSamples) -> dict[str, Any]:
-    return {
-        "images": len(samples.prompts),
-        "sampling_seconds": round(samples.seconds["sampling"], 2),
-        "detecting_seconds": round(samples.seconds["detecting"], 2),
-    }
+    seconds = {f"{what}_seconds": round(taken, 2) for what, taken in samples.seconds.items()}
+    return {"images": len(samples.prompts), **seconds}
 
 
 def _take_weights(model: Model, folder: Path, seen: int) -> None:
