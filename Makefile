@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 JOBS   ?= 2
 
-.PHONY: demo test slow lint format clean
+.PHONY: demo test slow chaos audit lint format clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Tessera needs Python 3.11 or newer." >&2; exit 2; }
@@ -22,6 +22,12 @@ test: $(STAMP)           ## the quick tests (a few minutes on 2 cores)
 
 slow: $(STAMP)           ## the long tests, or those of them in TESTS
 	$(BIN)/python -m pytest -m slow -n $(JOBS) $(TESTS)
+
+chaos: $(STAMP)          ## kills, corruptions, fuzzed inputs, an attacked explorer: one table (15 minutes on 2 cores)
+	$(BIN)/python tools/chaos.py --out chaos.json
+
+audit: $(STAMP)          ## licenses of the dependencies, and their known vulnerabilities where advisories can be reached
+	$(BIN)/python tools/audit.py
 
 lint: $(STAMP)           ## style and types
 	$(BIN)/ruff check src tests tools

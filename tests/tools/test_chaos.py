@@ -19,9 +19,21 @@ def test_damages_are_the_same_for_the_same_number(tmp_path):
     assert seen[0] == seen[1]
 
 
-@pytest.mark.parametrize("part", ["corruptions"])
-def test_a_share_of_the_attacks_is_counted(part, tmp_path, capfd):
-    call_program("chaos", "--parts", part, "--scale", "0.02", "--workers", 1, "--out", tmp_path / "c.json", "--json")
+def found_by(capfd, *words):
+    left = call_program("chaos", *words, "--workers", 1, "--json")
     record = json.loads(capfd.readouterr().out)
-    assert record == json.loads((tmp_path / "c.json").read_text())
-    assert record[part]["cases"] == record[part]["refused_or_recovered"] + len(record[part]["failures"])
+    assert [one for part in record.values() for one in part["failures"]] == [] and left == 0
+    return record
+
+
+def test_a_share_of_the_attacks_finds_nothing(tmp_path, capfd):
+    out = tmp_path / "chaos.json"
+    record = found_by(capfd, "--parts", "corruptions", "fuzz", "--scale", "0.01", "--out", out)
+    assert record == json.loads(out.read_text())
+    assert record["corruptions"]["refused_or_recovered"] and record["fuzz"]["inputs"] == 50
+
+
+@pytest.mark.slow
+def test_hostile_names_and_kills_change_nothing(capfd):
+    record = found_by(capfd, "--parts", "hostile", "kills", "--scale", "0.04")
+    assert record["kills"]["kills"] == 5 and record["hostile"]["note"]["names"] == 24

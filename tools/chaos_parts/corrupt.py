@@ -195,6 +195,8 @@ def corruptions(world: Path, turns: int, share: tuple[int, int] = (0, 1), part: 
             path.write_bytes(way(path.read_bytes(), chance))
         rows.append(_ended(f"{name} {target.file}", outcome(target.use, own), right))
     for source, name, use in EXCHANGES[share[0] :: share[1]]:
+        if chosen.random() > max(part, 0.25):
+            continue
         right = undamaged(use)
         _fresh(world, own)
         shutil.copy(own / source, own / name)

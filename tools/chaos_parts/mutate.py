@@ -63,7 +63,7 @@ def _changed(value: Any, chance: random.Random) -> Any:
         return {name: part for name, part in value.items() if name != gone}
     if isinstance(value, list) and value and chance.random() < 0.6:
         return value + value if chance.random() < 0.5 else value[1:]
-    if isinstance(value, int | float) and not isinstance(value, bool) and chance.random() < 0.3:
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**53 and chance.random() < 0.3:
         return chance.choice((-value, value * 1000, value + 1, str(value), float(value)))
     return chance.choice(_VALUES)
 
