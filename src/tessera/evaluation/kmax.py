@@ -183,7 +183,10 @@ def generalization_record(
     training = TrainingRange(max_train_objects, label)
     counts = sorted(counts, key=lambda c: c.k)
     drawn = {c.k: resample_table(c.table(), generator(seed, c.k), resamples=resamples) for c in counts}
-    corrected = _correct(counts, error, seed) if error else None
+    corrected: dict[int, _Corrected] = {}
+    if error:
+        others = [error.resampled(generator(seed, j, 1)) for j in range(_OTHER_DETECTORS)]
+        corrected = {c.k: _correct(c, error, others, seed) for c in counts}
     rules = {name: rule for name, rule in RULES.items() if name == "strict" or max_train_objects is not None}
     return {
         "max_train_objects": max_train_objects,
@@ -194,7 +197,7 @@ def generalization_record(
         "k_max": {name: _k_max_record(rule, counts, drawn, corrected, training) for name, rule in rules.items()},
         "k50": k50([c.k for c in counts], [c.num_all_found for c in counts], [c.n for c in counts], seed).to_dict(),
         "mean_recall": mean_recall(counts, max_train_objects or 0, seed).to_dict(),
-        "rows": [_row_record(c, training, rules, corrected, seed) for c in counts],
+        "rows": [_row_record(c, training, rules, corrected.get(c.k), seed) for c in counts],
     }
 
 
@@ -260,29 +263,23 @@ def evaluations_of(
 # --- the detector's own error ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Corrected:
-    """Tables by K, corrected for the detector's own error."""
+class _Corrected(NamedTuple):
+    """Tables of one K, corrected for the detector's own error."""
 
-    best: dict[int, np.ndarray]  # (K + 1, E), for the images and the calibration as they are
-    detectors: dict[int, np.ndarray]  # (J, K + 1, E), the calibration drawn again, the images as they are
-    both: dict[int, np.ndarray]  # (R, K + 1, E), both drawn again
+    best: np.ndarray  # (K + 1, E), for the images and the calibration as they are
+    detectors: np.ndarray  # (J, K + 1, E), the calibration drawn again, the images as they are
+    both: np.ndarray  # (R, K + 1, E), both drawn again
 
 
-def _correct(counts: Sequence[Counts], error: DetectorError, seed: int) -> _Corrected:
-    others = [error.resampled(generator(seed, j, 1)) for j in range(_OTHER_DETECTORS)]
-    corrected = _Corrected({}, {}, {})
-    for c in counts:
-        table = c.table()[None]
-        rng = generator(seed, c.k, 2)
-        corrected.best[c.k] = _bias_corrected(table, error)[0]
-        again = []
-        for other in others:
-            drawn = resample_table(table[0], rng, resamples=_RESAMPLES_EACH)
-            again.append(_bias_corrected(np.concatenate([table, drawn]), other, _QUICK_STEPS))
-        corrected.detectors[c.k] = np.stack([tables[0] for tables in again])
-        corrected.both[c.k] = np.concatenate([tables[1:] for tables in again])
-    return corrected
+def _correct(counts: Counts, error: DetectorError, others: Sequence[DetectorError], seed: int) -> _Corrected:
+    table, rng = counts.table()[None], generator(seed, counts.k, 2)
+    again = []
+    for other in others:
+        drawn = resample_table(table[0], rng, resamples=_RESAMPLES_EACH)
+        again.append(_bias_corrected(np.concatenate([table, drawn]), other, _QUICK_STEPS))
+    tables = np.stack(again)  # (J, 1 + R, K + 1, E)
+    both = tables[:, 1:].reshape(-1, *table.shape[1:])
+    return _Corrected(_bias_corrected(table, error)[0], tables[:, 0], both)
 
 
 def _bias_corrected(tables: np.ndarray, error: DetectorError, steps: int = STEPS) -> np.ndarray:
@@ -300,7 +297,7 @@ def _k_max_record(
     rule: _Rule,
     counts: Sequence[Counts],
     drawn: Mapping[int, np.ndarray],
-    corrected: _Corrected | None,
+    corrected: Mapping[int, _Corrected],
     training: TrainingRange,
 ) -> dict[str, Any]:
     """K_max with its interval; and corrected, with the range that the detector's error alone leaves open."""
@@ -318,8 +315,8 @@ def _k_max_record(
     record: dict[str, Any] = {"value": value, "low": low, "high": high, "tested_to": tested_to}
     record["at_least"] = value == tested_to
     if corrected:
-        best, detectors = over(corrected.best), over(corrected.detectors)
-        low, high = whole_range(over(corrected.both))
+        best, detectors, both = (over(dict(zip(corrected, tables))) for tables in zip(*corrected.values()))
+        low, high = whole_range(both)
         every = [value, best, *detectors.tolist()]
         record["corrected"] = {"value": best, "low": low, "high": high}
         record["detector_range"] = [min(every), max(every)]
@@ -330,18 +327,19 @@ def _row_record(
     counts: Counts, training: TrainingRange, rules: Mapping[str, _Rule], corrected: _Corrected | None, seed: int
 ) -> dict[str, Any]:
     """One K: shares, means, quality, and whether it succeeds."""
-    shares = shares_of(counts.table(), training)
+    shares, n = shares_of(counts.table(), training), counts.n
+    records = {name: share_interval(round(share * n), n).to_dict() for name, share in shares._asdict().items()}
+    if corrected:
+        fair = zip(records.values(), shares_of(corrected.best, training), shares_of(corrected.both, training))
+        for record, best, both in fair:
+            low, high = quantile_range(both)
+            record["corrected"] = {"value": float(best), "low": min(low, float(best)), "high": max(high, float(best))}
     rng = generator(seed, counts.k, 3)
-    succeeds = {
-        name: bool(rule(counts.k, shares, counts.n, training)) if counts.k else None for name, rule in rules.items()
-    }
+    succeeds = {name: bool(rule(counts.k, shares, n, training)) if counts.k else None for name, rule in rules.items()}
     return {
         "k": counts.k,
         "n": counts.n,
-        **{
-            name: _share_with_correction(name, share, counts, training, corrected)
-            for name, share in shares._asdict().items()
-        },
+        **records,
         "found": mean_interval(counts.filled, rng).to_dict(),
         "extra": {**mean_interval(counts.extra, rng).to_dict(), **_spread(counts.extra)},
         "objects": {**mean_interval(counts.objects, rng).to_dict(), **_spread(counts.objects)},
@@ -349,19 +347,6 @@ def _row_record(
         "well_formed": ratio_of_sums(counts.malformed, counts.objects, rng).complement().to_dict(),
         "succeeds": succeeds,
     }
-
-
-def _share_with_correction(
-    name: str, share: float, counts: Counts, training: TrainingRange, corrected: _Corrected | None
-) -> dict[str, Any]:
-    record = share_interval(round(share * counts.n), counts.n).to_dict()
-    if corrected:
-        best, both = (
-            getattr(shares_of(tables[counts.k], training), name) for tables in (corrected.best, corrected.both)
-        )
-        low, high = quantile_range(both)
-        record["corrected"] = {"value": float(best), "low": min(low, float(best)), "high": max(high, float(best))}
-    return record
 
 
 def _spread(values: np.ndarray) -> dict[str, Any]:
