@@ -205,15 +205,13 @@ def measure_network(
     at: str | Sequence[str],
     pairs: Pairs,
     describe: _Describe,
-    *,
-    rows: int,
-    memory: int,
     advance: Callable[[], Any] = lambda: None,
+    **budget: int,
 ) -> list[Level]:
-    """All hooks of one network at all noise levels; `rows` images at a time, `memory` bytes of features."""
+    """All hooks of one network at all noise levels, within a budget as `hook_products` has it."""
     levels = []
     for one in inputs:
-        products = hook_products(denoise, one, at, pairs, rows=rows, memory=memory)
+        products = hook_products(denoise, one, at, pairs, **budget)
         levels.append({name: describe(found) for name, found in products.items()})
         advance()
     return levels
@@ -223,10 +221,14 @@ def measure_network(
 def hook_products(
     denoise: Denoiser, inputs: FeatureBatch, at: str | Sequence[str], pairs: Pairs, *, rows: int, memory: int
 ) -> dict[str, FeatureProducts]:
-    """Inner products of differences at every hook, in order of use."""
+    """Inner products of differences at every hook, in order of use: `rows` images at a time, `memory` bytes of features."""
     prompts, seeds = inputs.x.shape[:2]
     found: dict[str, FeatureProducts] = {}
-    for group in by_memory(_bytes_per_image(denoise, inputs, at), prompts * seeds, memory):
+    x, sigma, cond, tokens = next(inputs.batches(1))
+    flat = _flat(tokens)
+    with record(denoise, at, keep=lambda rows: flat(rows).nbytes) as sizes:
+        denoise(x, sigma, cond)
+    for group in by_memory({name: sum(each) for name, each in sizes.items()}, prompts * seeds, memory):
         parts: dict[str, list[Tensor]] = {name: [] for name in group}
         for x, sigma, cond, tokens in inputs.batches(rows):
             with record(denoise, group, keep=_flat(tokens)) as activations:
@@ -248,16 +250,6 @@ def _flat(tokens: Tensor | None) -> Callable[[Tensor], Tensor]:
         return rows.flatten(1).clone()  # a copy, so that the network may reuse its memory
 
     return keep
-
-
-@torch.no_grad()
-def _bytes_per_image(denoise: Denoiser, inputs: FeatureBatch, at: str | Sequence[str]) -> dict[str, int]:
-    """What one image's features take at each hook that matches, in order of use."""
-    x, sigma, cond, tokens = next(inputs.batches(1))
-    flat = _flat(tokens)
-    with record(denoise, at, keep=lambda rows: flat(rows).nbytes) as activations:
-        denoise(x, sigma, cond)
-    return {name: sum(sizes) for name, sizes in activations.items()}
 
 
 def by_memory(sizes: dict[str, int], images: int, budget: int) -> Iterator[list[str]]:

@@ -127,16 +127,9 @@ def _noisy_images(
         images = [truth(prompt, model.size, plan.seeds, plan.seed, device) for prompt in prompts]
         return torch.stack([noised(some, seeds, sigmas).x for some in images], dim=1)
     sampled = cond[:1] if plan.source == "shared" else cond
-    x = sample_trajectory(
-        model.denoiser,
-        sampled.repeat_interleave(plan.seeds, 0),
-        model.size,
-        seeds * len(sampled),
-        keep,
-        batch=plan.rows,
-        steps=plan.steps,
-        device=device,
-    ).x.unflatten(1, (len(sampled), plan.seeds))
+    given, options = sampled.repeat_interleave(plan.seeds, 0), {"batch": plan.rows, "steps": plan.steps}
+    found = sample_trajectory(model.denoiser, given, model.size, seeds * len(sampled), keep, device=device, **options)
+    x = found.x.unflatten(1, (len(sampled), plan.seeds))
     return x.expand(-1, len(prompts), -1, -1, -1, -1)
 
 
@@ -164,8 +157,7 @@ def reinitialized(network: nn.Module, seed: int) -> nn.Module:
     for parameter in fresh.parameters():
         if parameter.ndim > 1:
             size = in_double(parameter).square().mean().sqrt().item()
-            drawn = torch.randn(parameter.shape, generator=generator) * size
-            parameter.copy_(drawn)
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * size)
     return fresh
 
 
@@ -174,8 +166,7 @@ def weight_seeds(plan: FeatureConfig) -> list[int]:
 
     A torch generator uses 32 bits only, so numbers are mixed before they become its seed.
     """
-    mixed = np.random.SeedSequence([plan.seed % 2**64, *b"weights"]).generate_state(plan.nulls)
-    return [int(seed) for seed in mixed]
+    return np.random.SeedSequence([plan.seed % 2**64, *b"weights"]).generate_state(plan.nulls).tolist()
 
 
 def feature_study(
@@ -189,9 +180,8 @@ def feature_study(
     def measured(network: nn.Module, resamples: int) -> list[Level]:
         options: dict[str, Any] = {"resamples": resamples, "shuffles": resamples, "seed": plan.seed}
         describe = partial(describe_products, concepts=len(plan.concepts), **options)
-        return measure_network(
-            network, inputs, plan.at, plan.pairs, describe, rows=plan.rows, memory=plan.memory, advance=advance
-        )
+        budget = {"rows": plan.rows, "memory": plan.memory}
+        return measure_network(network, inputs, plan.at, plan.pairs, describe, advance, **budget)
 
     learned = measured(model.denoiser, resamples)
     nulls = [measured(reinitialized(model.denoiser, seed), 1) for seed in weight_seeds(plan)]

@@ -1,7 +1,7 @@
 """Locality along sampling trajectories of the model, and of noised rendered images."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -104,8 +104,10 @@ def prompts_for_k(conditioner: Conditioner, k: int, scenes: int = 1, seed: int =
         raise UserError("K = 0 prompts no object, so there is no condition whose influence could be measured.")
     if scenes < 1:
         raise UserError(f"At least one scene is needed, not {scenes}.")
-    others = _random_colors if by_color else random_locations
-    return [known[:k], *others(k, scenes - 1, seed)]
+    if by_color:
+        rng = generator(SCENE_SEED, seed)
+        return [known[:k], *(tuple(rng.permutation(COLOR_NAMES)[:k].tolist()) for _ in range(scenes - 1))]
+    return [known[:k], *random_locations(k, scenes - 1, seed)]
 
 
 def random_locations(k: int, scenes: int, seed: int) -> list[tuple[Any, ...]]:
@@ -121,11 +123,6 @@ def random_locations(k: int, scenes: int, seed: int) -> list[tuple[Any, ...]]:
         found += [locations for locations in chosen if len(locations) == k]
         drawn += scenes
     return found[:scenes]
-
-
-def _random_colors(k: int, scenes: int, seed: int) -> list[tuple[Any, ...]]:
-    rng = generator(SCENE_SEED, seed)
-    return [tuple(rng.permutation(COLOR_NAMES)[:k].tolist()) for _ in range(scenes)]
 
 
 def truth(prompt: Sequence[Any], size: int, count: int, seed: int, device=None) -> Tensor:
@@ -363,9 +360,7 @@ def _numbers_of(scenes: Sequence[Tensor]) -> list[int]:
     return np.repeat(np.arange(len(scenes)), [len(images) for images in scenes]).tolist()
 
 
-def measure_locality(
-    model: Model, plan: LocalityConfig, device=None, on_scene: Callable = lambda: None
-) -> LocalityResult:
+def measure_locality(model: Model, plan: LocalityConfig, device=None, on_scene=lambda: None) -> LocalityResult:
     """The whole study."""
     scenes = []
     for scene in scenes_of(model, plan, device):
