@@ -79,10 +79,8 @@ class OnModel(OnDevice, Printed, WithDetails):
     @property
     def network(self) -> dict[str, Any]:
         """Options of the network, loaded or only estimated."""
-        if self.size is None:
-            return {"dtype": getattr(torch, self.precision)}
-        width, height = width_height(parse_size(self.size))
-        return {"dtype": getattr(torch, self.precision), "size": (height, width)}
+        size = None if self.size is None else width_height(parse_size(self.size))[::-1]  # (height, width)
+        return {"dtype": getattr(torch, self.precision), "size": size}
 
     @property
     def sampling(self) -> dict[str, Any]:

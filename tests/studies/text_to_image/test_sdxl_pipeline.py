@@ -31,9 +31,9 @@ def test_conditions_are_those_of_diffusers(sdxl):
     prompts = [IMAGE, "A woodblock print in the style of Hokusai.", ""]
     with torch.no_grad():
         theirs = sdxl.pipe.encode_prompt(prompts, device="cpu", do_classifier_free_guidance=True)
-    cond = sdxl.parts(sdxl.conditioner(prompts))
+    cond = sdxl.net.parts(sdxl.conditioner(prompts))
     assert torch.equal(cond.sequence, theirs[0]) and torch.equal(cond.pooled, theirs[2])
-    nothing = sdxl.parts(sdxl.unconditional().expand(3, -1))
+    nothing = sdxl.net.parts(sdxl.unconditional().expand(3, -1))
     assert torch.equal(nothing.sequence, theirs[1]) and torch.equal(nothing.pooled, theirs[3])
     assert cond.sizes[0].tolist() == [128, 128, 0, 0, 128, 128]
 
@@ -41,7 +41,9 @@ def test_conditions_are_those_of_diffusers(sdxl):
 def test_two_kinds_of_nothing_differ(sdxl):
     empty, zeros = (sdxl.unconditional(kind) for kind in ("empty", "zeros"))
     assert torch.equal(empty, sdxl.conditioner("")) and not torch.equal(empty, zeros)
-    assert sdxl.parts(zeros).sequence.abs().max() == 0 and torch.equal(sdxl.parts(zeros).sizes, sdxl.parts(empty).sizes)
+    assert sdxl.net.parts(zeros).sequence.abs().max() == 0 and torch.equal(
+        sdxl.net.parts(zeros).sizes, sdxl.net.parts(empty).sizes
+    )
 
 
 def test_a_trajectory_ends_where_the_pipeline_ends(sdxl):
@@ -104,7 +106,7 @@ def test_it_is_a_denoiser_of_variance_exploding_noise(sdxl, latents):
     x, sigma = latents
     cond = sdxl.conditioner(["a dog", "a cat"])
     assert isinstance(sdxl.plain, Denoiser)
-    given = sdxl.parts(cond)
+    given = sdxl.net.parts(cond)
     time = sdxl.plain.time(sigma.expand(2))
     with torch.no_grad():
         eps = sdxl.unet(
@@ -129,7 +131,7 @@ def test_guidance_is_linear_in_its_weight(sdxl, latents):
 
 def test_images_need_not_be_square(folder):
     wide = load_sdxl(folder, size=(64, 128))
-    assert wide.latent == (4, 8, 16) and wide.parts(wide.conditioner("a cat")).sizes.tolist() == [
+    assert wide.latent == (4, 8, 16) and wide.net.parts(wide.conditioner("a cat")).sizes.tolist() == [
         [64, 128, 0, 0, 64, 128]
     ]
     end = wide.trajectory(wide.conditioner("a cat"), steps=2).last
@@ -165,7 +167,7 @@ def test_a_pipeline_without_a_pooled_vector_works_too():
     old = Sdxl(stable_diffusion("epsilon"), "old")
     with torch.no_grad():
         theirs = old.pipe.encode_prompt("a cat", "cpu", 1, do_classifier_free_guidance=False)[0]
-    cond = old.parts(old.conditioner("a cat"))
+    cond = old.net.parts(old.conditioner("a cat"))
     assert torch.equal(cond.sequence, theirs) and cond.pooled is None and old.chosen_nothing("default") == "empty"
     trajectory = old.trajectory(old.conditioner("a cat"), steps=3, seeds=[0])
     assert trajectory.last.isfinite().all() and trajectory.sigmas.tolist() == [0]

@@ -78,18 +78,18 @@ def test_the_sets_are_what_they_say():
 
 def test_swapping_both_paths_is_removing_the_word(sdxl):
     """The sequence of one ablation and the pooled vector of the other make up the whole."""
-    both = sdxl.parts(without(sdxl, IMAGE, "horse", "sequence"))._replace(
-        pooled=sdxl.parts(without(sdxl, IMAGE, "horse", "pooled")).pooled
+    both = sdxl.net.parts(without(sdxl, IMAGE, "horse", "sequence"))._replace(
+        pooled=sdxl.net.parts(without(sdxl, IMAGE, "horse", "pooled")).pooled
     )
     assert torch.equal(both.row(), without(sdxl, IMAGE, "horse", "remove"))
     assert torch.equal(without(sdxl, IMAGE, "horse"), sdxl.conditioner(without_word(IMAGE, "horse")))
 
 
 def test_removing_a_word_is_no_local_edit_but_masking_it_is(sdxl):
-    whole = sdxl.parts(sdxl.conditioner(IMAGE))
+    whole = sdxl.net.parts(sdxl.conditioner(IMAGE))
 
     def changed(how):
-        found = sdxl.parts(without(sdxl, IMAGE, "horse", how))
+        found = sdxl.net.parts(without(sdxl, IMAGE, "horse", how))
         return (found.sequence != whole.sequence).any(-1)[0].nonzero()[:, 0].tolist(), torch.equal(
             found.pooled, whole.pooled
         )

@@ -15,17 +15,9 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from tessera.analysis import feature_statistics
+from tessera.analysis import feature_statistics, feature_study
 from tessera.analysis.feature_statistics import Band, FeatureProducts, cosines, known, mean_products, products_of
-from tessera.analysis.feature_study import (
-    FeatureBatch,
-    FeatureResult,
-    HookFeatures,
-    Level,
-    describe_products,
-    mean_over_hooks,
-    measure_network,
-)
+from tessera.analysis.feature_study import FeatureBatch, FeatureResult, HookFeatures, Level, mean_over_hooks
 from tessera.sampling.trajectory import Trajectory
 from tessera.stats import RESAMPLES
 from tessera.studies.text_to_image.blocks import Site, block_hooks, block_of, position_of
@@ -210,14 +202,14 @@ def text_features(sdxl: Sdxl, config: TextFeatureConfig, advance: _Advance = lam
     x = torch.stack([trajectories[row.prompts].at(config.at).x for row in rows], dim=1)  # (levels, R, S, C, H, W)
     sigmas = sdxl.sigmas(config.steps)[list(config.at)].tolist()
     categories = [concept.category for concept in config.concepts]
-    plain = partial(describe_products, concepts=len(categories), groups=categories)
+    plain = partial(feature_study.describe_products, concepts=len(categories), groups=categories)
 
     def describe(products: FeatureProducts) -> HookFeatures:
         found = plain(products, resamples=config.resamples, shuffles=RESAMPLES)
         return replace(found, composites=_composite_records(products, config))
 
     def levels_of(network: Sdxl, describe: Callable[[FeatureProducts], HookFeatures]) -> list[Level]:
-        levels = measure_network(
+        levels = feature_study.measure_network(
             network.plain,
             _inputs(network, config, x, sigmas),
             block_hooks(network.unet, config.site, config.layers),

@@ -127,10 +127,9 @@ def figure_locality(
 def _draw_image(part, image: Tensor, words: WordInfluence) -> None:
     ax = part.subplots()
     figures.show_image(ax, image)
-    rows, cols = words.maps.shape[-2:]
-    height, width = image.shape[-2:]
+    height, width = (side / cells for side, cells in zip(image.shape[-2:], words.maps.shape[-2:]))  # of a cell
     for number, probe in enumerate(words.probes):
-        spot = ((probe.col + 0.5) * width / cols - 0.5, (probe.row + 0.5) * height / rows - 0.5)
+        spot = ((probe.col + 0.5) * width - 0.5, (probe.row + 0.5) * height - 0.5)
         ax.plot(*spot, marker="+", ms=12, mew=2.2, color=figures.INK, path_effects=[_OUTLINE])
         ax.annotate(_letter(number), spot, (7, 5), textcoords="offset points", weight="bold", path_effects=[_OUTLINE])
     ax.set_title("the first seed's image", fontsize=8)

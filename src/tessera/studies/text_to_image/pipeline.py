@@ -79,9 +79,6 @@ class Sdxl:
             empty = empty._replace(sequence=torch.zeros_like(empty.sequence), pooled=pooled)
         return empty.row()
 
-    def parts(self, cond: Tensor) -> TextCondition:
-        return self.net.parts(cond)
-
     def tokens(self, prompt: str) -> list[str]:
         """The prompt's own tokens, as text, without start, end and padding."""
         with quiet():

@@ -115,13 +115,13 @@ def without(sdxl: Sdxl, prompt: str, word: str, removal: Removal = "remove") -> 
     """The condition (1, dim) of a prompt less one word."""
     if removal not in removals_for(sdxl):
         raise UserError(f"A word can be removed by {', '.join(removals_for(sdxl))}, not by `{removal}`.")
-    whole = sdxl.parts(sdxl.conditioner(prompt))
+    whole = sdxl.net.parts(sdxl.conditioner(prompt))
     if removal == "mask":
         sequence = whole.sequence.clone()
         positions = token_positions(sdxl, prompt, word)
-        sequence[:, positions] = sdxl.parts(sdxl.conditioner("")).sequence[:, positions]
+        sequence[:, positions] = sdxl.net.parts(sdxl.conditioner("")).sequence[:, positions]
         return whole._replace(sequence=sequence).row()
-    shorter = sdxl.parts(sdxl.conditioner(without_word(prompt, word)))
+    shorter = sdxl.net.parts(sdxl.conditioner(without_word(prompt, word)))
     if removal == "sequence":
         return shorter._replace(pooled=whole.pooled).row()
     if removal == "pooled":
