@@ -153,7 +153,7 @@ def test_the_papers_composites_come_with_the_papers_concepts(sdxl):
     assert len(maps.rows) == 1 + 8 + 7 and len(maps.sampled) == len(blocks.rows) == 1 + 8 + 3
 
 
-def test_outputs_are_latents_and_images_at_the_end_of_the_way(sdxl):
+def test_outputs_are_latents_and_images_at_the_end_of_sampling(sdxl):
     plan = TextFeatureConfig(SOME, steps=2, at=(0, 1), seeds=(0, 1), layers="mid*", resamples=5, batch=2)
     calls = []
     found = text_features(sdxl, plan, advance=lambda: calls.append(1))

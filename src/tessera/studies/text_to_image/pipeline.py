@@ -137,7 +137,7 @@ class Sdxl:
 
         if steps < 1:
             raise UserError(f"Sampling needs at least one step, not {steps}.")
-        with quiet():  # whatever the pipeline's own solver: its times, walked by Euler's method
+        with quiet():  # the noise levels of the pipeline's own schedule, whatever its solver
             schedule = EulerDiscreteScheduler.from_config(self.pipe.scheduler.config)
             schedule.set_timesteps(steps)
         return schedule
