@@ -65,11 +65,12 @@ def heun(
             x_hat = x + math.sqrt(sigma_hat**2 - sigma**2) * s_noise * noise(index, x)
         denoised = denoise(x_hat, level(sigma_hat, x))
         yield SamplingStep(x_hat, sigma_hat, denoised, index)
-        slope = (x_hat - denoised) / sigma_hat
+        slope, change = (x_hat - denoised) / sigma_hat, sigma_next - sigma_hat
         if correct and sigma_next > 0:
-            euler_x = x_hat + (sigma_next - sigma_hat) * slope
+            euler_x = x_hat + change * slope
             slope = (slope + (euler_x - denoise(euler_x, level(sigma_next, x))) / sigma_next) / 2
-        x = x_hat + (sigma_next - sigma_hat) * slope
+        # Euler's steps keep the order of operations that recorded numbers of latent models were made with.
+        x = x_hat + (change * slope if correct else change * (x_hat - denoised) / sigma_hat)
     yield SamplingStep(x, levels[-1], x, len(levels) - 1)
 
 
