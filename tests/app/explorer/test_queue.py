@@ -105,6 +105,21 @@ def test_a_waiting_page_gets_its_position_and_moves_up(queue):
     assert ahead[0] == 2 and ahead == sorted(ahead, reverse=True) and ahead[-1] <= 1
 
 
+def test_a_quiet_job_shows_that_the_connection_is_alive_and_loses_no_event(queue, monkeypatch):
+    monkeypatch.setattr(module, "_QUIET_SECONDS", 0.02)
+
+    async def main():
+        work = Blocked()
+        task = asyncio.create_task(all_of(queue, QueuedJob("a", iter(work))))
+        await asyncio.sleep(0.2)
+        work.go.set()
+        return await task
+
+    events = run(main())
+    assert events.count(None) > 1
+    assert [event["event"] for event in events if event] == ["queue", "started", "step", "end"]
+
+
 def test_abandoned_work_stops_after_the_step_it_is_in(queue):
     async def main():
         work = Blocked(steps=1000)

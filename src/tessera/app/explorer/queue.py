@@ -13,6 +13,7 @@ from tessera.app.explorer.session import Event
 from tessera.errors import UserError
 
 _MAX_WAITING = 100
+_QUIET_SECONDS = 15.0  # after so long without an event a comment checks the connection
 _FULL = "Too many jobs are waiting; try again in a minute."
 
 
@@ -133,11 +134,18 @@ class JobQueue:
                 close()
 
 
-async def events_of(queue: JobQueue, job: QueuedJob) -> AsyncIterator[Event]:
-    """A job's events. A page that stops reading leaves the queue."""
+async def events_of(queue: JobQueue, job: QueuedJob) -> AsyncIterator[Event | None]:
+    """A job's events; None when none came for a while. A page that stops reading leaves the queue."""
     try:
         queue.enter(job)
-        while (event := await job.events.get()) is not None:
+        while True:
+            try:
+                event = await asyncio.wait_for(job.events.get(), _QUIET_SECONDS)
+            except TimeoutError:
+                yield None
+                continue
+            if event is None:
+                return
             yield event
     except UserError as error:
         yield {"event": "error", "sentence": str(error)}

@@ -32,7 +32,6 @@ from tessera.scenes.vocabulary import COLORS, LOCATIONS
 
 _PAGE = Path(__file__).parent / "page"
 _PULSE_SECONDS = 5.0
-_QUIET_SECONDS = 15.0  # after so long without an event a comment checks the connection
 _ALL_INTERFACES = ("0.0.0.0", "::")
 _POLICY = (
     "default-src 'self'; img-src 'self' data: blob:; style-src 'self';"
@@ -78,7 +77,7 @@ class Explorer:
 
     def events(self, page: str, job: Iterator[Event]) -> StreamingResponse:
         """A job's events, sent as they come."""
-        return _stream(_kept_alive(events_of(self.queue, QueuedJob(page, job))))
+        return _stream(events_of(self.queue, QueuedJob(page, job)))
 
     async def pulse(self) -> AsyncIterator[Event]:
         """Says that the server is running, and which one it is."""
@@ -102,25 +101,6 @@ def _palette() -> dict[str, Any]:
 
 
 # -- events as text --------------------------------------------------------------------------------------------
-
-
-async def _kept_alive(events: AsyncIterator[Event]) -> AsyncIterator[Event | None]:
-    """The same events; None when none came for a while."""
-    waiting = asyncio.ensure_future(anext(events, None))
-    try:
-        while True:
-            done, _ = await asyncio.wait([waiting], timeout=_QUIET_SECONDS)
-            if not done:
-                yield None
-                continue
-            if (event := waiting.result()) is None:
-                return
-            yield event
-            waiting = asyncio.ensure_future(anext(events, None))
-    finally:
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        await events.aclose()  # type: ignore[attr-defined]
 
 
 class _EventStream(StreamingResponse):
