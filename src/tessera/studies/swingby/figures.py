@@ -55,12 +55,9 @@ def draw(name: str) -> Figure:
 # --- parts of several figures -------------------------------------------------------------------------------
 
 
-def _draw_training_corners(ax: Axes, points: Array, label: str | None = None) -> None:
-    ax.scatter(points[:, 0], points[:, 1], s=40, color="white", edgecolor=INK, zorder=5, label=label)
-
-
-def _draw_composition(ax: Axes, point: Array, label: str | None = None) -> None:
-    ax.scatter(point[0], point[1], s=100, marker="*", color=INK, zorder=6, label=label)
+def _draw_corners(ax: Axes, training: Array, composition: Array, labels: Sequence[str | None] = (None, None)) -> None:
+    ax.scatter(training[:, 0], training[:, 1], s=40, color="white", edgecolor=INK, zorder=5, label=labels[0])
+    ax.scatter(composition[0], composition[1], s=100, marker="*", color=INK, zorder=6, label=labels[1])
 
 
 def _legend_below(ax: Axes) -> None:
@@ -70,16 +67,14 @@ def _legend_below(ax: Axes) -> None:
 def _concept_axes(ax: Axes, title: str, low: float = -0.15, high: float = 1.15) -> None:
     """The unit square of two concepts, with training corners and the composition."""
     ax.plot([0, 1], [0, 1], color=QUIET, lw=0.8, ls=(0, (4, 3)), zorder=0)
-    _draw_training_corners(ax, np.array([[0, 1], [1, 0]]))
-    _draw_composition(ax, np.ones(2))
+    _draw_corners(ax, np.array([[0, 1], [1, 0]]), np.ones(2))
     ax.set(xlabel="concept 1  ($f_1/\\mu_1$)", ylabel="concept 2  ($f_2/\\mu_2$)", title=title)
     ax.set(xlim=(low, high), ylim=(low, high), aspect="equal")
 
 
-def _output_axes(ax: Axes, title: str = "", labels: tuple[str | None, str | None] = (None, None)) -> None:
+def _output_axes(ax: Axes, title: str = "", labels: Sequence[str | None] = (None, None)) -> None:
     """Outputs of the canonical task, with training centers and the composition."""
-    _draw_training_corners(ax, PAIR.centers, labels[0])
-    _draw_composition(ax, PAIR.target, labels[1])
+    _draw_corners(ax, PAIR.centers, PAIR.target, labels)
     ax.set(xlabel="$f_1$", ylabel="$f_2$", title=title, xlim=(-0.12, 1.15), ylim=(-0.15, 2.3))
 
 
@@ -549,8 +544,7 @@ def _draw_gaps(rows: Sequence[Mapping[str, Any]], left: Axes, right: Axes) -> No
         right.fill_between(steps, *row["band"], color=shade, alpha=0.15, lw=0)
         if row["trained_at"]:
             right.plot(row["trained_at"], np.interp(row["trained_at"], steps, row["error"]), "o", color=shade)
-    _draw_training_corners(left, np.array([[0, 0], [0, 1], [1, 0]]))
-    _draw_composition(left, np.ones(2))
+    _draw_corners(left, np.array([[0, 0], [0, 1], [1, 0]]), np.ones(2))
     left.set(xlim=(-0.1, 1.1), ylim=(-0.1, 1.1), xlabel="blue", ylabel="small", aspect="equal")
     left.set_title("mean coordinates of small blue", fontsize=9)
     left.legend(title="color gap", loc="center left", bbox_to_anchor=(-0.62, 0.5), frameon=False)
