@@ -73,14 +73,12 @@ class Empirical(nn.Module):
             raise UserError(f"A data set is at least one image, (N, C, H, W), not {tuple(data.shape)}.")
         if cond is not None and (not isinstance(data, Tensor) or len(cond) != len(data)):
             raise UserError("Conditions are given one for every image of a data set.")
-        self.batch, self.dtype, self.source = batch, dtype, None if isinstance(data, Tensor) else data
-        self.register_buffer("images", data if isinstance(data, Tensor) else None)
-        self.register_buffer("cond", cond)
-        self.images: Tensor
-        self.cond: Tensor | None
+        self.batch, self.dtype = batch, dtype
+        self.data = nn.Buffer(data) if isinstance(data, Tensor) else data
+        self.cond = None if cond is None else nn.Buffer(cond)
 
     def pieces(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        for images, cond in self.source() if self.source else [(self.images, self.cond)]:
+        for images, cond in [(self.data, self.cond)] if isinstance(self.data, Tensor) else self.data():
             conds = repeat(None) if cond is None else cond.split(self.batch)
             yield from zip(images.split(self.batch), conds)
 
@@ -151,8 +149,7 @@ class Local(nn.Module):
         self.channels, self.cell = images.shape[1], self.size // cells  # pixels along a cell
         self.patch = (2 * radius + 1) * self.cell
         self.dtype, self.numbers_at_once, self.dropped = dtype, numbers_at_once, 0.0
-        self.register_buffer("padded", self.pad(images))
-        self.padded: Tensor
+        self.padded = nn.Buffer(self.pad(images))
 
     def pad(self, images: Tensor) -> Tensor:
         """Images with their border, as rows of pixels with channels last: (N, S', S' C).
@@ -258,8 +255,8 @@ class _Best:
 
     def add(self, logits: Tensor, candidates: Tensor) -> None:
         """Logits (Q, n) of candidates with these numbers (n,)."""
-        top, at = logits.topk(min(self.keep, logits.shape[1]), dim=1)
-        logits, numbers = torch.cat([self.logits, top], 1), torch.cat([self.candidates, candidates[at]], 1)
+        numbers = torch.cat([self.candidates, candidates.expand(len(logits), -1)], 1)
+        logits = torch.cat([self.logits, logits], 1)
         self.logits, order = logits.topk(min(self.keep, logits.shape[1]), dim=1)
         self.candidates = numbers.gather(1, order)
 
@@ -291,18 +288,15 @@ class LocalConditional(Local):
     ):
         super().__init__(images, conditioner.cells, radius, reach, **options)
         if tuple(cond.shape) != (len(images), conditioner.dim):
-            raise UserError(
-                f"The conditions must be {(len(images), conditioner.dim)}, one for every image of the data."
-            )
+            shape = (len(images), conditioner.dim)
+            raise UserError(f"The conditions must be {shape}, one for every image of the data.")
         if least < 1 or (most is not None and most < least):
             raise UserError(f"At least one patch must agree, and no fewer than that are used, not {least}.")
         self.conditioner, self.least, self.most = conditioner, least, most
         self.radii = list(range(radius, -1, -1))
         self.agreement: dict[int | None, int] = dict.fromkeys([*self.radii, None], 0)
-        for n, near in enumerate(self.radii):
-            keys, order = patch_keys(conditioner, cond, near).T.contiguous().sort(dim=1, stable=True)  # (cells^2, N)
-            self.register_buffer(f"keys{n}", keys)
-            self.register_buffer(f"order{n}", order)
+        keys = torch.stack([patch_keys(conditioner, cond, near).T for near in self.radii])  # (radii, cells^2, N)
+        self.keys, self.order = map(nn.Buffer, keys.sort(dim=2, stable=True))
 
     def groups(self, cond: Tensor | None, x: Tensor) -> Iterator[_PatchGroup]:
         if cond is None:
@@ -330,7 +324,7 @@ class LocalConditional(Local):
 
     def with_key(self, n: int, location: int, key: Tensor) -> Tensor:
         """Images of the data whose patch at `location` has this key: a stretch of the sorted keys."""
-        keys, order = getattr(self, f"keys{n}")[location], getattr(self, f"order{n}")[location]
+        keys, order = self.keys[n, location], self.order[n, location]
         ends = torch.searchsorted(keys, key.expand(1)), torch.searchsorted(keys, key.expand(1), right=True)
         return order[int(ends[0]) : int(ends[1])][: self.most]
 

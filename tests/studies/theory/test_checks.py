@@ -192,7 +192,7 @@ def test_the_compared_images_are_not_in_the_data_of_the_closed_form(network, cap
     words = f"reproduce closed-form {network} --kind empirical --scenes 30 --each 0 --compared 4 --device cpu"
     assert run(words.split(), capsys)[0] == 0
     ideal, _, images, *_ = given
-    apart = torch.cdist(images.flatten(1), ideal.images.flatten(1))  # (compared, known)
+    apart = torch.cdist(images.flatten(1), ideal.data.flatten(1))  # (compared, known)
     assert apart.shape == (4, 30) and apart.min() > 0.5
 
 

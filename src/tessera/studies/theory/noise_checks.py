@@ -55,17 +55,17 @@ class Coin:
         """The probability of h = 1 given y."""
         return 1 / (1 + math.exp(-min(max(self.log_odds(y), -700), 700)))
 
-    def turning_point(self) -> float | None:
-        """The y with the most extreme odds, where there is one: the log odds are quadratic in y."""
+    def turning_point(self) -> float:
+        """The y with the most extreme odds: where the variances of y differ, the log odds are quadratic in y."""
         (m0, m1), (v0, v1) = self.y_mean, self.y_var
-        return (m1 * v0 - m0 * v1) / (v0 - v1) if v0 != v1 else None
+        return (m1 * v0 - m0 * v1) / (v0 - v1)
 
     def posterior_range(self) -> tuple[float, float]:
         """Ends of the range of w over all y; an end may be reached only as y grows without bound."""
-        extreme = self.turning_point()
-        if extreme is None:
+        if self.y_var[0] == self.y_var[1]:
             return (0.0, 1.0) if self.y_mean[0] != self.y_mean[1] else (self.prior, self.prior)
-        return (self.posterior(extreme), 1.0) if self.y_var[1] > self.y_var[0] else (0.0, self.posterior(extreme))
+        extreme = self.posterior(self.turning_point())
+        return (extreme, 1.0) if self.y_var[1] > self.y_var[0] else (0.0, extreme)
 
 
 def kl_at(coin: Coin, probability: float, conditional_first: bool) -> Tensor:
@@ -118,29 +118,15 @@ for first, direction, kl in (
         )
 
 
-def _attained(coin: Coin) -> tuple[float, float] | None:
-    """The y at which Lemma 3's supremum is reached and its value, where it is reached at all."""
-    turn = coin.turning_point()
-    if turn is None:
-        return None
-    here, top = float(kl_at(coin, coin.posterior(turn), False)), float(supremum(coin, False))
-    return (turn, top) if here >= top else None
-
-
 @check("lemma 3's proof: Claim 1 at the maximizing y", "rise of the KL at one and the same y", expected=False)
 def _lemma3_pointwise(trial: Trial) -> Outcome:
     """With noise on x and y both, KL(p(x) || p(x|y)) at the y that maximizes it falls with noise."""
     low, high = 0.1, 0.5
     noisier, cleaner = _MOVING.noised(high, high), _MOVING.noised(low, low)
-    y, later = _attained(noisier) or (float("nan"), float("nan"))
-    sooner = float(kl_at(cleaner, cleaner.posterior(y), False))
-    witness = {
-        "p": str(_MOVING),
-        "sigma": [low, high],
-        "y": y,
-        "KL": [sooner, later],
-        "supremum": [float(supremum(cleaner, False)), later],
-    }
+    y = noisier.turning_point()  # where the supremum is reached
+    sooner, later = (float(kl_at(coin, coin.posterior(y), False)) for coin in (cleaner, noisier))
+    tops = [float(supremum(coin, False)) for coin in (cleaner, noisier)]
+    witness = {"p": str(_MOVING), "sigma": [low, high], "y": y, "KL": [sooner, later], "supremum": tops}
     return at_most(0, [later - sooner], witness)
 
 
