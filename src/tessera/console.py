@@ -87,7 +87,7 @@ def publish(record: dict[str, Any], as_json: bool, out: Path | None, *parts: Tab
 
 @contextmanager
 def progress(what: str, total: float | None) -> Iterator[Any]:
-    """A bar on stderr; yields `advance(steps=1, note="")`."""
+    """A bar on stderr; yields `advance(steps=1, note="", to=None)`, which moves it by some steps or to so many."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -98,9 +98,8 @@ def progress(what: str, total: float | None) -> Iterator[Any]:
     with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
         task = bar.add_task(what, total=total, note="")
 
-        def advance(steps: float = 1, note: str | None = None) -> None:
-            bar.advance(task, steps)
-            if note is not None:
-                bar.update(task, note=note)
+        def advance(steps: float = 1, note: str | None = None, to: float | None = None) -> None:
+            fields: dict[str, Any] = {} if note is None else {"note": note}
+            bar.update(task, advance=steps if to is None else None, completed=to, **fields)
 
         yield advance

@@ -118,7 +118,12 @@ class Tour:
             return None
         settings = self.settings
         with console.progress(f"training, {minutes:g} min", 60 * minutes) as advance:
-            step = _Stopwatch(advance).step
+            began = time.monotonic()
+
+            def step(images_seen: int) -> None:
+                # The bar shows the time, of which so much is given.
+                advance(to=time.monotonic() - began, note=plural(images_seen, "image"))
+
             outcome = train_run(
                 settings, self.run_folder, device=self.device, minutes=minutes, on_step=step, on_message=console.say
             )
@@ -146,18 +151,6 @@ class Tour:
         sheet = sample_grid(torch.stack([one.image for one in shown]), [one.wanted for one in shown], _SHEET_COLUMNS)
         save_png(self.path("samples.png"), sheet)
         return _counted(subject.rows)
-
-
-class _Stopwatch:
-    """Moves a bar by the seconds that pass, so that it ends when the time does."""
-
-    def __init__(self, advance):
-        self.advance, self.mark = advance, time.monotonic()
-
-    def step(self, images_seen: int) -> None:
-        now = time.monotonic()
-        self.advance(now - self.mark, note=plural(images_seen, "image"))
-        self.mark = now
 
 
 def _newest_model(settings: Settings, folder: Path, device: torch.device) -> Model | None:

@@ -70,15 +70,8 @@ class Fig12(StudyOptions):
         settings = cifar_settings(self.preset, None if self.total is None else parse_count(self.total))
         how = GradientConfig(memory=memory_bytes(self.memory))
         plan = LocalityConfig(0, self.images, levels=self.levels, source=self.source, seed=self.seed, how=how)
-        seen = 0
         with progress("training", settings.training.total) as advance:
-
-            def show(images: int) -> None:
-                nonlocal seen
-                advance(images - seen)
-                seen = images
-
-            record = fig12(self.cifar, self.out, settings, plan, device, show)
+            record = fig12(self.cifar, self.out, settings, plan, device, lambda images: advance(to=images))
         say(f"Figure and record are in {self.out}.")
         sides = record["growth"]["side_low_noise"], record["growth"]["side_high_noise"]
         publish(record, self.json, None, "90% side: {:.1f} pixels at low noise, {:.1f} at high.".format(*sides))

@@ -187,7 +187,7 @@ def prompt_of(file: Path) -> Prompt | None:
 
 
 def read_batches(images: ImageSet, skip: Callable[[Path, UserError], None]) -> Iterator[tuple[list[Prompt], Tensor]]:
-    """Prompts, and their images (B, 3, H, W) in [-1, 1], all of one size; `skip` is told of files that cannot be scored."""
+    """Prompts, and their images (B, 3, H, W) in [-1, 1], all of one size; `skip` is called with files that cannot be scored."""
     readable = _readable(images, skip)
     while batch := list(itertools.islice(readable, _AT_ONCE)):
         prompts, pixels = zip(*batch)

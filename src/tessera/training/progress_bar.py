@@ -19,7 +19,6 @@ class ProgressBar(ExitStack):
         self.settings, self.group, self.folder = settings, group, folder
         self.open_writer = _board_opener(tensorboard) if group.leads else None
         self.board: Any = None
-        self.shown = 0
 
     def __enter__(self) -> "ProgressBar":
         self.advance = self.enter_context(progress(self.settings.run_name, self.settings.training.total))
@@ -27,8 +26,7 @@ class ProgressBar(ExitStack):
 
     def step(self, images_seen: int) -> None:
         if self.group.leads:
-            self.advance(images_seen - self.shown)
-            self.shown = images_seen
+            self.advance(to=images_seen)
 
     def record(self, record: dict[str, Any]) -> None:
         self.advance(0, note=f"{record['images_per_second']:,.0f} images/s, loss {record['loss']:.4f}")
