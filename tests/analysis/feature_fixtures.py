@@ -1,4 +1,4 @@
-"""Small networks that listen to their conditions, though untrained."""
+"""Small untrained networks whose conditions have an effect."""
 
 import pytest
 import torch

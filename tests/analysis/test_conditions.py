@@ -10,20 +10,20 @@ from tessera.errors import UserError
 from tessera.scenes.vocabulary import LOCATIONS
 
 GRID = LocationGrid(cells=4)
-ASKED_LOCATIONS = ((0.1, 0.1), (0.9, 0.4), (0.4, 0.9))
+PROMPTED = ((0.1, 0.1), (0.9, 0.4), (0.4, 0.9))
 
 
 def painter(x, sigma, cond=None):
-    """Paints every asked cell of a 4 x 4 grid with its count, in three channels as 1, 2, 2."""
+    """Paints every prompted cell of a 4 x 4 grid with its count, in three channels as 1, 2, 2."""
     cells = cond.view(-1, 1, 4, 4).repeat_interleave(2, 2).repeat_interleave(2, 3)
     return cells * torch.tensor([1.0, 2.0, 2.0])[:, None, None] + 0 * x
 
 
 def test_removing_a_painted_cell_changes_that_cell_by_the_norm_over_channels():
-    cond = GRID.at(ASKED_LOCATIONS).expand(2, -1)
-    found = condition_influence(painter, torch.zeros(2, 3, 8, 8), 1.0, cond, GRID, ASKED_LOCATIONS)
+    cond = GRID.at(PROMPTED).expand(2, -1)
+    found = condition_influence(painter, torch.zeros(2, 3, 8, 8), 1.0, cond, GRID, PROMPTED)
     assert found.shape == (2, 3, 8, 8)
-    for k, (x, y) in enumerate(ASKED_LOCATIONS):
+    for k, (x, y) in enumerate(PROMPTED):
         known = torch.zeros(8, 8)
         row, col = int(y * 4) * 2, int(x * 4) * 2
         known[row : row + 2, col : col + 2] = 3.0  # |(1, 2, 2)|
@@ -42,14 +42,14 @@ def test_numbers_do_not_depend_on_how_many_go_together(tiny_edm2, rows):
         less = [tiny_edm2(x, sigma, conditioner.without(cond, location)) for location in LOCATIONS[:3]]
     known = torch.stack([(one - full).square().sum(1).sqrt() for one in less], dim=1)
     torch.testing.assert_close(found, known, rtol=1e-4, atol=1e-6)
-    assert (found > 0).float().mean() > 0.9  # a global network feels conditions everywhere
+    assert (found > 0).float().mean() > 0.9  # a global network depends on conditions everywhere
 
 
 @pytest.mark.parametrize(
     ("conditioner", "wanted"),
     [(LocationGrid(), LOCATIONS[:4]), (LocationList(slots=6), LOCATIONS[:4]), (ColorCounts(), ("red", "blue", "cyan"))],
 )
-def test_each_condition_is_taken_out_in_the_order_asked_for(conditioner, wanted):
+def test_each_condition_is_taken_out_in_the_order_of_the_prompt(conditioner, wanted):
     without = ablated(conditioner, conditioner.at(wanted), wanted)[0]
     for k, gone in enumerate(wanted):
         left = sorted(map(str, conditioner.conditions(without[k : k + 1])[0]))
@@ -58,7 +58,7 @@ def test_each_condition_is_taken_out_in_the_order_asked_for(conditioner, wanted)
     assert ablated(conditioner, conditioner.at(wanted)).shape == (1, len(wanted), conditioner.dim)
 
 
-def test_a_patch_never_feels_conditions_beyond_its_edge(patchwise):
+def test_a_patch_does_not_depend_on_conditions_beyond_its_edge(patchwise):
     """Exactly zero, and conditional locality exactly one."""
     conditioner, locations = patchwise.conditioner, LOCATIONS[:4]
     cond = conditioner.at(locations)
@@ -151,10 +151,10 @@ def test_no_condition_no_influence():
 
 def test_nonsense_is_refused():
     with pytest.raises(UserError, match="equally many"):
-        ablated(GRID, torch.cat([GRID.at(ASKED_LOCATIONS), GRID.at(ASKED_LOCATIONS[:1])]))
+        ablated(GRID, torch.cat([GRID.at(PROMPTED), GRID.at(PROMPTED[:1])]))
     broken = lambda x, sigma, cond=None: painter(x, sigma, cond) * float("nan")  # noqa: E731
     with pytest.raises(UserError, match="not finite at noise level 1"):
-        condition_influence(broken, torch.zeros(1, 3, 8, 8), 1.0, GRID.at(ASKED_LOCATIONS), GRID)
+        condition_influence(broken, torch.zeros(1, 3, 8, 8), 1.0, GRID.at(PROMPTED), GRID)
     with pytest.raises(UserError, match="ignores them"):
         conditional_locality(np.zeros((2, 3, 4, 4)), [1, 2, 3])
     with pytest.raises(UserError, match="not finite"):

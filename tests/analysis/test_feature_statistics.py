@@ -239,7 +239,7 @@ def test_bands_of_untrained_stand_ins_hold_another_one():
         (torch.ones(3, 4, 5), None, ["a", "a", "a"]),
     ],
 )
-def test_what_cannot_be_compared_is_told_in_one_sentence(features, baseline, groups):
+def test_what_cannot_be_compared_is_refused_in_one_sentence(features, baseline, groups):
     with pytest.raises(UserError):
         disentanglement(features, baseline, groups)
 

@@ -34,12 +34,12 @@ class Planted(nn.Module):
 
     def __init__(self, directions: torch.Tensor, average: bool = False):
         super().__init__()
-        self.told = nn.Parameter(directions, requires_grad=False)  # (8, F)
+        self.directions = nn.Parameter(directions, requires_grad=False)  # (8, F)
         self.features, self.average = nn.Identity(), average
 
     def forward(self, x, sigma, cond=None):
         counts = cond / cond.sum(1, keepdim=True).clamp(min=1) if self.average else cond
-        self.features(0.01 * x.flatten(1)[:, : self.told.shape[1]] + counts @ self.told)
+        self.features(0.01 * x.flatten(1)[:, : self.directions.shape[1]] + counts @ self.directions)
         return 0.5 * x
 
 
@@ -104,7 +104,7 @@ def test_planted_entanglement_leaves_the_null_band():
     assert study.learned[0]["features"].raw.off_diagonal > 0.7 > 0.3 > max(nulls)
 
 
-def test_a_deaf_network_is_told_apart_from_an_orthogonal_one():
+def test_a_network_that_ignores_its_conditions_has_no_cosines():
     found = study_of(planted(torch.zeros(8, 64)), source="shared").learned[0]["features"]
     assert found.raw.record()["off_diagonal"]["value"] is None
     assert found.leak.record()["leakage"]["value"] is None
@@ -191,10 +191,10 @@ def test_nothing_stays_hooked_after_a_study(color_network):
     assert len(seen) == 0
 
 
-# -- what can be asked -------------------------------------------------------------------------------------
+# -- what can be measured -------------------------------------------------------------------------------------
 
 
-def test_conditions_to_compare_follow_what_the_model_is_told():
+def test_conditions_to_compare_are_those_of_the_conditioner():
     assert concepts_for(ColorCounts()) == COLOR_NAMES
     assert concepts_for(ColorCounts(), ["red", "blue"]) == ("red", "blue")
     assert concepts_for(LocationGrid()) == LOCATIONS[:8]
@@ -220,6 +220,6 @@ def test_conditions_to_compare_follow_what_the_model_is_told():
         ({"sigmas": (float("nan"),)}, "Noise levels"),
     ],
 )
-def test_plans_that_cannot_work_are_told_before_any_work(change, complaint):
+def test_plans_that_cannot_work_are_refused_before_any_work(change, complaint):
     with pytest.raises(UserError, match=complaint):
         FeatureConfig(**{"concepts": COLOR_NAMES} | change)

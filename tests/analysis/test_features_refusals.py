@@ -1,4 +1,4 @@
-"""What `features` does not take, told in one sentence; and what it does."""
+"""What `features` does not take, refused in one sentence; and what it does."""
 
 import json
 
@@ -29,5 +29,5 @@ def test_any_whole_number_is_a_seed(capsys, color_model):
 
 
 def test_the_help_names_a_default_once(capsys):
-    _, told, _ = run(capsys, "--help")
-    assert "all modulation layers" in " ".join(told.split()) and "*.scale" not in told
+    _, text, _ = run(capsys, "--help")
+    assert "all modulation layers" in " ".join(text.split()) and "*.scale" not in text

@@ -66,7 +66,7 @@ def test_the_table_says_when_no_untrained_network_was_run():
     assert words({"mean": None, "null": None}) == ""
 
 
-def test_models_told_hooks_compare_hooks(capsys, hook_model, tmp_path):
+def test_models_of_locations_compare_locations(capsys, hook_model, tmp_path):
     words = ("--nulls", 0, "--k", 1, "--at", "encoder.*,output", "--out", tmp_path, "--json")
     code, printed, _ = run(capsys, "features", hook_model, *QUICK, *words)
     record = json.loads(printed)
@@ -76,7 +76,7 @@ def test_models_told_hooks_compare_hooks(capsys, hook_model, tmp_path):
     assert (tmp_path / "encoder-1.png").exists()
 
 
-def test_a_shared_image_is_not_told_apart_before_the_first_modulation(capsys, color_model):
+def test_a_shared_image_has_no_differences_before_the_first_modulation(capsys, color_model):
     words = ("--source", "shared", "--at", "encoder.*.conv", "--nulls", 0, "--json")
     code, printed, _ = run(capsys, "features", color_model, *QUICK, *words)
     raw = json.loads(printed)["levels"][0]["hooks"][0]["raw"]
@@ -106,10 +106,10 @@ def test_bad_input_is_one_sentence(capsys, color_model, words, complaint):
     assert code == 2 and printed == "" and complaint in said and len(said.strip().splitlines()) == 1
 
 
-def test_colors_need_a_model_that_is_told_colors(capsys, hook_model, tmp_path):
+def test_colors_need_a_model_conditioned_on_colors(capsys, hook_model, tmp_path):
     code, _, said = run(capsys, "features", hook_model, "--colors", "red,blue")
     assert code == 2 and "not conditioned on colors" in said
     network = awake(build_denoiser(settings_for("exp1", "tiny", {"conditioner": {"kind": "nothing"}})))
-    deaf = save_model(tmp_path / "deaf", network, Unconditional(), {})
-    code, _, said = run(capsys, "features", deaf)
+    unconditional = save_model(tmp_path / "unconditional", network, Unconditional(), {})
+    code, _, said = run(capsys, "features", unconditional)
     assert code == 2 and "unconditional" in said

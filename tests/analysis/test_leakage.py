@@ -37,7 +37,7 @@ def test_it_does_not_leak_either_where_vectors_are_entangled():
 
 
 def test_features_that_are_an_average_leak_one_kth_to_the_others():
-    # h = mean of the asked vectors: r_i = e_i / K - sum of the others / (K (K - 1)), by hand 1 / K of the energy.
+    # h = mean of the prompted vectors: r_i = e_i / K - sum of the others / (K (K - 1)), by hand 1 / K of the energy.
     alone = vectors() / torch.arange(1, 7)[:, None]
     mean = alone[:K].mean(0)
     less = torch.stack([alone[[j for j in range(K) if j != i]].mean(0) for i in range(K)])

@@ -1,4 +1,4 @@
-"""What `locality` and its neighbors do not take, told in one sentence before anything is loaded."""
+"""What `locality` and its neighbors do not take, refused in one sentence before anything is loaded."""
 
 import json
 import math
@@ -37,7 +37,7 @@ def test_a_budget_of_memory_is_positive_and_finite():
         (("reproduce", "fig12", "--cifar", "nowhere", "--memory", -1), "positive number of GiB, not -1"),
     ],
 )
-def test_bad_numbers_are_told_in_one_sentence(capsys, words, sentence):
+def test_bad_numbers_are_refused_in_one_sentence(capsys, words, sentence):
     code, printed, said = run(capsys, *words)
     assert code == 2 and printed == "" and sentence in said and len(said.strip().splitlines()) == 1
 

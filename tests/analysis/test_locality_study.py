@@ -35,12 +35,12 @@ from tessera.scenes.vocabulary import LOCATIONS
 
 
 def local_painter(size=16, cells=16):
-    """Shrinks each pixel, and brightens the asked cells: local in both."""
+    """Shrinks each pixel, and brightens the prompted cells: local in both."""
 
     def denoise(x, sigma, cond=None):
         sigma = torch.as_tensor(sigma).reshape(-1, 1, 1, 1)
-        asked = 0 if cond is None else cond.view(-1, 1, cells, cells)
-        return x / (1 + sigma**2) + asked * sigma / (1 + sigma)
+        prompted = 0 if cond is None else cond.view(-1, 1, cells, cells)
+        return x / (1 + sigma**2) + prompted * sigma / (1 + sigma)
 
     return denoise
 
@@ -70,7 +70,7 @@ def test_noised_truth_is_truth_plus_one_noise_at_every_level():
     torch.testing.assert_close(scaled[1], scaled[0], rtol=1e-3, atol=1e-3)
 
 
-def test_truth_shows_objects_at_the_asked_locations():
+def test_truth_shows_objects_at_the_prompted_locations():
     there, nothing = (truth(locations, 32, 4, seed=0).mean(0) for locations in (LOCATIONS[:1], ()))
     change = (there - nothing).abs().sum(0)
     row, col = np.unravel_index(int(change.argmax()), (32, 32))
@@ -143,9 +143,9 @@ def test_random_scenes_that_do_not_show_everything_are_replaced_by_the_next(monk
 
 
 def test_prompts_begin_with_the_study_and_hold_k_conditions():
-    asked = prompts_for_k(CONDITIONER, 4, scenes=4, seed=1)
-    assert asked[0] == LOCATIONS[:4]
-    assert len(set(asked)) == len(asked) >= 3 and all(len(locations) == 4 for locations in asked)
+    prompts = prompts_for_k(CONDITIONER, 4, scenes=4, seed=1)
+    assert prompts[0] == LOCATIONS[:4]
+    assert len(set(prompts)) == len(prompts) >= 3 and all(len(locations) == 4 for locations in prompts)
     assert [len(set(colors)) for colors in prompts_for_k(ColorCounts(), 3, scenes=3)] == [3, 3, 3]
     for k, words in ((0, "K = 0"), (13, "at most 12")):
         with pytest.raises(UserError, match=words):
@@ -154,7 +154,7 @@ def test_prompts_begin_with_the_study_and_hold_k_conditions():
         picked(8, 9)
 
 
-def test_probes_are_the_asked_locations_and_the_center():
+def test_probes_are_the_prompted_locations_and_the_center():
     assert [probe.at for probe in default_probes(LOCATIONS[:2], 32, 32)] == [(20, 20), (8, 20), (16, 16)]
 
 
@@ -198,7 +198,7 @@ def test_conditions_that_act_from_afar_leave_a_residual():
     found = definition_residual(denoise, way_of(), cond, CONDITIONER, radius=2)
     row = found.record()[0]
     assert row["pixels"]["rms"] == 0
-    assert row["conditions"]["rms"] == pytest.approx(np.sqrt(1 - 25 / 256))  # all cells but 5 x 5 forget it
+    assert row["conditions"]["rms"] == pytest.approx(np.sqrt(1 - 25 / 256))  # it is removed from all cells but 5 x 5
     assert row["both"]["relative"] == pytest.approx(np.sqrt(1 - 25 / 256))
 
 
@@ -305,7 +305,7 @@ class Results:
         return self.scatter
 
 
-def test_too_few_or_flat_points_are_told():
+def test_too_few_points_are_refused_and_flat_ones_have_no_correlation():
     with pytest.raises(UserError, match="at least 3 points"):
         correlation(points()[:2])
     flat = [Point("m", n, 3, 3, 0.5) for n in range(5)]

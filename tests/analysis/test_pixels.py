@@ -160,7 +160,7 @@ def test_tensors_counted_as_saved_still_serve_two_backward_passes(small_edm2):
         assert torch.equal(found, plain) and found.abs().sum() > 0
 
 
-def test_rows_do_not_feel_each_other(small_edm2):
+def test_rows_do_not_depend_on_each_other(small_edm2):
     x, cond = noise(3, 3, 8, 8, dtype=torch.float64), torch.rand(3, 5, generator=generator(3)).double()
     together = pixel_influence(small_edm2, x, SIGMA, cond, at=[(3, 3)])
     alone = pixel_influence(small_edm2, x[1:2], SIGMA[1], cond[1:2], at=[(3, 3)])
@@ -201,7 +201,7 @@ def test_a_network_whose_backward_cannot_be_batched_gets_one_vector_at_a_time():
 # -- local by construction -----------------------------------------------------------------------------------
 
 
-def test_a_patch_never_feels_beyond_its_edge_and_one_patch_tells_as_much_as_all(patchwise):
+def test_a_patch_does_not_depend_on_pixels_beyond_its_edge_and_one_patch_gives_the_same_numbers_as_all(patchwise):
     x, cond = noise(1, 3, 32, 32), torch.zeros(1, patchwise.cond_dim)
     at = [(5, 9), (31, 0)]
     found = pixel_influence(patchwise, x, 0.7, cond, at=at)

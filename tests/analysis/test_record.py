@@ -1,4 +1,4 @@
-"""Recording: the right hooks, the right numbers, and a network that never notices."""
+"""Recording: the right hooks, the right numbers, and a network that stays as it was."""
 
 import itertools
 import tracemalloc
@@ -154,14 +154,14 @@ def test_chosen_noise_levels_are_kept_apart_and_others_ignored(edm2):
         seen.level(7.0)
 
 
-def test_images_of_several_levels_in_one_pass_are_told_apart(edm2):
+def test_images_of_several_levels_in_one_pass_are_kept_apart(edm2):
     levels = torch.tensor([2.0, 0.5, 2.0])
     with record(edm2, "output", sigmas=[2.0]) as seen:
         out = edm2(X, levels, COND)
     torch.testing.assert_close(seen["output"], out[[0, 2]].mean(0))
 
 
-def test_patches_of_several_levels_cannot_be_told_apart():
+def test_patches_of_several_levels_cannot_be_kept_apart():
     network = awake(Patchwise(16, LocationGrid(cells=4), 1, mult=(1,), width=8, blocks=1, attention=()))
     images, cond = torch.randn(2, 3, 16, 16), torch.zeros(2, 16)
     with pytest.raises(UserError, match="cannot be separated"), record(network, "**.block0", sigmas=[1.0]):
@@ -263,7 +263,7 @@ def test_memory_does_not_grow_with_the_number_of_images(edm2):
 # -- reading -----------------------------------------------------------------------------------------------
 
 
-def test_asking_for_what_was_not_seen_is_told_in_one_sentence(edm2):
+def test_reading_what_was_not_recorded_is_refused_in_one_sentence(edm2):
     with record(edm2, ["encoder.8.block0", "encoder.8.block0.emb"]) as seen:
         edm2(X, 1.0)
     with pytest.raises(UserError, match="no image passed"):

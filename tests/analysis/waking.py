@@ -1,4 +1,4 @@
-"""EDM2 starts with all gains at zero, deaf to every condition."""
+"""EDM2 starts with all gains at zero, so conditions have no effect."""
 
 import torch
 

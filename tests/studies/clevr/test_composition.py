@@ -1,4 +1,4 @@
-"""Repairs counted: each way to ask a model is examined like a model, and its cost is told."""
+"""Composition at inference time: each method is evaluated like a model, and its cost is recorded."""
 
 import json
 
@@ -86,10 +86,10 @@ def test_a_radius_as_wide_as_the_image_asks_once_about_all_of_it(repaired):
 
 
 def test_the_table_tells_what_counted_as_near_if_not_the_usual(repaired):
-    for radius, told in ((1, ", radius 1"), (2, "")):
+    for radius, words in ((1, ", radius 1"), (2, "")):
         _, out = repaired("--beside", "none", "--radius", radius)
         ways = [row[1] for row in STUDY_TABLES["composition"](Kept(json.loads(out.read_text())))[1:]]
-        assert ways == ["plain", "sum", f"project{told}", f"localize{told}"]
+        assert ways == ["plain", "sum", f"project{words}", f"localize{words}"]
 
 
 def test_the_terminal_has_a_column_for_each_way(repaired, capsys):
@@ -121,10 +121,10 @@ def test_the_table_says_when_it_was_not_run():
     assert STUDY_TABLES["composition"](Kept())[1] == ("not run", "not run")
 
 
-def test_the_asked_precision_reaches_the_network_and_the_record(repaired, detector):
+def test_the_given_precision_reaches_the_network_and_the_record(repaired, detector):
     images = {}
-    for asked, kept in (("auto", "float32"), ("bfloat16", "bfloat16")):
-        _, out = repaired("--ways", "plain", "--beside", "none", "--precision", asked)
+    for given, kept in (("auto", "float32"), ("bfloat16", "bfloat16")):
+        _, out = repaired("--ways", "plain", "--beside", "none", "--precision", given)
         assert json.loads(out.read_text())["precision"] == kept
         images[kept] = detector.seen[-1]
     assert not torch.equal(images["float32"], images["bfloat16"])

@@ -33,12 +33,12 @@ class SeesAllButOne:
     """Sees every location of the study but one in what a model drew, and every one in renders, which come later."""
 
     def __init__(self):
-        self.looks, self.first = 0, None
+        self.calls, self.first = 0, None
 
     def detect(self, images):
-        self.looks += 1
+        self.calls += 1
         self.first = images if self.first is None else self.first
-        seen = [location for location in LOCATIONS if self.looks > 1 or location != LAST]
+        seen = [location for location in LOCATIONS if self.calls > 1 or location != LAST]
         return [[obj(location) for location in seen]] * len(images), torch.zeros(len(images))
 
 
@@ -87,7 +87,7 @@ def test_locations_are_counted_one_by_one_and_two_by_two(crowded, tmp_path):
     assert all(found == ((0 if 2 in pair else 3), 3) for pair, found in together.items())
 
 
-def test_as_many_are_asked_for_far_apart(crowded, detectors):
+def test_as_many_are_prompted_far_apart(crowded, detectors):
     _, out = crowded()
     row = json.loads(out.read_text())["apart"]["rows"][3]
     assert row["locations"] == [list(location) for location in far_apart(4)]
@@ -101,7 +101,7 @@ def test_fresh_noise_reaches_the_images(crowded, detectors):
     assert (detectors[0].first - detectors[1].first).abs().mean() > 0.1
 
 
-def test_distances_are_those_of_the_told_cells(crowded):
+def test_distances_are_those_of_the_prompted_cells(crowded):
     _, out = crowded("--k", "1-11")
     record = json.loads(out.read_text())
     cells = {tuple(pair["pair"]): pair["cells"] for pair in record["pairs"]}
@@ -111,7 +111,7 @@ def test_distances_are_those_of_the_told_cells(crowded):
     assert nearest[0] is None and nearest[10] == pytest.approx(math.sqrt(2))
 
 
-def test_locations_told_as_a_list_are_aimed_at_as_they_are(crowded, call, tmp_path):
+def test_locations_of_a_list_are_targets_as_they_are(crowded, call, tmp_path):
     model = saved(tmp_path / "listed", "exp3", LocationList(12, "all"))
     words = ["--k", "2", "--each", "1", "--pairs", "1", "--steps", "1", "--results", tmp_path, "--device", "cpu"]
     assert call("reproduce", "crowding", model, *words) == 0
@@ -154,7 +154,7 @@ def test_the_detector_finds_what_is_rendered_far_apart():
     assert len(scores) == 8 and sum(score.missing for score in scores) <= 1
 
 
-def test_what_cannot_be_asked_is_told_in_one_sentence(call, tmp_path, crowded, capsys):
+def test_what_cannot_be_prompted_is_refused_in_one_sentence(call, tmp_path, crowded, capsys):
     model = saved(tmp_path / "colored", "color", ColorCounts())
     assert call("reproduce", "crowding", model, "--results", tmp_path) == 2
     assert "not conditioned on locations" in capsys.readouterr().err

@@ -57,7 +57,7 @@ def test_exp2l_has_what_it_needs_and_its_ablations_are_the_papers_way():
     assert CELLS["exp2L-M3"].settings("small", 0, {"training": {"total": 512}}).training.total == 512
 
 
-def test_a_cell_is_asked_only_for_what_it_knows():
+def test_a_cell_is_tested_only_on_the_ks_it_knows():
     assert with_ks(CELLS["color-M5"], (0, 3, 9)).ks == (0, 3)
     assert with_ks(CELLS["exp2L-M3-k8"], None).ks == (0, 1, 2, 3, 4)
     for name, ks in (("color-M5", (9, 10)), ("exp2L-M3-k8", (6, 7))):
@@ -65,7 +65,7 @@ def test_a_cell_is_asked_only_for_what_it_knows():
             with_ks(CELLS[name], ks)
 
 
-def test_patches_that_see_further_are_told_as_much_as_the_cells_own_and_evaluated_as_it_is():
+def test_larger_patches_have_the_conditions_of_the_cells_own_and_its_evaluation():
     own, far = (cell.settings("small") for cell in (CELLS["exp2L-M5"], FAR))
     assert far.denoiser.radius > own.denoiser.radius == far.denoiser.cond_radius
     assert far.training.loss_radius == own.training.loss_radius
@@ -90,7 +90,7 @@ def test_every_target_names_known_cells_and_all_names_each_of_them():
     assert {name for names in TARGETS.values() for name in names} == set(CELLS) == set(TARGETS["all"])
 
 
-def test_colors_are_asked_up_to_eight_and_locations_up_to_twelve():
+def test_colors_are_prompted_up_to_eight_and_locations_up_to_twelve():
     assert CELLS["color-M1"].ks == tuple(range(9)) and CELLS["exp1-M1"].ks == tuple(range(13))
 
 
@@ -107,6 +107,6 @@ def test_only_keeps_the_named_cells_of_a_target():
         ("fig5", "exp1-M3", "None of the cells"),
     ],
 )
-def test_what_is_not_there_is_told_with_the_nearest(target, only, sentence):
+def test_what_is_not_there_is_refused_with_the_nearest(target, only, sentence):
     with pytest.raises(UserError, match=sentence.replace("`", "`")):
         cells_for(target, only)

@@ -18,7 +18,7 @@ def obj(location):
 
 
 def samples(ks=(0, 1, 2), each=10):
-    """Images of one gray level each; the detector saw the first asked location filled, and no other."""
+    """Images of one gray level each; the detector saw the first prompted location filled, and no other."""
     prompts = [Prompt(LOCATIONS[:k], n) for k in ks for n in range(each)]
     levels = 8 * torch.arange(len(prompts), dtype=torch.uint8)
     images = levels[:, None, None, None].expand(-1, 3, 8, 8).contiguous()

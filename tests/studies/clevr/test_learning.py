@@ -1,4 +1,4 @@
-"""Courses of training: what is lost again is told from the scatter of few images."""
+"""Courses of training: what is lost again is distinguished from the scatter of few images."""
 
 import json
 
@@ -35,7 +35,7 @@ def test_a_course_has_the_moments_of_training():
     assert not has_course(record(0.1, 0.5), 4) and not has_course(record(0.1, 0.5, 0.9), 5)
 
 
-def test_without_courses_the_user_is_told_how_to_get_them(tmp_path):
+def test_without_courses_a_sentence_says_how_to_get_them(tmp_path):
     with pytest.raises(UserError, match="--snapshots"):
         Learning(results=tmp_path).run()
 

@@ -156,7 +156,7 @@ def test_moments_of_training_are_examined_too(reproduce, results, detector):
     record = record_of(results)
     moments = moments_of(record)
     assert [moment["images_seen"] for moment in moments] == [4, 8, 12, 16] and detector.evaluations == 4
-    assert all(moment["k_max"]["paper"]["value"] == 0 for moment in moments)  # red objects, but blue was asked
+    assert all(moment["k_max"]["paper"]["value"] == 0 for moment in moments)  # red objects, but blue was prompted
     assert len(moments[0]["rows"]) == 4
     assert "rows" not in record["snapshots"][-1] and moments[-1]["rows"] == record["result"]["rows"]
 
@@ -176,7 +176,7 @@ def test_moments_examined_before_an_interruption_are_not_examined_again(reproduc
     assert detector.evaluations == 4 and len(record_of(results)["snapshots"]) == 4
 
 
-def test_more_moments_than_were_kept_are_asked_for_only_once(reproduce, results, detector):
+def test_more_moments_than_were_kept_are_evaluated_only_once(reproduce, results, detector):
     assert reproduce("fig5", "--snapshots", "2") == 0
     assert reproduce("fig5", "--snapshots", "9") == 0
     evaluations = detector.evaluations
@@ -240,7 +240,7 @@ def test_learners_of_another_seed_are_let_go(reproduce, monkeypatch):
     assert held == [{0}, {0}, {1}, {1}]
 
 
-def test_a_dry_run_counts_images_and_tells_minutes_only_where_a_speed_is_known(reproduce, results, capfd):
+def test_a_dry_run_counts_images_and_gives_minutes_only_where_a_speed_is_known(reproduce, results, capfd):
     assert reproduce("fig4", "--dry-run", "--json", "--seeds", "2", total=6000) == 0
     plan = json.loads(capfd.readouterr().out)
     assert plan["images"] == 4 * 6000 and plan["samples"] == 4 * 4 * 2
@@ -330,7 +330,7 @@ def test_a_dry_run_tells_that_another_training_is_in_the_way(reproduce, capfd):
         (["reproduce", "status", "--preset", "smal"], "did you mean `small`"),
     ],
 )
-def test_mistakes_are_told_in_one_sentence(call, capfd, words, sentence):
+def test_mistakes_are_refused_in_one_sentence(call, capfd, words, sentence):
     assert call(*words) == 2
     assert sentence in capfd.readouterr().err
 

@@ -11,7 +11,7 @@ from tessera.studies.clevr.scatter import READINGS, all_readings, points_of
 MOMENTS = ("--snapshots", "4", "--training.lr-warmup", "0")
 
 
-def test_every_examined_moment_becomes_a_point(reproduce, call, tmp_path, capsys):
+def test_every_evaluated_moment_becomes_a_point(reproduce, call, tmp_path, capsys):
     results = tmp_path / "results"
     assert reproduce("table1", "--only", "exp1-M1,exp2-M2,color-M1", *MOMENTS) == 0
     capsys.readouterr()
@@ -37,10 +37,10 @@ def test_each_reading_has_its_own_measure_of_length():
     gained = {name: [p.gained for p in points_of([record], reading)] for name, reading in READINGS.items()}
     assert gained == {"paper": [-2], "strict": [4], "filled": [0.5]}
     few = record | {"snapshots": [moment | {"rows": rows[:5]}]}
-    assert points_of([few], READINGS["filled"]) == []  # not asked far enough
+    assert points_of([few], READINGS["filled"]) == []  # not tested far enough
     assert {one["reading"] for one in all_readings([record] * 3, None)} == set(READINGS)
 
 
-def test_without_evaluations_along_training_the_user_is_told_how_to_get_them(tmp_path):
+def test_without_evaluations_along_training_a_sentence_says_how_to_get_them(tmp_path):
     with pytest.raises(UserError, match="--snapshots"):
         Scatter(results=tmp_path).run()

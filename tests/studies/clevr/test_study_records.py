@@ -13,7 +13,7 @@ def test_within_the_training_range_locations_half_filled_do_not_count_as_filled(
     assert k_max_filled(shares, max_train_objects=1) == 2  # beyond it, over a quarter is enough
 
 
-def test_extras_are_told_of_the_k_that_succeed_and_objects_of_those_asked_for_nothing():
+def test_extras_are_those_of_the_k_that_succeed_and_objects_those_of_empty_prompts():
     def row(k, succeeds, most):
         return {
             "k": k,
