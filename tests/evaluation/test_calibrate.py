@@ -190,7 +190,7 @@ def test_no_object_of_the_study_arrangement_is_hidden_and_scenes_do_not_depend_o
 def test_an_empty_location_that_looks_filled_is_counted():
     spot = LOCATIONS[0]
     one = tally([Detection(*spot, "red", "cube", "large", "metal", 1, 1)], [])
-    assert (len(one.decoys), sum(one.decoys), one.score.extra) == (12, 1, 1)
+    assert (len(one.vacant), sum(one.vacant), one.score.extra) == (12, 1, 1)
     assert len(empty_locations([spot])) == 11  # the neighbors stand 1.6 cells apart
 
 

@@ -34,12 +34,12 @@ Arrangement = Literal["official", "relaxed", "study"]
 HELD_OUT = 10**6  # a stream of scenes that no training uses
 OFFICIAL_MOST = 10  # more objects hardly fit the official rule, so they stand closer
 _ATTRIBUTES = ("color", "shape", "size", "material")
-LOOKS, LOOKS_APART = 64, 10**7  # looks tried until nothing is hidden, and how far apart they lie in a stream
-WIDE = 2  # cells within which a center error is measured, so that the cell of the match does not cut it off
+_ATTEMPTS, _APART = 64, 10**7  # tried until nothing is hidden, and how far apart they lie in a stream
+_WIDE = 2  # cells within which a center error is measured, so that the cell of the match does not cut it off
 _POOLS = {"1-3": range(1, 4), "1-6": range(1, 7), "1-10": range(1, 11), "all": range(10**6)}
 _SHIPPED = Path(__file__).with_name("calibration.json")
 
-AT_ONCE = 64  # real renders read together
+_AT_ONCE = 64  # real renders read together
 
 Size = int | tuple[int, int]
 
@@ -54,7 +54,7 @@ class _Tally(NamedTuple):
     score: ImageScore  # by location: what is missing was missed, what is extra is false
     by_color: ImageScore  # colors not found, or found too often, wherever they were
     errors: list[float]  # distance of each center found from the true one, in cells
-    decoys: list[bool]  # for each location of the study where nothing stands, whether it looked filled
+    vacant: list[bool]  # for each location of the study where nothing stands, whether it looked filled
 
     @property
     def pairs(self) -> list[tuple[Detection, Detection]]:
@@ -64,14 +64,14 @@ class _Tally(NamedTuple):
 
 def tally(detections: Sequence[Detection], truth: Sequence[Detection], ood_score: float = 0.0) -> _Tally:
     locations = [obj.location for obj in truth]
-    wide = match(detections, locations, WIDE * CELL)
+    wide = match(detections, locations, _WIDE * CELL)
     gaps = [np.subtract(truth[t].location, detections[d].location) / CELL for t, d in wide.pairs]
     return _Tally(
         truth,
         score=match(detections, locations, ood_score=ood_score),
         by_color=match_colors(detections, [obj.color for obj in truth]),
         errors=[float(np.hypot(*gap)) for gap in gaps],
-        decoys=match(detections, [*locations, *empty_locations(locations)]).found[len(truth) :],
+        vacant=match(detections, [*locations, *empty_locations(locations)]).found[len(truth) :],
     )
 
 
@@ -100,7 +100,7 @@ def summary(tallies: Sequence[_Tally], seed: int = 0) -> dict[str, Any]:
         [(len(t.truth), t.score.objects, t.score.missing, t.score.extra) for t in tallies]
     ).T
     pairs = list(itertools.chain.from_iterable(t.pairs for t in tallies))
-    decoys = list(itertools.chain.from_iterable(t.decoys for t in tallies))
+    vacant = list(itertools.chain.from_iterable(t.vacant for t in tallies))
     shares = {
         "exact_count": (seen == objects, images),
         "all_found": (missed == 0, images),
@@ -121,7 +121,7 @@ def summary(tallies: Sequence[_Tally], seed: int = 0) -> dict[str, Any]:
         "center_error_cells": _error_quantiles(list(itertools.chain.from_iterable(t.errors for t in tallies))),
         "outcomes": _outcome_table(missed, false),
         "color_outcomes": _outcome_table(*np.array([(t.by_color.missing, t.by_color.extra) for t in tallies]).T),
-        "false_fills": [sum(decoys), len(decoys)],
+        "false_fills": [sum(vacant), len(vacant)],
     }
 
 
@@ -227,11 +227,11 @@ def visible_at(locations: Sequence[Location], count: int, seed: int, start: int 
     def attempt(turn: int) -> SceneBatch:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LocationWarning)  # the study's locations are crowded, as it should be
-            first, rules = start + turn * LOOKS_APART, Scenes(objects=len(locations))
+            first, rules = start + turn * _APART, Scenes(objects=len(locations))
             return scenes_at(locations, rules=rules, count=count, seed=seed, start=first, device=device)
 
     scenes = attempt(0)
-    for turn in range(1, LOOKS):
+    for turn in range(1, _ATTEMPTS):
         hidden = (~all_visible(scenes, "fast")).nonzero()[:, 0]
         if not len(hidden):
             break
@@ -269,8 +269,8 @@ def calibrate_clevr(
     if not numbers:
         raise UserError(f"{truth.folder.path} has no scene to calibrate on.")
     tallies: list[_Tally] = []
-    for first in range(0, len(numbers), AT_ONCE):
-        chunk = numbers[first : first + AT_ONCE]
+    for first in range(0, len(numbers), _AT_ONCE):
+        chunk = numbers[first : first + _AT_ONCE]
         loaded = [load_png(truth.file(i)) for i in chunk]
         objects = [truth.objects(i, (p.shape[-1], p.shape[-2])) for i, p in zip(chunk, loaded)]
         shown = [to_float(p if size is None else resize(p, size)) for p in loaded]

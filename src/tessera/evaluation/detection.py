@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 class Detection(NamedTuple):
-    """Position and looks of one object in an image, and how sure the detector is of it."""
+    """Position and attributes of one object in an image, and how sure the detector is of it."""
 
     x: float  # center in the image, [0, 1]
     y: float

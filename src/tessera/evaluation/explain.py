@@ -15,8 +15,8 @@ from tessera.sampling.prompts import Prompt
 from tessera.scenes.camera import ASPECT, CAMERA, FOCAL, ground_point, project
 from tessera.scenes.vocabulary import COLORS, SIZES
 
-WIDE = 512  # pixels; smaller images are enlarged so that words fit
-PANEL, LINE, FONT = 400, 18, 13
+_WIDE = 512  # pixels; smaller images are enlarged so that words fit
+PANEL, _LINE, _FONT = 400, 18, 13
 PAPER, INK = (255, 255, 255), (40, 40, 40)
 GOOD, BAD, ODD = (20, 140, 60), (210, 30, 40), (220, 130, 0)
 _INKS = {"good": GOOD, "bad": BAD, "odd": ODD}
@@ -27,11 +27,11 @@ _NO_FLOOR = 11.0  # distance taken for an object that seems to float above the h
 def draw_explanation(canvas: Tensor, score: ImageScore, prompt: Prompt | None = None) -> Tensor:
     """The image (3, H, W) with boxes, rings at the prompt's locations and a panel of words beside it, 8-bit."""
     image = as_image(canvas)
-    factor = max(1, WIDE // image.width)
+    factor = max(1, _WIDE // image.width)
     image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
     aspect = image_aspect(image.width, image.height)
     lines = words(score, prompt is not None)
-    sheet = Image.new("RGB", (image.width + PANEL, max(image.height, LINE * (len(lines) + 1))), PAPER)
+    sheet = Image.new("RGB", (image.width + PANEL, max(image.height, _LINE * (len(lines) + 1))), PAPER)
     sheet.paste(image, (0, 0))
     pen = ImageDraw.Draw(sheet)
     if prompt and prompt.locations:
@@ -40,7 +40,7 @@ def draw_explanation(canvas: Tensor, score: ImageScore, prompt: Prompt | None = 
     for number, detection in enumerate(score.detections):
         _box(pen, image.size, detection, number + 1, _ink_of(number, score, prompt is not None), aspect)
     for number, (text, ink) in enumerate(lines):
-        pen.text((image.width + 10, 8 + LINE * number), text, font=ImageFont.load_default(FONT), fill=ink)
+        pen.text((image.width + 10, 8 + _LINE * number), text, font=ImageFont.load_default(_FONT), fill=ink)
     return torch.from_numpy(np.array(sheet)).permute(2, 0, 1)
 
 
@@ -99,7 +99,7 @@ def _box(
 ) -> None:
     corners = tuple(edge * side for edge, side in zip(box_edges(detection, aspect), (*size, *size)))
     pen.rectangle(corners, outline=ink, width=2)
-    pen.text((corners[0] + 3, corners[1] + 1), str(number), font=ImageFont.load_default(FONT), fill=ink)
+    pen.text((corners[0] + 3, corners[1] + 1), str(number), font=ImageFont.load_default(_FONT), fill=ink)
 
 
 def half_sides(detection: Detection, aspect: float) -> tuple[float, float]:

@@ -1,7 +1,9 @@
 """A conclusion in words, derived from the numbers, and careful where they are not certain."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Literal
 
 from tessera.evaluation.kmax import ENOUGH
@@ -80,12 +82,8 @@ def _leaves_open(found: Record, ks: Sequence[int]) -> bool:
 
 def _last_success(rows: Sequence[Record], rule: str) -> int:
     """The largest K evaluated such that it and every smaller one evaluated succeed."""
-    reached = 0
-    for row in sorted(rows, key=lambda row: row["k"]):
-        if not row["succeeds"][rule]:
-            break
-        reached = row["k"]
-    return reached
+    in_turn = itertools.takewhile(lambda row: row["succeeds"][rule], sorted(rows, key=itemgetter("k")))
+    return max((row["k"] for row in in_turn), default=0)
 
 
 def _reach_words(reach: Reach | None) -> tuple[str, _Tone]:
