@@ -11,25 +11,13 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 from scipy.optimize import isotonic_regression
 
+from tessera import stats
 from tessera.config import Label, current_settings
 from tessera.errors import UserError
 from tessera.evaluation.detector_error import STEPS, DetectorError, confusion, unconfuse
 from tessera.evaluation.matching import ImageScore
 from tessera.rng import generator
-from tessera.stats import (
-    RESAMPLES,
-    Interval,
-    binomial_curves,
-    mean_interval,
-    quantile_range,
-    ratio_of_sums,
-    resample_rows,
-    resample_table,
-    resampled_means,
-    share_interval,
-    whole_range,
-    wilson,
-)
+from tessera.stats import RESAMPLES, Interval
 
 _MOST_IMAGES = 7 / 8  # of the paper's eight images, all but one
 _SOME_IMAGES = 1 / 4
@@ -144,7 +132,7 @@ def paper_rule(k: int, shares: Shares, n: int, training: TrainingRange) -> Any:
 def _strict_rule(k: int, shares: Shares, n: int, training: TrainingRange) -> Any:
     """The lower 95% bound of the share with all filled (and no extra, where all were labeled) is at least half."""
     share = shares.exact if training.label == "all" else shares.all_found
-    return wilson(np.asarray(share) * n, n)[0] >= _STRICT - ROUNDING
+    return stats.wilson(np.asarray(share) * n, n)[0] >= _STRICT - ROUNDING
 
 
 _Rule = Callable[[int, Shares, int, TrainingRange], Any]
@@ -182,7 +170,7 @@ def generalization_record(
         raise UserError("Counts were given twice for the same K.")
     training = TrainingRange(max_train_objects, label)
     counts = sorted(counts, key=lambda c: c.k)
-    drawn = {c.k: resample_table(c.table(), generator(seed, c.k), resamples=resamples) for c in counts}
+    drawn = {c.k: stats.resample_table(c.table(), generator(seed, c.k), resamples=resamples) for c in counts}
     corrected: dict[int, _Corrected] = {}
     if error:
         others = [error.resampled(generator(seed, j, 1)) for j in range(_OTHER_DETECTORS)]
@@ -215,11 +203,11 @@ def k50(ks: Sequence[int], all_found: Any, n: Any, seed: int = 0, resamples: int
     if not _last_in_a_row(ks):
         return Interval(None, None, None, 0)
     shares = counts / n
-    drawn = binomial_curves(seed, shares, n, resamples)  # (R, T, K)
+    drawn = stats.binomial_curves(seed, shares, n, resamples)  # (R, T, K)
     if len(counts) > 1:
-        rows = resample_rows(generator(seed, 1), len(counts), resamples)  # (R, T)
+        rows = stats.resample_rows(generator(seed, 1), len(counts), resamples)  # (R, T)
         drawn = np.take_along_axis(drawn, rows[:, :, None], axis=1)
-    low, high = quantile_range(np.array([crossing(ks, curve) for curve in drawn.mean(1)]))
+    low, high = stats.quantile_range(np.array([crossing(ks, curve) for curve in drawn.mean(1)]))
     return Interval(crossing(ks, shares.mean(0)), low, high, int(n.sum()))
 
 
@@ -244,9 +232,9 @@ def mean_recall(counts: Sequence[Counts], beyond: int = 0, seed: int = 0, resamp
     chosen = [c for c in counts if c.k > beyond]
     if not chosen:
         return Interval(None, None, None, 0)
-    drawn = [resampled_means(c.filled / c.k, generator(seed, c.k, 4), resamples) for c in chosen]
+    drawn = [stats.resampled_means(c.filled / c.k, generator(seed, c.k, 4), resamples) for c in chosen]
     value = float(np.mean([c.filled.mean() / c.k for c in chosen]))
-    return Interval(value, *quantile_range(np.mean(drawn, axis=0)), sum(c.n for c in chosen))
+    return Interval(value, *stats.quantile_range(np.mean(drawn, axis=0)), sum(c.n for c in chosen))
 
 
 def evaluations_of(
@@ -255,7 +243,7 @@ def evaluations_of(
     """K_max by the paper rule of many evaluations with so few images of each K, drawn from those counted: (R,)."""
     passed = {}
     for k, table in tables.items():
-        drawn = resample_table(table, generator(seed, k, 3), images, resamples)
+        drawn = stats.resample_table(table, generator(seed, k, 3), images, resamples)
         passed[k] = paper_rule(k, shares_of(drawn, training), images, training)
     return np.broadcast_to(k_max(passed), (resamples,))
 
@@ -275,7 +263,7 @@ def _correct(counts: Counts, error: DetectorError, others: Sequence[DetectorErro
     table, rng = counts.table()[None], generator(seed, counts.k, 2)
     again = []
     for other in others:
-        drawn = resample_table(table[0], rng, resamples=_RESAMPLES_EACH)
+        drawn = stats.resample_table(table[0], rng, resamples=_RESAMPLES_EACH)
         again.append(_bias_corrected(np.concatenate([table, drawn]), other, _QUICK_STEPS))
     tables = np.stack(again)  # (J, 1 + R, K + 1, E)
     both = tables[:, 1:].reshape(-1, *table.shape[1:])
@@ -311,12 +299,12 @@ def _k_max_record(
     if not tested_to:  # K = 1 was not evaluated, so there is nothing to say
         return {"value": None, "low": None, "high": None, "tested_to": 0, "at_least": False}
     value = over({c.k: c.table() for c in counts})
-    low, high = whole_range(over(drawn))
+    low, high = stats.whole_range(over(drawn))
     record: dict[str, Any] = {"value": value, "low": low, "high": high, "tested_to": tested_to}
     record["at_least"] = value == tested_to
     if corrected:
         best, detectors, both = (over(dict(zip(corrected, tables))) for tables in zip(*corrected.values()))
-        low, high = whole_range(both)
+        low, high = stats.whole_range(both)
         every = [value, best, *detectors.tolist()]
         record["corrected"] = {"value": best, "low": low, "high": high}
         record["detector_range"] = [min(every), max(every)]
@@ -328,11 +316,11 @@ def _row_record(
 ) -> dict[str, Any]:
     """One K: shares, means, quality, and whether it succeeds."""
     shares, n = shares_of(counts.table(), training), counts.n
-    records = {name: share_interval(round(share * n), n).to_dict() for name, share in shares._asdict().items()}
+    records = {name: stats.share_interval(round(share * n), n).to_dict() for name, share in shares._asdict().items()}
     if corrected:
         fair = zip(records.values(), shares_of(corrected.best, training), shares_of(corrected.both, training))
         for record, best, both in fair:
-            low, high = quantile_range(both)
+            low, high = stats.quantile_range(both)
             record["corrected"] = {"value": float(best), "low": min(low, float(best)), "high": max(high, float(best))}
     rng = generator(seed, counts.k, 3)
     succeeds = {name: bool(rule(counts.k, shares, n, training)) if counts.k else None for name, rule in rules.items()}
@@ -340,11 +328,11 @@ def _row_record(
         "k": counts.k,
         "n": counts.n,
         **records,
-        "found": mean_interval(counts.filled, rng).to_dict(),
-        "extra": {**mean_interval(counts.extra, rng).to_dict(), **_spread(counts.extra)},
-        "objects": {**mean_interval(counts.objects, rng).to_dict(), **_spread(counts.objects)},
+        "found": stats.mean_interval(counts.filled, rng).to_dict(),
+        "extra": {**stats.mean_interval(counts.extra, rng).to_dict(), **_spread(counts.extra)},
+        "objects": {**stats.mean_interval(counts.objects, rng).to_dict(), **_spread(counts.objects)},
         # The bootstrap draws whole images.
-        "well_formed": ratio_of_sums(counts.malformed, counts.objects, rng).complement().to_dict(),
+        "well_formed": stats.ratio_of_sums(counts.malformed, counts.objects, rng).complement().to_dict(),
         "succeeds": succeeds,
     }
 

@@ -142,6 +142,14 @@ def test_records_get_sections_of_their_own(call, tmp_path):
     assert "lemma 1" in text and "Starts that rise, by depth" in text
 
 
+def test_of_closed_forms_only_those_that_were_evaluated_are_listed(call, tmp_path):
+    """A record of how a network compares with a closed form has no K_max."""
+    words = [RESULTS / "theory-ideal-32.json", RESULTS / "theory-likeness-exp1.json"]
+    assert call("report", *words, "--out", tmp_path / "page.html") == 0
+    sheet = (tmp_path / "page.html").read_text().partition("Denoisers that no one trained")[2]
+    assert sheet.partition("</table>")[0].count('<th scope="row">') == 1
+
+
 def test_swing_by_of_a_diffusion_model_is_drawn_in_the_colors_of_the_page(call, tmp_path):
     row = {
         "gap": 0.4, "seeds": 2, "first": {"concept": "size"}, "steps": [1, 10, 100], "error": [1.0, 0.4, 0.5],

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tessera import records
 from tessera.analysis.locality import SceneLocality
 from tessera.analysis.scatter import Point, read_points
 from tessera.app.report.measure import ColumnEvaluator, Record, targets_of
@@ -19,26 +20,12 @@ from tessera.models.diffusers_unet import is_diffusers_folder
 from tessera.models.loading import check_models, open_model
 from tessera.models.model_folder import Model, is_model_folder
 from tessera.models.run_snapshots import is_run
-from tessera.records import (
-    ClosedFormRecord,
-    DynamicsRecord,
-    EvaluationRecord,
-    LocalityRecord,
-    PointsRecord,
-    ScatterRecord,
-    StudyRunRecord,
-    SweepRecord,
-    SwingbyRecord,
-    TheoryRecord,
-    as_record,
-    read_record,
-)
-from tessera.records import Record as ResultRecord
 from tessera.rows import distinct, plural
 from tessera.studies.clevr.entries import CELLS, HEADLINES, Paper
 from tessera.studies.clevr.image_grids import IMAGE_GRID, ShownImages, load_image_grid
 from tessera.training.run_folder import RunFolder
 
+_SHOWN = ("theory", "closed-form", "dynamics-sweep", "dynamics", "swingby")  # records about no single model, by kind
 _MOST_RECORDS = 4  # of a whole study, shown side by side
 
 
@@ -89,10 +76,7 @@ class ReportData:
 
     subjects: list[ReportColumn] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
-    theory: list[Record] = field(default_factory=list)
-    ideal: list[Record] = field(default_factory=list)
-    dynamics: list[Record] = field(default_factory=list)
-    circles: list[Record] = field(default_factory=list)  # swing-by in a diffusion model
+    records: dict[str, list[Record]] = field(default_factory=lambda: {kind: [] for kind in _SHOWN})
     studies: list[Path] = field(default_factory=list)  # results folders with a study.json
 
 
@@ -112,7 +96,7 @@ def gather(sources: Sequence[str], measurer: ColumnEvaluator, keep: Path) -> Rep
             _add_results(found, Path(source))
         else:
             found.subjects.append(measured(source, measurer, keep, cells.get(_name_of(source))))
-    if not any(vars(found).values()):
+    if not any((found.subjects, found.points, found.studies, *found.records.values())):
         raise UserError(f"There is nothing to report in {', '.join(map(str, sources))}.")
     for subject, name in zip(found.subjects, distinct([subject.name for subject in found.subjects])):
         subject.name = name
@@ -134,7 +118,7 @@ def measured(source: str, measurer: ColumnEvaluator, keep: Path, record: Path | 
     if record is None:
         known = best_scores(model, run)
     else:
-        of_study = read_record(record, StudyRunRecord)
+        of_study = records.read_record(record, records.StudyRunRecord)
         known = (of_study.result, {"found": f"in {record.name}", **of_study})
     subject = measured_model(name, model, measurer, run.results if run else keep / name, known)
     subject.log = run.records() if run else []
@@ -200,7 +184,7 @@ def best_scores(model: Model, run: RunFolder | None = None) -> tuple[Record, Rec
     if card:
         return card, {"found": "on the model's card", "provenance": card["provenance"]}
     path = run.results / "detector.json" if run else None
-    record = dict(read_record(path, EvaluationRecord)) if path and path.is_file() else None
+    record = dict(records.read_record(path, records.EvaluationRecord)) if path and path.is_file() else None
     if record and (record.get("about") or {}).get("images_seen") == model.config.get("images_seen"):
         return record, {"found": "by `tessera evaluate`", "provenance": record["provenance"]}
     return None
@@ -238,31 +222,21 @@ def _add_results(found: ReportData, folder: Path) -> None:
 @reads
 def _add_record(path: Path, found: ReportData, strict: bool = True) -> None:
     """A record goes where it belongs; one of no known kind is an error, or in a folder of many passed over."""
-    record = as_record(read_json(path))
+    record = records.as_record(read_json(path))
     match record:
-        case ScatterRecord() | PointsRecord():
+        case records.ScatterRecord() | records.PointsRecord():
             found.points += read_points(path)
-        case StudyRunRecord():
+        case records.StudyRunRecord():
             found.subjects.append(_from_study(dict(record), path))
-        case EvaluationRecord() | LocalityRecord():
+        case records.EvaluationRecord() | records.LocalityRecord():
             _pair_up(found, dict(record), path)
         case None:
             if strict:
                 raise UserError(f"{path} is no record that a report can show.")
-        case _ if type(record) in _LISTS:
-            getattr(found, _LISTS[type(record)]).append(dict(record))
+        case _ if record.kind in _SHOWN:
+            found.records[record.kind].append(dict(record))
         case _ if strict:
             raise UserError(f"{path} is a record of kind `{record.kind}`, which a report does not show.")
-
-
-_LISTS: dict[type[ResultRecord], str] = {
-    TheoryRecord: "theory",
-    ClosedFormRecord: "ideal",
-    SweepRecord: "dynamics",
-    DynamicsRecord: "dynamics",
-    SwingbyRecord: "circles",
-}
-"""Kinds of records about no single model -> the list of `ReportData` that holds them."""
 
 
 def _from_study(record: Record, path: Path) -> ReportColumn:

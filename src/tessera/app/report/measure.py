@@ -28,18 +28,11 @@ from tessera.records import ReportEvaluationRecord, ReportLocalityRecord, covers
 from tessera.rows import plural
 from tessera.sampling.prompts import study_prompts
 from tessera.scenes.vocabulary import COLOR_NAMES, LOCATIONS
-from tessera.studies.clevr.image_grids import (
-    COLUMNS,
-    IMAGE_GRID,
-    ShownImages,
-    load_image_grid,
-    save_image_grid,
-    shown_record,
-)
+from tessera.studies.clevr import image_grids
 from tessera.studies.clevr.reproduce import cost_of
 from tessera.version import __version__
 
-EVALUATION_FILE, IMAGES = "report-evaluation.json", f"report-evaluation{IMAGE_GRID}"
+EVALUATION_FILE, IMAGES = "report-evaluation.json", f"report-evaluation{image_grids.IMAGE_GRID}"
 LOCALITY, MAPS = "report-locality.json", "report-locality.safetensors"
 _QUICK_KS = (1, 3, 6, 9)
 LOCALITY_K = 4  # locations of the prompts whose locality is measured, as in the paper's Figure 10
@@ -68,7 +61,7 @@ class ReportConfig:
         if not known:
             raise UserError(f"Prompts of this model have 0 to {max_conditions(conditioner)} conditions.")
         return EvaluationConfig(
-            known, self.n or (COLUMNS if few else 64), self.steps or (16 if self.quick else 32), self.seed
+            known, self.n or (image_grids.COLUMNS if few else 64), self.steps or (16 if self.quick else 32), self.seed
         )
 
     def plan(self, conditioner: Conditioner) -> LocalityConfig:
@@ -119,7 +112,7 @@ class ColumnEvaluator:
 
     def evaluation(
         self, model: Model, keep: Path, name: str, evaluated_elsewhere: bool = False
-    ) -> tuple[Record, dict[int, list[ShownImages]]] | None:
+    ) -> tuple[Record, dict[int, list[image_grids.ShownImages]]] | None:
         """The evaluation's record and the images kept of it, by K; None for an unconditional model."""
         if not model.conditioner.dim:
             return None
@@ -128,7 +121,9 @@ class ColumnEvaluator:
         if record is None:
             say(f"{name}: sampling and evaluating {plural(wanted.images, 'image')}")
             record = self._evaluate(model, wanted, keep)
-        return record, load_image_grid(keep / IMAGES, record, targets_of(model.conditioner, record["shown"]))
+        return record, image_grids.load_image_grid(
+            keep / IMAGES, record, targets_of(model.conditioner, record["shown"])
+        )
 
     def _known_evaluation(self, model: Model, keep: Path, wanted: EvaluationConfig) -> Record | None:
         """The record of an earlier evaluation that covers this one, if its images are there too."""
@@ -143,11 +138,13 @@ class ColumnEvaluator:
             "evaluation": evaluation.plain(),
             "result": self.evaluator.summarize(model, samples),
             "quality": quality(samples.scores),
-            "shown": shown_record(samples, TrainingRange.of(model.config.get("settings"))),
+            "shown": image_grids.shown_record(samples, TrainingRange.of(model.config.get("settings"))),
             "cost": cost_of(samples),
             "provenance": provenance(self.device),
         }
-        save_image_grid(make_folder(keep) / IMAGES, samples)  # first: where there is a record, there are its images
+        image_grids.save_image_grid(
+            make_folder(keep) / IMAGES, samples
+        )  # first: where there is a record, there are its images
         return write_record(keep / EVALUATION_FILE, ReportEvaluationRecord, record)
 
     # -- locality ------------------------------------------------------------------------------------------

@@ -120,20 +120,21 @@ def _both_together(found: ReportData) -> dict[str, Any]:
 
 def _records(found: ReportData) -> dict[str, Any]:
     """Sections about no single model."""
-    sweeps = [record for record in found.dynamics if "study" in record]
-    runs = [record for record in found.dynamics if "study" not in record]
-    ideal = [record for record in found.ideal if "evaluated" in record]  # others compare a network with a closed form
+    shown = found.records
+    ideal = [record for record in shown["closed-form"] if "evaluated" in record]  # others compare it with a network
     circles = "Paths through concept space, and the error at the composition over training"
     draw_circles = styled(swingby_figure)
     return {
         "studies": contents.study_sheets(found),
-        "theory": [(record, contents.theory_sheet(record)) for record in found.theory],
+        "theory": [(record, contents.theory_sheet(record)) for record in shown["theory"]],
         "ideal": contents.ideal_sheet(ideal) if ideal else None,
-        "dynamics": [_sweep_chart(record, f"dynamics{number}") for number, record in enumerate(sweeps)],
-        "dynamics_runs": contents.dynamics_sheet(runs) if runs else None,
+        "dynamics": [
+            _sweep_chart(record, f"dynamics{number}") for number, record in enumerate(shown["dynamics-sweep"])
+        ],
+        "dynamics_runs": contents.dynamics_sheet(shown["dynamics"]) if shown["dynamics"] else None,
         "circles": [
             (svg(draw_circles(record["gaps"]), f"circles{number}", circles), contents.circles_sheet(record))
-            for number, record in enumerate(found.circles)
+            for number, record in enumerate(shown["swingby"])
         ],
     }
 
