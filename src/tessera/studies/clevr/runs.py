@@ -83,45 +83,33 @@ def evenly(moments: Sequence[int], count: int) -> list[int]:
 
 
 class Speeds:
-    """Speeds measured before: benchmark records, and cells already trained and evaluated."""
+    """Images trained on, and samples evaluated, in a second: of the latest record of each network that has one."""
 
     def __init__(self, paths: StudyPaths):
-        benches: list[Any] = []
+        self.training: dict[str, float] = {}
+        self.evaluations: dict[str, float] = {}
         for path in sorted(paths.results.glob(_BENCHES)):
             content = current_words(read_json(path))
-            benches += content if isinstance(content, list) else [content]
-        studied = [read_record(path, StudyRunRecord) for path in sorted(paths.records.glob("*.json"))]
-        self.training = [(_cost_in(r), r["images_per_second"]["value"]) for r in benches]
-        self.training += [(_cost_in(r), r["training"]["images_per_second"]) for r in studied]
-        self.evaluations = [(_cost_in(r), _samples_per_second(r["cost"])) for r in studied]
-
-    def images_per_second(self, settings: Settings) -> float | None:
-        """Of the latest record of the same network at the same size of image and batch."""
-        return _latest(self.training, settings)
-
-    def samples_per_second(self, settings: Settings) -> float | None:
-        """Sampled and evaluated."""
-        return _latest(self.evaluations, settings)
+            for bench in content if isinstance(content, list) else [content]:
+                _note(self.training, bench, bench["images_per_second"]["value"])
+        for path in sorted(paths.records.glob("*.json")):
+            record = read_record(path, StudyRunRecord)
+            cost = record["cost"]
+            _note(self.training, record, record["training"]["images_per_second"])
+            seconds = cost["sampling_seconds"] + cost["detecting_seconds"]
+            _note(self.evaluations, record, cost["images"] / max(1e-9, seconds))
 
 
-def _samples_per_second(cost: Mapping[str, Any]) -> float:
-    return cost["images"] / max(1e-9, cost["sampling_seconds"] + cost["detecting_seconds"])
+def _note(speeds: dict[str, float], record: Mapping[str, Any], per_second: float | None) -> None:
+    if per_second:
+        # Read as settings, a record from before one of them existed counts as having had its default.
+        speeds[_network_of(settings_from(record["settings"]))] = per_second
 
 
-def _latest(known: Sequence[tuple[tuple, float | None]], settings: Settings) -> float | None:
-    like = cost_of(settings)
-    found = [value for cost, value in known if value and cost == like]
-    return found[-1] if found else None
-
-
-def _cost_in(record: Mapping[str, Any]) -> tuple:
-    """Read as settings, so that a record from before one of them existed counts as having had its default."""
-    return cost_of(settings_from(record["settings"]))
-
-
-def cost_of(settings: Settings) -> tuple:
+def _network_of(settings: Settings) -> str:
     """The settings that decide how fast a network is."""
-    return (asdict(settings.denoiser), settings.data.size, settings.training.batch, settings.conditioner.kind)
+    sizes = settings.data.size, settings.training.batch, settings.conditioner.kind
+    return f"{asdict(settings.denoiser)}, {sizes}"
 
 
 _DONE = "done"
@@ -153,13 +141,14 @@ def estimate(job: StudyRun, paths: StudyPaths, speeds: Speeds) -> Estimate:
     to_do = state not in (_DONE, ANOTHER_RUN)
     left = max(0, job.settings.training.total - images_seen(job.folder(paths))) if to_do else 0
     samples = job.evaluation.images * max(1, job.snapshots) if to_do else 0
+    network = _network_of(job.settings)
     return Estimate(
         job.name,
         state,
         left,
         samples,
-        _minutes_for(left, speeds.images_per_second(job.settings)),
-        _minutes_for(samples, speeds.samples_per_second(job.settings)),
+        _minutes_for(left, speeds.training.get(network)),
+        _minutes_for(samples, speeds.evaluations.get(network)),
     )
 
 
