@@ -39,7 +39,6 @@ from tessera.cli.main import main
 GOLDEN = Path(__file__).parent / "golden"
 LONG = 16  # numbers; a longer array is kept as its summary
 SAME_MACHINE = (1e-5, 1e-6)  # relative and absolute tolerance where arithmetic rounds as it did for the file
-OTHER_BATCHES = (1e-3, 1e-6)
 OTHER_MACHINE = (0.05, 0.02)  # where it does not: sampling and training enlarge the last bit
 Json = Any
 
@@ -63,8 +62,6 @@ class Case:
     # It divides by next to nothing: on machines that round differently, only structure and words are compared.
     chaotic: bool = False
     needs: tuple[str, ...] = ()  # optional packages
-    # Small differences of float32 outputs: another division of the same code into batches changes them by up to 4e-4.
-    batched: bool = False
 
 
 TINY = (
@@ -342,12 +339,10 @@ CASES: dict[str, Case] = {
     "sdxl-locality": Case(
         ("tools/tiny_pipeline.py {out}/p", f"t2i locality {{out}}/p {SDXL} --levels 2 --probe '8,8' --at 1,2"),
         needs=("diffusers", "transformers", "accelerate"),
-        batched=True,
     ),
     "sdxl-words": Case(
         ("tools/tiny_pipeline.py {out}/p", f"t2i words {{out}}/p {SDXL} --levels 2 --probe '8,8' --words horse,dog"),
         needs=("diffusers", "transformers", "accelerate"),
-        batched=True,
     ),
     "sdxl-features": Case(
         (
@@ -688,8 +683,7 @@ def test_numbers_are_those_of_the_golden_file(name, tmp_path):
         pytest.importorskip(package)
     golden = json.loads(golden_file(name).read_text())
     other = (math.inf, math.inf) if case.chaotic else OTHER_MACHINE
-    same = OTHER_BATCHES if case.batched else SAME_MACHINE
-    tolerance = same if golden.pop("rounding") == rounding() else other
+    tolerance = SAME_MACHINE if golden.pop("rounding") == rounding() else other
     if name in names.RESHAPE:
         golden = names.RESHAPE[name](golden)
     made = json.loads(json.dumps(run(case, tmp_path)))

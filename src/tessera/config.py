@@ -22,6 +22,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 from tessera.errors import UserError, suggestion
 from tessera.files import check_types
 from tessera.records import SETTING_KEYS, SETTING_VALUES
+from tessera.registry import CONDITIONERS
 
 Ki, Mi = 2**10, 2**20
 NUMBERS = {int: "a whole number", float: "a number"}  # in words
@@ -446,8 +447,6 @@ def _class_of(group: str, kind: str) -> type:
     classes: dict[str, type] = {cls.kind: cls for cls in GROUPS[group]}  # type: ignore[attr-defined]
     if group == "denoiser" or kind in classes:
         return look_up(kind, classes, "network" if group == "denoiser" else group)
-    from tessera.conditioning.registry import CONDITIONERS  # which imports torch
-
     look_up(kind, dict.fromkeys([*classes, *CONDITIONERS]), group)
     return _registered_config(kind, CONDITIONERS[kind])
 

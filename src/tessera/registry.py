@@ -99,3 +99,16 @@ def _import_file(path: Path) -> Any:
     sys.modules[name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+# Here, so that settings can name a conditioner without importing torch.
+CONDITIONERS = Registry(
+    "tessera.conditioners",
+    "conditioner",
+    {
+        "grid": "tessera.conditioning.grid:LocationGrid",
+        "list": "tessera.conditioning.location_list:LocationList",
+        "color": "tessera.conditioning.colors:ColorCounts",
+        "nothing": "tessera.conditioning.unconditional:Unconditional",
+    },
+)

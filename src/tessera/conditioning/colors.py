@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 from torch import Tensor
 
-from tessera.conditioning.counts import Counts
+from tessera.conditioning.counts import CountConditioner
 from tessera.conditioning.labels import Label
 from tessera.errors import UserError
 from tessera.scenes.batch import SceneBatch
@@ -13,7 +13,7 @@ from tessera.scenes.vocabulary import COLOR_NAMES
 
 
 @dataclass(frozen=True)
-class ColorCounts(Counts):
+class ColorCounts(CountConditioner):
     """Counts per color, in the order of COLOR_NAMES; its conditions are color names in that order."""
 
     label: Label = "all"

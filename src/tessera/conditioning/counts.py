@@ -13,7 +13,7 @@ from tessera.errors import UserError
 from tessera.scenes.batch import SceneBatch
 
 
-class Counts(Conditioner):
+class CountConditioner(Conditioner):
     """Counts of labeled objects. Conditions are ordered by entry."""
 
     label: Label

@@ -8,14 +8,14 @@ from torch import Tensor
 
 from tessera.conditioning.cells import cell_of, cut_windows, every_cell, one_per_row, window
 from tessera.conditioning.contract import Cell, Location, SpatialConditioner
-from tessera.conditioning.counts import Counts
+from tessera.conditioning.counts import CountConditioner
 from tessera.conditioning.labels import Label, check_location, locations_of
 from tessera.errors import UserError
 from tessera.scenes.batch import SceneBatch
 
 
 @dataclass(frozen=True)
-class LocationGrid(Counts, SpatialConditioner):
+class LocationGrid(CountConditioner, SpatialConditioner):
     """Counts per cell. Its conditions are ordered by cell, row by row, and named by the cell's center."""
 
     cells: int = 16

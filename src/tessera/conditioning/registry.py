@@ -3,20 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tessera.conditioning.colors import ColorCounts
 from tessera.conditioning.contract import Conditioner
-from tessera.conditioning.grid import LocationGrid
-from tessera.conditioning.location_list import LocationList
-from tessera.conditioning.unconditional import Unconditional
 from tessera.errors import UserError
 from tessera.files import check_types
-from tessera.registry import Registry, import_object, names_object
-
-CONDITIONERS = Registry(
-    "tessera.conditioners",
-    "conditioner",
-    {"grid": LocationGrid, "list": LocationList, "color": ColorCounts, "nothing": Unconditional},
-)
+from tessera.registry import CONDITIONERS, import_object, names_object
 
 
 def conditioner_from(config: Mapping[str, Any]) -> Conditioner:
