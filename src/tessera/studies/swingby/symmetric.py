@@ -59,12 +59,12 @@ def map_of(u: Array) -> Array:
 
 def flow(w0: Array, a: Array, duration: float, step: float, clock: Clock = "paper", every: int = 1) -> Path:
     """The ODE on W itself, from symmetric starts (..., d, d)."""
-    speed = CLOCK_SPEED[clock]
+    a = CLOCK_SPEED[clock] * a  # the field is linear in a
 
     def velocity(state: State) -> State:
-        return (speed * field(state[0], a),)
+        return (field(state[0], a),)
 
-    return solve(System(velocity, itemgetter(0), 2 * speed * a.max()), (w0,), duration, step, every=every)
+    return solve(System(velocity, itemgetter(0), 2 * a.max()), (w0,), duration, step, every=every)
 
 
 def factor_path(
@@ -88,15 +88,15 @@ def factor_path(
             f"{concepts - width} of them will never be learned.",
             stacklevel=2,
         )
-    speed = CLOCK_SPEED[clock]
+    a = CLOCK_SPEED[clock] * a  # the gradient is linear in a
 
     def velocity(state: State) -> State:
-        return (-0.5 * speed * gradient(state[0], a),)
+        return (-0.5 * gradient(state[0], a),)
 
     def read(state: State) -> Array:
         return map_of(state[0])
 
-    return solve(System(velocity, read, 2 * speed * a.max()), (u,), duration, step, solver, every, on_step)
+    return solve(System(velocity, read, 2 * a.max()), (u,), duration, step, solver, every, on_step)
 
 
 def settling_time(w0: Array, a: Array, margin: float = 5.0) -> Array:
