@@ -1,5 +1,6 @@
 """What SECURITY.md promises: input that is damaged or made to do harm is refused in one sentence, and nothing is lost."""
 
+import io
 import json
 import os
 import shutil
@@ -8,12 +9,14 @@ import socket
 import stat
 import subprocess
 import sys
+import tarfile
 import time
 
 import pytest
 import torch
 from PIL import Image
 
+from tessera.analysis.cifar import load_cifar
 from tessera.cli.main import main
 from tessera.config import settings_for
 from tessera.errors import UserError
@@ -128,6 +131,15 @@ def test_a_file_that_starts_another_program_is_no_image(tmp_path):
         open_image(tmp_path / "a.png")
 
 
+def test_a_tar_bomb_is_refused_before_it_is_unpacked(tmp_path):
+    with tarfile.open(tmp_path / "bomb.tar.gz", "w:gz", compresslevel=1) as archive:
+        member = tarfile.TarInfo("test_batch.bin")
+        member.size = 80 << 20
+        archive.addfile(member, io.BytesIO(bytes(member.size)))
+    with pytest.raises(UserError, match="no archive of CIFAR-10"):
+        load_cifar(tmp_path / "bomb.tar.gz", "test")
+
+
 # -- sealed facts ------------------------------------------------------------------------------------------------
 
 
@@ -136,6 +148,15 @@ def test_an_average_under_another_name_is_not_believed(run, name):
     shutil.copy(run / f"snapshots/{name}.safetensors", run / "snapshots/ema-000000000024-0.050.safetensors")
     with pytest.raises(UserError, match="not what its name says"):
         load_run(run)
+
+
+@pytest.mark.parametrize("facts", [{"images_seen": "many"}, {}, {"images_seen": 10**30}, {"losses": 3}])
+def test_a_state_with_odd_facts_is_skipped(run, facts, capsys):
+    newest = RunFolder(run).states()[0]
+    tensors, _ = read_checkpoint(newest)
+    write_checkpoint(newest, tensors, facts)
+    assert train_run(tiny(total=28), run, on_message=print).finished
+    assert f"Skipping {newest.name}, falling back" in capsys.readouterr().out
 
 
 def test_an_average_of_another_run_is_not_believed(run, tmp_path):

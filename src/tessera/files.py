@@ -154,12 +154,20 @@ def read_json(path: Path) -> Any:
     path = Path(path)
     check_file(path, _LARGEST)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        _check_moderate(content)
+        return parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"Could not read {path}: {error.strerror or error}.") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{path} is not valid JSON: {error}.") from error
+
+
+def parse_json(text: str) -> Any:
+    """The value, or a ValueError if it is of immoderate depth or numbers."""
+    try:
+        content = json.loads(text)
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
+    _check_moderate(content)
     return content
 
 
@@ -190,11 +198,9 @@ def read_lines(path: Path) -> list[Any]:
     found = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            value = json.loads(line)
-            _check_moderate(value)
-        except (ValueError, RecursionError):
+            found.append(parse_json(line))
+        except ValueError:
             continue
-        found.append(value)
     return found
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tessera.errors import UserError
+from tessera.files import reading
 from tessera.render.image_io import to_float
 from tessera.scenes.random import seeded_generator
 from tessera.training.stream import Batch, NumberedSamples
@@ -17,6 +18,7 @@ from tessera.training.stream import Batch, NumberedSamples
 _Split = Literal["train", "test"]
 SIDE, CHANNELS, CLASSES = 32, 3, 10
 _RECORD = 1 + CHANNELS * SIDE * SIDE  # bytes: a label, then the image channel by channel
+_MOST_BYTES = 64 << 20  # of a file in the archive; the largest of CIFAR-10 have half as many
 _PARTS: dict[_Split, tuple[str, ...]] = {
     "train": tuple(f"data_batch_{n}.bin" for n in range(1, 6)),
     "test": ("test_batch.bin",),
@@ -42,12 +44,14 @@ def _archive_parts(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
     """The files of a split by name, read without unpacking anything to disk."""
     parts: dict[str, bytes] = {}
     try:
-        with tarfile.open(path) as archive:
+        with reading(path), tarfile.open(path) as archive:
             for member in archive:
+                if member.size > _MOST_BYTES:  # before any of it is unpacked
+                    raise UserError(f"{path} is no archive of CIFAR-10: {member.name[:80]} has {member.size} bytes.")
                 name, file = Path(member.name).name, archive.extractfile(member)
                 if name in names and file is not None:
                     parts[name] = file.read()
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except tarfile.TarError as error:
         raise UserError(f"Could not read {path} as an archive of CIFAR-10: {error}.") from error
     return parts
 

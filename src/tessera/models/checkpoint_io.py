@@ -12,7 +12,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from tessera.errors import UserError
-from tessera.files import atomic, check_file, reads
+from tessera.files import atomic, check_file, parse_json, reading, reads
 
 
 def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> str:
@@ -41,7 +41,8 @@ def read_checkpoint(path: Path, device=None) -> tuple[dict[str, Tensor], dict[st
     text = metadata.get("facts", "{}")
     if metadata.get("sha256") != digest(tensors, text):
         raise UserError(f"{path} is not what was written: its checksum does not match its content.")
-    return {name: tensor.to(device) for name, tensor in tensors.items()}, json.loads(text)
+    with reading(path):
+        return {name: tensor.to(device) for name, tensor in tensors.items()}, dict(parse_json(text))
 
 
 @reads
@@ -50,8 +51,8 @@ def read_facts(path: Path) -> dict[str, Any]:
     check_file(path)
     try:
         with safe_open(path, framework="pt") as file:
-            return json.loads((file.metadata() or {}).get("facts", "{}"))
-    except (SafetensorError, ValueError):
+            return dict(parse_json((file.metadata() or {}).get("facts", "{}")))
+    except (SafetensorError, TypeError, ValueError):
         return {}
 
 

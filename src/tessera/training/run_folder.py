@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from torch import Tensor
 from tessera.config import Settings, first_difference, format_count, seal_of, settings_from
 from tessera.console import say
 from tessera.errors import UserError
-from tessera.files import atomic, fits_type, make_folder, read_lines, write_json
+from tessera.files import atomic, check_types, fits_type, make_folder, read_lines, reading, write_json
 from tessera.models.build import build_denoiser, conditioner_for
 from tessera.models.checkpoint_io import read_checkpoint, read_facts, to_half, write_checkpoint
 from tessera.models.model_folder import current_weight_name
@@ -47,6 +47,12 @@ class RunOutcome:
     finished: bool
     interrupted: bool = False  # by Ctrl-C or SIGTERM
     record: dict[str, Any] = field(default_factory=dict)  # the last line of the log
+
+
+class _StateFacts(TypedDict):
+    images_seen: int
+    losses: list[float]
+    settings: dict[str, Any]
 
 
 class RunFolder:
@@ -120,7 +126,9 @@ class RunFolder:
             try:
                 tensors, facts = read_checkpoint(path)
                 current = {current_weight_name(name): tensor for name, tensor in tensors.items()}
-                trainer.load(current, facts["images_seen"])
+                check_types(_StateFacts, facts, f"The facts of {path}")
+                with reading(path):
+                    trainer.load(current, facts["images_seen"])
                 self.losses = facts.get("losses", [])
                 return path
             except (UserError, KeyError) as error:
