@@ -238,11 +238,13 @@ def from_products(
     inner, seeds = mean_products(products), products.shape[1]
     # Centered rounding is smaller than rounding; the floor belongs to what went in.
     matrix = cosines(inner, floor)
-    measured = {name: float(value) for name, value in _measures_of(matrix, groups).items()}
-    intervals = {}
+    measures, intervals = _measures_of(matrix, groups), {}
     if seeds > 1:
         again = cosines(mean_products(products, seed_weights(seeds, resamples, seed)), floor)  # (R, C, C)
-        intervals = _intervals_of(measured, _measures_of(again, groups))
+        for name, values in _measures_of(again, groups).items():
+            bounds = () if name in ("ratio", "gap") else ((-1.0, 1.0),)
+            intervals[name] = spread_around(float(measures[name]), values, *bounds)
+    measured = {name: float(measures[name]) for name in measures if name not in ("ratio", "gap")}
     if groups is None:
         measured |= _repetition(products, matrix, shuffles, seed)
     else:
@@ -254,7 +256,8 @@ def _measures_of(matrix: Tensor, groups: Sequence[Group] | None) -> dict[str, Te
     """Of cosines (..., C, C): (...) each."""
     found = {"off_diagonal": off_diagonal(matrix), "off_rms": off_rms(matrix)}
     if groups is not None:
-        found["within"], found["between"] = within_between(matrix, groups)
+        within, between = within_between(matrix, groups)
+        found |= {"within": within, "between": between, "ratio": within / between, "gap": within - between}
     return found
 
 
@@ -265,17 +268,6 @@ def _repetition(products: Tensor, matrix: Tensor, shuffles: int, seed: int) -> d
     halves = between_halves(products, seed=seed)
     p = repetition_p(halves, shuffles=shuffles, seed=seed)
     return {"within": float(halves.diagonal().mean()), "between": float(off_diagonal(halves)), "p": p}
-
-
-def _intervals_of(measured: dict[str, float], spread: dict[str, Tensor]) -> dict[str, tuple[float, float] | None]:
-    """95% of each measure that was resampled, and of ratio and gap where both their parts were."""
-    found = {name: spread_around(measured[name], values, (-1.0, 1.0)) for name, values in spread.items()}
-    if "within" in spread:
-        within, between = spread["within"], spread["between"]
-        ratio = measured["within"] / measured["between"] if measured["between"] else math.nan
-        found["ratio"] = spread_around(ratio, within / between)
-        found["gap"] = spread_around(measured["within"] - measured["between"], within - between)
-    return found
 
 
 # -- null bands --------------------------------------------------------------------------------------------

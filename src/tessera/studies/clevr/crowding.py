@@ -54,9 +54,8 @@ def far_apart(k: int) -> tuple[Location, ...]:
     """Centers of k cells that official scenes can fill, whose nearest two are as far apart as farthest-first goes."""
     middles = (torch.arange(_ACROSS) + 0.5) / _ACROSS
     cells = torch.cartesian_prod(middles, middles)
-    cells = cells[
-        torch.stack([reachable(cells, size) for size in SIZES]).all(0)
-    ]  # objects of every size may stand there
+    # Objects of every size may stand in these by the official rules.
+    cells = cells[torch.stack([reachable(cells, size) for size in SIZES]).all(0)]
     apart = torch.cdist(cells, cells)  # (N, N)
     best: tuple[float, list[int]] = (-1.0, [])
     for first in range(len(cells)):
