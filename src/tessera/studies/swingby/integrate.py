@@ -12,7 +12,7 @@ from tessera.errors import UserError
 from tessera.studies.swingby.data import Array, error_at
 
 State = tuple[Array, ...]
-Velocity = Callable[[State], State]
+_Velocity = Callable[[State], State]
 Solver = Literal["flow", "descent"]  # continuous time by Runge-Kutta, or gradient descent
 
 # Largest step * rate at which a mode exp(-rate t) still decays: of fourth-order Runge-Kutta, and of Euler's method.
@@ -40,7 +40,7 @@ class Path:
 class System(NamedTuple):
     """A network in training."""
 
-    velocity: Velocity  # of its weights
+    velocity: _Velocity  # of its weights
     read: Callable[[State], Array]  # its end-to-end map
     fastest: float  # the largest rate near the solution
 
@@ -56,7 +56,7 @@ def solve(
 
 
 def trajectory(
-    velocity: Velocity, state: State, steps: Iterable[float | Array], solver: Solver = "flow"
+    velocity: _Velocity, state: State, steps: Iterable[float | Array], solver: Solver = "flow"
 ) -> Iterator[State]:
     """The start, and the state after every step, whose lengths may differ from run to run.
 
@@ -72,7 +72,7 @@ def trajectory(
     _check_finite(state, m)
 
 
-def _runge_kutta(velocity: Velocity, state: State, step: float | Array) -> State:
+def _runge_kutta(velocity: _Velocity, state: State, step: float | Array) -> State:
     """One step of classical fourth order."""
     k1 = velocity(state)
     k2 = velocity(_ahead(state, k1, step / 2))
@@ -86,7 +86,7 @@ def _runge_kutta(velocity: Velocity, state: State, step: float | Array) -> State
     return _ahead(state, k2, step / 6)
 
 
-def _euler(velocity: Velocity, state: State, step: float | Array) -> State:
+def _euler(velocity: _Velocity, state: State, step: float | Array) -> State:
     return _ahead(state, velocity(state), step)
 
 

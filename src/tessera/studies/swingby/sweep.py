@@ -18,21 +18,21 @@ from tessera.studies.swingby.pairs import run_pairs
 from tessera.studies.swingby.starts import aligned_map, gaussian_factors, unit_factors
 
 AxisName = Literal["ratio", "omega", "rho", "sigma"]
-StartName = Literal["aligned", "positive", "gaussian"]
+_StartName = Literal["aligned", "positive", "gaussian"]
 
 
-class Axis(NamedTuple):
+class _Axis(NamedTuple):
     label: str
     low: float
     high: float
     log: bool = False
 
 
-AXES: dict[AxisName, Axis] = {
-    "ratio": Axis("signal ratio  $\\mu_2/\\mu_1$", 1.0, 4.0),
-    "omega": Axis("size of the start  $\\omega$", 1e-3, 0.5, log=True),
-    "rho": Axis("alignment of the start  $\\rho$", -0.5, 0.99),
-    "sigma": Axis("diversity  $\\sigma$", 0.0, 1.5),
+AXES: dict[AxisName, _Axis] = {
+    "ratio": _Axis("signal ratio  $\\mu_2/\\mu_1$", 1.0, 4.0),
+    "omega": _Axis("size of the start  $\\omega$", 1e-3, 0.5, log=True),
+    "rho": _Axis("alignment of the start  $\\rho$", -0.5, 0.99),
+    "sigma": _Axis("diversity  $\\sigma$", 0.0, 1.5),
 }
 
 
@@ -55,7 +55,7 @@ class PhaseSettings:
     seeds: int = 20
     #: How starts are drawn: aligned (rows of U at cosine rho; takes --seeds 1), positive (omega times
     #: uniform(0.5, 1.5)) or gaussian.
-    start: StartName = "positive"
+    start: _StartName = "positive"
     #: Columns of U for random starts.
     width: Fixed[int] = 2
     #: mu2/mu1, if it is not an axis.

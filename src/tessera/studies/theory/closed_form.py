@@ -196,6 +196,6 @@ def _tables(record: dict[str, Any]) -> Iterator[Table | str]:
     if "likeness" in record:
         rows = Table("sigma", "Pearson r", "R^2", "Pearson r, beyond the mean", "R^2, beyond the mean")
         for row in record["likeness"]:
-            both = [part[name]["value"] for part in (row, row["beyond_mean"]) for name in ("pearson_r", "r_squared")]
-            rows.add_row(f"{row['sigma']:g}", *(f"{value:.3f}" for value in both))
+            both = (row["pearson_r"], row["r_squared"], *row["beyond_mean"].values())
+            rows.add_row(f"{row['sigma']:g}", *(f"{found['value']:.3f}" for found in both))
         yield rows

@@ -19,7 +19,7 @@ from tessera.studies.theory.mixtures import Mixture, gaussian, points, random_co
 
 check = CheckRegistry()
 
-MapKind = Literal["orthogonal", "linear", "nonlinear"]
+_MapKind = Literal["orthogonal", "linear", "nonlinear"]
 LEVELS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 
 
@@ -56,7 +56,7 @@ class _FeatureMap:
         return (slope * score + volume) @ self.matrix
 
 
-def feature_map(kind: MapKind, dim: int, rng: torch.Generator) -> _FeatureMap:
+def feature_map(kind: _MapKind, dim: int, rng: torch.Generator) -> _FeatureMap:
     if kind == "orthogonal":
         return _FeatureMap(random_orthogonal(dim, rng))
     stretch = 0.5 + 1.5 * torch.rand(dim, dtype=torch.float64, generator=rng)
@@ -67,7 +67,7 @@ def feature_map(kind: MapKind, dim: int, rng: torch.Generator) -> _FeatureMap:
 # --- Corollary 1 --------------------------------------------------------------------------------------------
 
 
-def _pixel_errors(trial: Trial, number: int, kind: Kind, map_kind: MapKind) -> Iterator[float]:
+def _pixel_errors(trial: Trial, number: int, kind: Kind, map_kind: _MapKind) -> Iterator[float]:
     """True score of p^t in pixels against A^T (local score in features), for all J and noise levels."""
     rng = trial.generator(number)
     family = composition(sizes(trial.conditions), 2, kind, rng)
@@ -92,7 +92,7 @@ def _corollary1_orthogonal(trial: Trial) -> Iterator[float]:
 def _corollary1_linear(trial: Trial) -> Iterator[float]:
     """For linear A the feature-space score of (A#p)^t, noise added to the features, is the local score."""
     rng = trial.generator(55)
-    kinds: tuple[MapKind, ...] = ("orthogonal", "linear")
+    kinds: tuple[_MapKind, ...] = ("orthogonal", "linear")
     for map_kind in kinds:
         family = composition(sizes(trial.conditions), 2, "mixture", rng)
         matrix = feature_map(map_kind, family.dim, rng).matrix
