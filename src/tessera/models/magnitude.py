@@ -42,7 +42,7 @@ def mp_sum(a: Tensor, b: Tensor, balance: float = 0.5) -> Tensor:
     """Weighted sum of uncorrelated a and b without change of size; b has weight `balance`. Eq. 88."""
     size = math.hypot(1 - balance, balance)
     # Not torch.add(alpha=): compiled together with a matrix product, torch 2.13 forgets alpha.
-    return (b * (balance / size)).add_(a * ((1 - balance) / size))
+    return a * ((1 - balance) / size) + b * (balance / size)
 
 
 def mp_cat(a: Tensor, b: Tensor, balance: float = 0.5) -> Tensor:
