@@ -121,9 +121,8 @@ class ColumnEvaluator:
         if record is None:
             say(f"{name}: sampling and evaluating {plural(wanted.images, 'image')}")
             record = self._evaluate(model, wanted, keep)
-        return record, image_grids.load_image_grid(
-            keep / IMAGES, record, targets_of(model.conditioner, record["shown"])
-        )
+        targets = targets_of(model.conditioner, record["shown"])
+        return record, image_grids.load_image_grid(keep / IMAGES, record, targets)
 
     def _known_evaluation(self, model: Model, keep: Path, wanted: EvaluationConfig) -> Record | None:
         """The record of an earlier evaluation that covers this one, if its images are there too."""
@@ -142,9 +141,8 @@ class ColumnEvaluator:
             "cost": cost_of(samples),
             "provenance": provenance(self.device),
         }
-        image_grids.save_image_grid(
-            make_folder(keep) / IMAGES, samples
-        )  # first: where there is a record, there are its images
+        # First: where there is a record, there are its images.
+        image_grids.save_image_grid(make_folder(keep) / IMAGES, samples)
         return write_record(keep / EVALUATION_FILE, ReportEvaluationRecord, record)
 
     # -- locality ------------------------------------------------------------------------------------------
