@@ -16,8 +16,8 @@ from tessera.scenes.random import seeded_generator
 from tessera.training.stream import Batch, NumberedSamples
 
 _Split = Literal["train", "test"]
-SIDE, CHANNELS, CLASSES = 32, 3, 10
-_RECORD = 1 + CHANNELS * SIDE * SIDE  # bytes: a label, then the image channel by channel
+SIDE, _CHANNELS, _CLASSES = 32, 3, 10
+_RECORD = 1 + _CHANNELS * SIDE * SIDE  # bytes: a label, then the image channel by channel
 _MOST_BYTES = 64 << 20  # of a file in the archive; the largest of CIFAR-10 have half as many
 _PARTS: dict[_Split, tuple[str, ...]] = {
     "train": tuple(f"data_batch_{n}.bin" for n in range(1, 6)),
@@ -61,9 +61,9 @@ def _images_in(content: bytes, where: str) -> Tensor:
     if not content or len(content) % _RECORD:
         raise UserError(f"{where} is damaged: its length is no multiple of {_RECORD} bytes.")
     rows = np.frombuffer(content, np.uint8).reshape(-1, _RECORD)
-    if rows[:, 0].max() >= CLASSES:
-        raise UserError(f"{where} is damaged: labels lie outside 0 to {CLASSES - 1}.")
-    return torch.from_numpy(rows[:, 1:].copy()).unflatten(1, (CHANNELS, SIDE, SIDE))
+    if rows[:, 0].max() >= _CLASSES:
+        raise UserError(f"{where} is damaged: labels lie outside 0 to {_CLASSES - 1}.")
+    return torch.from_numpy(rows[:, 1:].copy()).unflatten(1, (_CHANNELS, SIDE, SIDE))
 
 
 # -- as training data --------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ _SHARES = {  # of the change when a condition is removed
     "others": ("#e09f3e", "along other conditions' vectors"),
     "elsewhere": ("#d9dce1", "elsewhere"),
 }
-COLUMNS = 9
+_COLUMNS = 9
 _ROOM = 0.12  # above the curves, for the mean over hooks
 _CORNER: dict[str, Any] = {
     "ha": "right",
@@ -46,8 +46,8 @@ _EARLY = 2  # resolutions the paper averages and calls its feature space
 def figure_matrices(result: FeatureResult, number: int, name: str) -> Figure:
     """Figure 11's layout: cosines of the conditions' mean differences at every hook, section by section."""
     level, rows = result.learned[number], []
-    for section in sections(level).values():
-        rows += np.array_split(section, -(-len(section) // COLUMNS))  # even rows
+    for section in _sections(level).values():
+        rows += np.array_split(section, -(-len(section) // _COLUMNS))  # even rows
     columns = max(len(row) for row in rows)
     figure = Figure(figsize=(1.25 * columns + 1.3, 1.62 * len(rows) + 0.75))
     axes = figure.subplots(len(rows), columns, squeeze=False)
@@ -59,7 +59,7 @@ def figure_matrices(result: FeatureResult, number: int, name: str) -> Figure:
             found = level[hook].raw
             _show_matrix(ax, found.matrix, result.concepts)
             mean = _with_band(found.off_diagonal, result.band(number, hook, "off_diagonal"))
-            ax.set_title(f"{short(hook)}\n{mean if math.isfinite(found.off_diagonal) else 'no effect'}", fontsize=7)
+            ax.set_title(f"{_short(hook)}\n{mean if math.isfinite(found.off_diagonal) else 'no effect'}", fontsize=7)
         row[0].set_ylabel(_section_of(names[0]), fontsize=10, labelpad=12)
     figures.cosine_bar(figure, axes)
     figures.figure_title(
@@ -76,10 +76,10 @@ def figure_early(result: FeatureResult, number: int, name: str) -> Figure:
     networks = {"learned": level}
     if nulls:
         networks[f"untrained\n(one of {len(nulls)})"] = nulls[0]
-    hooks = sections(level).get("encoder") or list(level)
+    hooks = _sections(level).get("encoder") or list(level)
     sides = list(dict.fromkeys(map(_side_of, hooks)))[:_EARLY]  # the highest resolutions
     early = [hook for hook in hooks if _side_of(hook) in sides]
-    columns = {short(hook): [hook] for hook in hooks} | {"mean, early": early}
+    columns = {_short(hook): [hook] for hook in hooks} | {"mean, early": early}
     figure = Figure(figsize=(1.25 * len(columns) + 1.3, 1.5 * len(networks) + 1.1))
     axes = figure.subplots(len(networks), len(columns), squeeze=False)
     size = len(result.concepts)
@@ -172,7 +172,7 @@ def _layer_axes(result: FeatureResult, rows: int) -> tuple[Figure, np.ndarray]:
     for ax, sigma in zip(axes[0], result.sigmas, strict=True):
         ax.set_title(rf"$\sigma$ = {sigma:.3g}", pad=14)
     for ax in axes[-1]:
-        ax.set_xticks(range(len(hooks)), [short(hook) for hook in hooks], rotation=90, fontsize=6.5)
+        ax.set_xticks(range(len(hooks)), [_short(hook) for hook in hooks], rotation=90, fontsize=6.5)
     mark_sections(axes, [_section_of(hook) for hook in hooks])
     return figure, axes
 
@@ -229,7 +229,7 @@ def layer_legend(figure: FigureBase, result: FeatureResult, more: Sequence[Any] 
 # -- names of hooks ---------------------------------------------------------------------------------------
 
 
-def sections(level: Level) -> dict[str, list[str]]:
+def _sections(level: Level) -> dict[str, list[str]]:
     """Hooks by the part of the network they are in; the output stands with the last part."""
     found: dict[str, list[str]] = {}
     for hook in level:
@@ -246,7 +246,7 @@ def _side_of(hook: str) -> str:
     return (hook.split(".") + [""])[1]
 
 
-def short(hook: str) -> str:
+def _short(hook: str) -> str:
     """`encoder.64.block0.scale` as `64 block0`."""
     parts = [part for part in hook.split(".") if part != SCALE]
     return " ".join(parts[1:]) if len(parts) > 1 else hook

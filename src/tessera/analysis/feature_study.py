@@ -85,7 +85,7 @@ class HookFeatures:
 _CENTERED, _LEAKS = "centered_", ("leakage", "locality")
 Level = dict[str, HookFeatures]  # by name of the hook
 _Describe = Callable[[FeatureProducts], HookFeatures]
-Pairs = Sequence[tuple[int, int]]  # (prompt, baseline prompt) of each difference
+_Pairs = Sequence[tuple[int, int]]  # (prompt, baseline prompt) of each difference
 
 
 def mean_over_hooks(level: Level, name: str) -> float:
@@ -203,7 +203,7 @@ def measure_network(
     denoise: Denoiser,
     inputs: Sequence[FeatureBatch],
     at: str | Sequence[str],
-    pairs: Pairs,
+    pairs: _Pairs,
     describe: _Describe,
     advance: Callable[[], Any] = lambda: None,
     **budget: int,
@@ -219,7 +219,7 @@ def measure_network(
 
 @torch.no_grad()
 def hook_products(
-    denoise: Denoiser, inputs: FeatureBatch, at: str | Sequence[str], pairs: Pairs, *, rows: int, memory: int
+    denoise: Denoiser, inputs: FeatureBatch, at: str | Sequence[str], pairs: _Pairs, *, rows: int, memory: int
 ) -> dict[str, FeatureProducts]:
     """Inner products of differences at every hook, in order of use: `rows` images at a time, `memory` bytes of features."""
     prompts, seeds = inputs.x.shape[:2]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from tessera.errors import UserError
 from tessera.models.contract import innermost
 
-OUTPUT, SCALE, MAPS = "output", "scale", "maps"
+OUTPUT, SCALE, _MAPS = "output", "scale", "maps"
 MODULATION = "**.scale"  # all modulation layers, in encoder and decoder
 _WITHOUT_MODULATION = ("mid_block", "up_blocks")  # stand for them in diffusers UNets
 _SUGGESTED = 5  # names that an error message lists
@@ -48,7 +48,7 @@ def find_hooks(denoiser: Any) -> dict[str, nn.Module]:
         if name and not _is_container(module):
             hooks[name] = module
         if hasattr(module, "get_attention_scores"):
-            hooks[f"{name}.{MAPS}"] = module
+            hooks[f"{name}.{_MAPS}"] = module
     return hooks | {OUTPUT: network}
 
 
@@ -131,7 +131,7 @@ def no_such_hook(pattern: str, names: Iterable[str]) -> str:
 
 def watch(name: str, module: nn.Module, on_features: _OnFeatures, stack: ExitStack) -> None:
     """Call `on_features` in every forward pass, until the stack is closed."""
-    if name.endswith(f".{MAPS}"):
+    if name.endswith(f".{_MAPS}"):
         _watch_attention(module, on_features, stack)
     else:  # a forward hook that returns nothing changes nothing
         handle = module.register_forward_hook(lambda _, given, returned: on_features(_first_tensor(returned)))

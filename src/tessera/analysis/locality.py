@@ -143,7 +143,7 @@ def default_probes(prompt: Sequence[Any], height: int, width: int) -> list[Probe
     return [*named, Probe("center", pixel_of((0.5, 0.5), height, width))]
 
 
-def probes_at(locations: Sequence[Sequence[float]], height: int, width: int) -> list[Probe]:
+def _probes_at(locations: Sequence[Sequence[float]], height: int, width: int) -> list[Probe]:
     """Probes of the user's own."""
     return [Probe(f"({x:g}, {y:g})", pixel_of((x, y), height, width)) for x, y in locations]
 
@@ -313,7 +313,7 @@ def measure(denoise: Denoiser, scene: NoisyScene, plan: LocalityConfig) -> Scene
     x, sigmas = scene.trajectory.flat, scene.trajectory.flat_sigmas
     levels, images, _, *size = scene.trajectory.x.shape
     cond = None if scene.cond is None else scene.cond.repeat(levels, 1)
-    probes = default_probes(scene.prompt, *size) if plan.probes is None else probes_at(plan.probes, *size)
+    probes = default_probes(scene.prompt, *size) if plan.probes is None else _probes_at(plan.probes, *size)
     at = [probe.at for probe in probes]
     each = pixel_influence(denoise, x, sigmas, cond, at=at, how=plan.how)
     each = each.unflatten(0, (levels, images)).cpu()  # (S, B, P, H, W)

@@ -103,7 +103,7 @@ def jacobian(
 
 
 # From pulls (E, n, C, H, W) and their output channels (E,) to what is kept, (E, n, ...).
-Keep = Callable[[Tensor, Tensor], Tensor]
+_Keep = Callable[[Tensor, Tensor], Tensor]
 
 
 def _swept(
@@ -113,7 +113,7 @@ def _swept(
     cond: Any,
     at: Sequence[tuple[int, int]],
     how: GradientConfig,
-    keep: Keep,
+    keep: _Keep,
 ) -> Tensor:
     """What `keep` leaves of the derivatives of every probe and channel: (N, P, C, ...)."""
     request = ProbeRequest(bare(denoise), x.detach(), per_image(sigma, x), cond, _checked_probes(at, x))
@@ -142,17 +142,17 @@ class ProbeRequest:
         return _attached(self.denoise(x, self.sigma, self.cond))
 
 
-def _by_cotangents(request: ProbeRequest, how: GradientConfig, keep: Keep) -> Tensor:
+def _by_cotangents(request: ProbeRequest, how: GradientConfig, keep: _Keep) -> Tensor:
     """One forward pass for all probes of some images, then products with their unit vectors: (P, C, N, ...)."""
     per_row = _saved_per_row(lambda some, x: some.clean(x), request)
-    at_once = fitting(how.memory / 2, per_row)
+    at_once = _fitting(how.memory / 2, per_row)
     parts = []
     for rows in slices(len(request.x), at_once):
         parts.append(_one_graph(request[rows], how, keep, per_row))
     return torch.cat(parts, dim=1).unflatten(0, (len(request.at), -1))
 
 
-def _one_graph(request: ProbeRequest, how: GradientConfig, keep: Keep, per_row: float) -> Tensor:
+def _one_graph(request: ProbeRequest, how: GradientConfig, keep: _Keep, per_row: float) -> Tensor:
     """Derivatives of all probes and channels of images that fit together: (P C, n, ...)."""
     x = request.x.clone().requires_grad_()
     probed = request.clean(x)[:, :, request.at[:, 0], request.at[:, 1]]  # (n, C, P)
@@ -161,7 +161,7 @@ def _one_graph(request: ProbeRequest, how: GradientConfig, keep: Keep, per_row: 
     # A CPU gains nothing from larger batches, and what one product touches stays in its cache.
     alone = how.method == "loop" or (how.method == "auto" and x.device.type == "cpu")
     product = ProbeProducts(probed, x, "loop" if alone else how.method)
-    at_once = 1 if alone else fitting(how.memory / 2, _ALIVE * per_row * len(x))
+    at_once = 1 if alone else _fitting(how.memory / 2, _ALIVE * per_row * len(x))
     found = []
     for some in number.split(at_once):
         probe, channel = some // channels, some % channels
@@ -198,14 +198,14 @@ class ProbeProducts:
         return pulled
 
 
-def _by_rows(request: ProbeRequest, how: GradientConfig, keep: Keep) -> Tensor:
+def _by_rows(request: ProbeRequest, how: GradientConfig, keep: _Keep) -> Tensor:
     """An image for every probe, one backward pass per channel: (P, C, N, ...)."""
     probes, images = len(request.at), len(request.x)
     own = request.at.repeat_interleave(images, 0)  # (P N, 2)
     image = torch.arange(images, device=request.x.device).repeat(probes)
     each = _saved_per_row(lambda some, x: _own_pixel(some, x, own[:1].expand(len(x), 2)), request)
     parts = []
-    for rows in slices(len(own), fitting(how.memory / (1 + _ALIVE), each)):
+    for rows in slices(len(own), _fitting(how.memory / (1 + _ALIVE), each)):
         some = request[image[rows]]
         x = some.x.clone().requires_grad_()
         product = ProbeProducts(_own_pixel(some, x, own[rows]), x, "loop")
@@ -304,7 +304,7 @@ def saved_bytes(run: Callable[[ProbeRequest, Tensor], Tensor], request: ProbeReq
     return sum(kept.values())
 
 
-def fitting(memory: float, each: float) -> int:
+def _fitting(memory: float, each: float) -> int:
     return max(1, int(memory // each))
 
 
@@ -330,14 +330,14 @@ def smallest_square(influence: Tensor, at: Sequence[tuple[int, int]], share: flo
         raise UserError(f"A share of the energy lies above 0 and up to 1, not {share:g}.")
     probes = _checked_probes(at, influence.reshape(-1, 1, *influence.shape[-2:]))
     energy = influence.double().square().flatten(-2)  # (..., P, H W)
-    distance = rings(probes, *influence.shape[-2:]).expand(energy.shape)
+    distance = _rings(probes, *influence.shape[-2:]).expand(energy.shape)
     reach = energy.new_zeros(*energy.shape[:-1], max(influence.shape[-2:]))
     within = reach.scatter_add(-1, distance, energy).cumsum(-1)  # (..., P, radii)
     enough = within >= share * within[..., -1:] * (1 - 1e-12)  # rounding must not add one ring
     return 2 * enough.int().argmax(-1) + 1
 
 
-def rings(probes: Tensor, height: int, width: int) -> Tensor:
+def _rings(probes: Tensor, height: int, width: int) -> Tensor:
     """How far every pixel lies from each probe, the larger of rows and columns: (P, H W) long."""
     rows, cols = (torch.arange(side, device=probes.device) for side in (height, width))
     down = (rows - probes[:, :1]).abs()  # (P, H)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tessera.analysis.hooks import chosen_hooks, network_of, watch
 from tessera.errors import UserError
 
-Keep = Literal["mean", "rows"] | Callable[[Tensor], Any]
+_Keep = Literal["mean", "rows"] | Callable[[Tensor], Any]
 _SIGMA_RTOL = 0.01  # a pass within one percent of a chosen noise level counts as that level
 
 
@@ -25,7 +25,7 @@ class _FeatureRecording(Mapping[str, Any]):
     what the function returned for each pass. `activations.level(sigma)` has the same of one noise level alone.
     """
 
-    def __init__(self, names: Sequence[str], keep: Keep = "mean", sigmas: Sequence[float] | None = None):
+    def __init__(self, names: Sequence[str], keep: _Keep = "mean", sigmas: Sequence[float] | None = None):
         self.names, self.keep = tuple(names), keep
         self.levels = (None,) if sigmas is None else tuple(float(sigma) for sigma in sigmas)  # None for all
         self.kept: dict[str, dict[float | None, Any]] = {}  # by hook and level
@@ -102,7 +102,7 @@ class _FeatureRecording(Mapping[str, Any]):
 
 @contextmanager
 def record(
-    denoiser: Any, at: str | Sequence[str] = "encoder.*", *, sigmas: Sequence[float] | None = None, keep: Keep = "mean"
+    denoiser: Any, at: str | Sequence[str] = "encoder.*", *, sigmas: Sequence[float] | None = None, keep: _Keep = "mean"
 ) -> Iterator[_FeatureRecording]:
     """Record features of all passes inside the `with`; afterwards the network is as before, whatever happens.
 

@@ -28,7 +28,7 @@ from tessera.stats import mean_interval
 Fill = Literal["noise", "other"]
 _Exchanged = Literal["pixels", "conditions", "both"]
 _EXCHANGED: tuple[_Exchanged, ...] = ("pixels", "conditions", "both")
-CELLS = 16  # where the conditioner has no grid of its own
+_CELLS = 16  # where the conditioner has no grid of its own
 _SIGMA_DATA = 0.5
 
 
@@ -75,7 +75,7 @@ def definition_residual(
     `fill` says what replaces the image beyond N_i: fresh noise as strong as data and noise together, or the
     noisy image next in the batch, which is what a network expects to see at low noise.
     """
-    cells = conditioner.cells if isinstance(conditioner, SpatialConditioner) else CELLS
+    cells = conditioner.cells if isinstance(conditioner, SpatialConditioner) else _CELLS
     levels, images = trajectory.x.shape[:2]
     size = trajectory.x.shape[-1]
     if not 0 <= radius < cells:

@@ -116,7 +116,7 @@ TABLES = list(chain.from_iterable(map(_cells_of, _REPORTED)))
 
 _FULL_IMAGE = 8  # cells to each side: a patch as large as the image
 _FEW = tuple(range(5))  # a patch as large as the image costs a whole network pass per cell
-PAIR = {"training": {"patches": 2}}  # and per patch in training
+_PAIR = {"training": {"patches": 2}}  # and per patch in training
 
 
 def _radius_cell(radius: int, changes: Mapping[str, Mapping[str, Any]] | None = None, **more: Any) -> StudyEntry:
@@ -137,7 +137,7 @@ FAR = StudyEntry("exp2L", 5, Paper(10, "0-2"), "far", _ABOUT_FAR, _FAR_CHANGES, 
 
 ABLATIONS = [
     *(_radius_cell(1), _radius_cell(2, paper=Paper(9, "0-2")), _radius_cell(3)),
-    _radius_cell(_FULL_IMAGE, PAIR, paper=Paper(words="fails, as exp2"), own_ks=_FEW),
+    _radius_cell(_FULL_IMAGE, _PAIR, paper=Paper(words="fails, as exp2"), own_ks=_FEW),
     *(_plain_cell("exp1"), _plain_cell("exp2"), FAR),
 ]
 

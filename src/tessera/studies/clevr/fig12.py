@@ -26,7 +26,7 @@ from tessera.scenes.random import seeded_generator
 from tessera.stats import quantile_range, resample_rows, spearman
 from tessera.training.run_folder import train_run
 
-PROBES = ((0.5, 0.5), (0.25, 0.3), (0.7, 0.75))  # center, upper left, lower right
+_PROBES = ((0.5, 0.5), (0.25, 0.3), (0.7, 0.75))  # center, upper left, lower right
 
 
 def cifar_settings(preset: str, total: int | None = None) -> Settings:
@@ -70,7 +70,7 @@ def fig12(
         trajectory = noised(shown.to(device), seeds[: len(shown)], steps=plan.steps, levels=plan.levels)
     else:
         trajectory = generated(denoise, None, SIDE, seeds, steps=plan.steps, levels=plan.levels, device=device)
-    result = LocalityResult([measure(denoise, NoisyScene(trajectory), replace(plan, probes=PROBES))], plan.seed)
+    result = LocalityResult([measure(denoise, NoisyScene(trajectory), replace(plan, probes=_PROBES))], plan.seed)
     measured = result.to_dict()
     record = {
         "settings": settings.plain(),

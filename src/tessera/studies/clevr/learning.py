@@ -20,7 +20,7 @@ from tessera.studies.clevr.records import Record, moments_of
 from tessera.studies.swingby import analysis
 
 FEWEST = 3  # moments, below which nothing can fall, rise and fall again
-RESAMPLES = 2000
+_RESAMPLES = 2000
 
 
 def has_course(record: Record, k: int) -> bool:
@@ -50,7 +50,7 @@ def loss_of_what_was_learned(shares: Sequence[Mapping[str, Any]], seed: int = 0)
     """How far the error rises after a minimum, and how often the scatter of so few images would do as much."""
     count, total = np.array([(counted(share), share["n"]) for share in shares]).T
     errors = 1 - count / total
-    drawn = 1 - binomial_curves(seed, count / total, total, RESAMPLES)  # (R, T)
+    drawn = 1 - binomial_curves(seed, count / total, total, _RESAMPLES)  # (R, T)
     return {"rise": float(analysis.rise(errors)), **analysis.chance_of_rise(errors, drawn)}
 
 

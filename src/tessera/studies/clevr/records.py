@@ -15,7 +15,7 @@ from tessera.studies.clevr.entries import CELLS, IMAGES, StudyEntry
 from tessera.studies.clevr.runs import StudyPaths, job_name
 
 _PAPER_IMAGES = 8  # of each K, counted by hand
-SHARES = ("all_found", "exact", "allowed_extras", "two_missing")
+_SHARES = ("all_found", "exact", "allowed_extras", "two_missing")
 Record = Mapping[str, Any]
 
 
@@ -47,11 +47,11 @@ def _row_of(cell: StudyEntry, records: Sequence[Record], preset: str, again: boo
     return row | {
         "seeds": [record["seed"] for record in records],
         **_pooled_scores(cell, [record["result"] for record in records]),
-        "as_paper": paper_sized(records, again),
+        "as_paper": _paper_sized(records, again),
         "extras": spread_at(records, "extra", succeeded=True),
         "at_zero": spread_at(records, "objects", succeeded=False),
         **({"still": _pooled_scores(cell, still)} if still else {}),
-        "well_formed": pooled([record["quality"]["well_formed"] for record in records]),
+        "well_formed": _pooled([record["quality"]["well_formed"] for record in records]),
         "images_seen": [record["training"]["images_seen"] for record in records],
         "training_seconds": [record["training"]["seconds"] for record in records],
         "devices": sorted({record["provenance"]["device"] for record in records}),
@@ -113,7 +113,7 @@ def _shares_by_k(evaluations: Sequence[Record]) -> dict[str, dict[str, Record]]:
     for evaluation in evaluations:
         for row in evaluation["rows"]:
             by_k.setdefault(str(row["k"]), []).append(row)
-    return {k: {name: pooled([row[name] for row in rows]) for name in SHARES} for k, rows in by_k.items()}
+    return {k: {name: _pooled([row[name] for row in rows]) for name in _SHARES} for k, rows in by_k.items()}
 
 
 def k_max_filled(shares: Mapping[str, Mapping[str, Record]], max_train_objects: int) -> int:
@@ -126,7 +126,7 @@ def k_max_filled(shares: Mapping[str, Mapping[str, Record]], max_train_objects: 
     return k_max(verdicts)
 
 
-def paper_sized(records: Sequence[Record], again: bool = True) -> dict[str, Any]:
+def _paper_sized(records: Sequence[Record], again: bool = True) -> dict[str, Any]:
     """K_max in evaluations of eight images for each K, as many as the paper's: the first eight, any eight; and any 64."""
     result = records[0]["result"]
     training = TrainingRange(result["max_train_objects"], result["label"])
@@ -166,7 +166,7 @@ def _all_counts(records: Sequence[Record]) -> dict[int, np.ndarray]:
     return totals
 
 
-def pooled(shares: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _pooled(shares: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return share_interval(sum(map(counted, shares)), sum(share["n"] for share in shares)).to_dict()
 
 

@@ -40,7 +40,7 @@ from tessera.training.run_folder import RunFolder, train_run
 from tessera.training.strategies import chosen_strategy, forget_compiled
 from tessera.training.trainer import Trainer
 
-Keep = Literal["everything", "averages", "last"]
+_Keep = Literal["everything", "averages", "last"]
 LOCALITY = LocalityConfig(k=4, images=8, scenes=4, source="truth")  # how locality is measured along training
 _QUICK_RESAMPLES = 200  # for snapshots of training, whose intervals only show along a curve
 
@@ -68,7 +68,7 @@ class Clock:
 class Study:
     """Runs jobs; finished ones are passed over, failed ones named at the end."""
 
-    def __init__(self, paths: StudyPaths, evaluator: Evaluator, clock: Clock | None = None, keep: Keep = "averages"):
+    def __init__(self, paths: StudyPaths, evaluator: Evaluator, clock: Clock | None = None, keep: _Keep = "averages"):
         self.paths, self.evaluator, self.clock, self.keep = paths, evaluator, clock or Clock(), keep
         self.device = evaluator.device
         self.failed: dict[str, str] = {}
@@ -102,7 +102,7 @@ class Study:
 
     def train(self, job: StudyRun) -> None:
         folder = job.folder(self.paths)
-        if trained_at(job, folder) is not None:
+        if _trained_at(job, folder) is not None:
             return
         if snapshots(folder) and not RunFolder(folder).states():
             say(f"{job.name} begins anew: its full states went with its record (--set keep=everything keeps them).")
@@ -136,7 +136,7 @@ class Study:
     def evaluate(self, job: StudyRun) -> None:
         """Evaluate at moments of training, if there should be any, and at its end; then write the record."""
         folder = job.folder(self.paths)
-        end = trained_at(job, folder)
+        end = _trained_at(job, folder)
         assert end is not None
         forget_compiled()
         model = self.evaluator.prepare(load_run(folder, images_seen=end, device=self.device))
@@ -184,7 +184,7 @@ class Study:
             "seed": job.seed,
             "settings": settings.plain(),
             "evaluation": job.evaluation.plain(),
-            "training": training_record(job, RunFolder(job.folder(self.paths)), model, self.device),
+            "training": _training_record(job, RunFolder(job.folder(self.paths)), model, self.device),
             "ema": model.config["ema"],
             "result": {**result, "rows": rows},
             "quality": quality(samples.scores),
@@ -212,7 +212,7 @@ def snapshots(folder: Path) -> list[int]:
     return sorted({int(kept.images_seen) for kept in stored_averages(folder)})
 
 
-def trained_at(job: StudyRun, folder: Path) -> int | None:
+def _trained_at(job: StudyRun, folder: Path) -> int | None:
     """The moment at which this training was complete, if it is; another training in the folder is an error."""
     run = RunFolder(folder)
     if not run.config.is_file():
@@ -221,9 +221,9 @@ def trained_at(job: StudyRun, folder: Path) -> int | None:
     return next((seen for seen in snapshots(folder) if seen >= job.settings.training.total), None)
 
 
-def training_record(job: StudyRun, run: RunFolder, model: Model, device: torch.device) -> dict[str, Any]:
+def _training_record(job: StudyRun, run: RunFolder, model: Model, device: torch.device) -> dict[str, Any]:
     seen = model.config["images_seen"]
-    seconds, last = training_seconds(run, seen)
+    seconds, last = _training_seconds(run, seen)
     return {
         "images_seen": seen,
         "seconds": round(seconds, 3),
@@ -236,7 +236,7 @@ def training_record(job: StudyRun, run: RunFolder, model: Model, device: torch.d
     }
 
 
-def training_seconds(run: RunFolder, end: int) -> tuple[float, dict[str, Any]]:
+def _training_seconds(run: RunFolder, end: int) -> tuple[float, dict[str, Any]]:
     """Time the training took, over however many sessions, from its log; and the log's last line."""
     seconds, before, last = 0.0, 0, {}
     for line in run.records():
@@ -281,7 +281,7 @@ def _take_weights(model: Model, folder: Path, seen: int) -> None:
         model.config["images_seen"] = seen
 
 
-def _tidy(run: RunFolder, keep: Keep) -> None:
+def _tidy(run: RunFolder, keep: _Keep) -> None:
     """Remove what a finished job no longer needs: full states, and perhaps averages before the last."""
     if keep == "everything":
         return

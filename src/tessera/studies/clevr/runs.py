@@ -137,7 +137,7 @@ class Estimate:
 
 def estimate(job: StudyRun, paths: StudyPaths, speeds: Speeds) -> Estimate:
     """What is left of a job, and how long that took before."""
-    state = state_of(job, paths)
+    state = _state_of(job, paths)
     to_do = state not in (_DONE, ANOTHER_RUN)
     left = max(0, job.settings.training.total - images_seen(job.folder(paths))) if to_do else 0
     samples = job.evaluation.images * max(1, job.snapshots) if to_do else 0
@@ -152,7 +152,7 @@ def estimate(job: StudyRun, paths: StudyPaths, speeds: Speeds) -> Estimate:
     )
 
 
-def state_of(job: StudyRun, paths: StudyPaths) -> str:
+def _state_of(job: StudyRun, paths: StudyPaths) -> str:
     if job.record(paths) is not None:
         return _DONE
     folder = job.folder(paths)
