@@ -57,10 +57,6 @@ class Counts:
     def n(self) -> int:
         return len(self.filled)
 
-    @property
-    def num_all_found(self) -> int:
-        return int((self.filled == self.k).sum())
-
     def table(self) -> np.ndarray:
         """Images by (filled, extra), (K + 1, most extras + 2): one more than counted, as the truth may have."""
         table = np.zeros((self.k + 1, self.extra.max() + 2), dtype=int)
@@ -175,6 +171,7 @@ def generalization_record(
     if error:
         others = [error.resampled(generator(seed, j, 1)) for j in range(_OTHER_DETECTORS)]
         corrected = {c.k: _correct(c, error, others, seed) for c in counts}
+    all_found = [int((c.filled == c.k).sum()) for c in counts]
     rules = {name: rule for name, rule in RULES.items() if name == "strict" or max_train_objects is not None}
     return {
         "max_train_objects": max_train_objects,
@@ -183,7 +180,7 @@ def generalization_record(
         "seed": seed,
         "resamples": resamples,
         "k_max": {name: _k_max_record(rule, counts, drawn, corrected, training) for name, rule in rules.items()},
-        "k50": k50([c.k for c in counts], [c.num_all_found for c in counts], [c.n for c in counts], seed).to_dict(),
+        "k50": k50([c.k for c in counts], all_found, [c.n for c in counts], seed).to_dict(),
         "mean_recall": mean_recall(counts, max_train_objects or 0, seed).to_dict(),
         "rows": [_row_record(c, training, rules, corrected.get(c.k), seed) for c in counts],
     }

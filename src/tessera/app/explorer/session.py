@@ -3,7 +3,7 @@
 import base64
 import math
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -16,10 +16,13 @@ from tessera.app.explorer.models import ModelList, SessionModel
 from tessera.app.explorer.probe import probe
 from tessera.app.explorer.requests import PixelProbeRequest, SampleRequest, TrajectoryRequest
 from tessera.app.explorer.sampling import SampleCache, Sampled, sampling
-from tessera.app.explorer.scores import score_records
 from tessera.errors import UserError
 from tessera.evaluation.detection import ObjectDetector
-from tessera.render.image_io import png_url
+from tessera.evaluation.explain import box_edges, describe
+from tessera.evaluation.matching import ImageScore, is_well_formed, wanted_colors
+from tessera.evaluation.pipeline import score_images
+from tessera.render.image_io import png_url, to_float, to_uint8
+from tessera.sampling.prompts import Prompt
 from tessera.sampling.solvers import SamplingStep
 
 _DATA_STD = 0.5  # of images (sigma_data)
@@ -100,10 +103,15 @@ class Session:
             "images": [png_url(image) for image in images],
             "seeds": [prompt.seed for prompt in sampled.prompts],
             "sigmas": sampled.sigmas,
-            "scores": score_records(self.detector, entry, sampled.prompts, images),
+            "scores": self._scores(entry, sampled.prompts, images),
             "cost": sampled.cost,
             "command": sample_command(entry, request),
         }
+
+    def _scores(self, entry: SessionModel, prompts: Sequence[Prompt], images: Tensor) -> list[dict[str, Any]]:
+        """One record per image (N, 3, H, W), rounded to 8 bits as in files."""
+        scores = score_images(self.detector, to_float(to_uint8(images)), prompts)
+        return [_score_record(entry, prompt, score) for prompt, score in zip(prompts, scores)]
 
 
 # -- events ----------------------------------------------------------------------------------------------------
@@ -149,3 +157,27 @@ def _rescaled(x: Tensor, sigmas: list[float]) -> Tensor:
     """Noisy images (S, C, H, W) scaled to the standard deviation of clean ones, or most pixels would be clipped."""
     levels = torch.tensor(sigmas).view(-1, 1, 1, 1)
     return x * _DATA_STD / (levels.square() + _DATA_STD**2).sqrt()
+
+
+def _score_record(entry: SessionModel, prompt: Prompt, score: ImageScore) -> dict[str, Any]:
+    """The detector's score of an image, with boxes to draw."""
+    target_of = {detection: target for target, detection in score.pairs}
+    counts = {name: getattr(score, name) for name in ("wanted", "missing", "extra", "malformed", "reason")}
+    return {
+        "ok": score.succeeds(entry.training.extras_allowed),
+        "num_found": score.num_found,
+        **counts,
+        "ood": score.ood_score,
+        "found": score.found,
+        "targets": wanted_colors(prompt.colors) if prompt.colors else prompt.targets,
+        "detections": [
+            {
+                "description": describe(detection),
+                "location": detection.location,
+                "box": box_edges(detection),
+                "target": target_of.get(number),
+                "well_formed": is_well_formed(detection),
+            }
+            for number, detection in enumerate(score.detections)
+        ],
+    }
