@@ -14,8 +14,7 @@ from tessera.render.render import render
 from tessera.scenes.batch import SceneBatch
 from tessera.scenes.vocabulary import COLOR_NAMES, MATERIALS, SHAPES
 
-GRAFTED = 0.3  # share of images with a graft
-STRETCHED = 0.5  # of them; the others get a twin, a second body of another color
+STRETCHED = 0.5  # of the images with a graft; the others get a twin, a second body of another color
 DOUBLED = 0.4  # of the stretched: drawn twice, half a body apart, which people count as one
 LONGEST = 2.2  # times as long as the object was
 CLEAR = 0.35  # of a body must be visible, or it is neither right nor wrong to find it
@@ -33,8 +32,15 @@ class Grafts:
     covered: Tensor  # (B, N) bool: too little of it is visible since
 
 
-def add_grafts(images: Tensor, mask: Tensor, scenes: SceneBatch, location: Tensor, spared: Tensor, random) -> Grafts:
-    """Stretch an object or give it a twin in some images; the others stay as they are, and so does slot `spared` (B,)."""
+def no_grafts(images: Tensor, mask: Tensor, scenes: SceneBatch, location: Tensor) -> Grafts:
+    """Images as they were rendered."""
+    none = torch.zeros_like(scenes.present)
+    return Grafts(images, mask, scenes, location, none, none)
+
+
+def add_grafts(given: Grafts, spared: Tensor, share: float, random) -> Grafts:
+    """Stretch an object or give it a twin in a share of the images; slot `spared` (B,) of each stays as it is."""
+    images, mask, scenes, location = given.images, given.mask, given.scenes, given.location
     count, slots = scenes.present.shape
 
     def draw(*shape):
@@ -47,10 +53,10 @@ def add_grafts(images: Tensor, mask: Tensor, scenes: SceneBatch, location: Tenso
     stretch = draw(count) < STRETCHED
     free = (~scenes.present).int().argmax(1)  # the slot of a twin
     possible = has_victim & (stretch | ~scenes.present.all(1))
-    rows = torch.nonzero((draw(count) < GRAFTED) & possible).squeeze(-1)
+    rows = torch.nonzero((draw(count) < share) & possible).squeeze(-1)
     stretched = torch.zeros_like(scenes.present)
     if not len(rows):
-        return Grafts(images, mask, scenes, location, stretched, torch.zeros_like(stretched))
+        return given
     stretch, victim = stretch[rows], victim[rows]
     slot = torch.where(stretch, victim, free[rows])
     body = _alone(scenes[rows], victim, ~stretch, random)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from grafts import Grafts, add_grafts
+from grafts import Grafts, add_grafts, no_grafts
 from tessera.evaluation.network import CELLS, SIDE, to_canvas
 from tessera.render.render import render
 from tessera.scenes.batch import SceneBatch
@@ -49,8 +49,11 @@ class SyntheticData:
 ABSENT, UNCLEAR, THERE = 0, 1, 2
 
 
-def synthetic_data(seed: int, number: int, count: int, device) -> SyntheticData:
-    """Batch `number` of stream `seed`, in thirds: official scenes, crowded ones, and objects anywhere in the frame."""
+def synthetic_data(seed: int, number: int, count: int, device, grafted: float = 0.0) -> SyntheticData:
+    """Batch `number` of stream `seed`, in thirds: official scenes, crowded ones, and objects anywhere in the frame.
+
+    A share `grafted` of the images has a stretched, doubled or touching object, as generators draw them.
+    """
     random = torch.Generator(device=device).manual_seed(hash((seed, number)) % 2**62)
     third = count // 3
     first = number * count
@@ -58,7 +61,7 @@ def synthetic_data(seed: int, number: int, count: int, device) -> SyntheticData:
     crowded = RELAXED.draw(third, seed=seed + 1, start=first, device=device)
     scattered = _anywhere(RELAXED.draw(count - 2 * third, seed=seed + 2, start=first, device=device), random)
     sides = _choose_sizes(seed, number)
-    parts = [_image(s, side, random) for s, side in zip((_pad(official), crowded, scattered), sides)]
+    parts = [_image(s, side, random, grafted) for s, side in zip((_pad(official), crowded, scattered), sides)]
     batch = SyntheticData(*(torch.cat(columns) for columns in zip(*(p.columns() for p in parts))))
     return _with_ood_images(batch.rows(torch.randperm(count, generator=random, device=device)), random)
 
@@ -70,10 +73,12 @@ def _choose_sizes(seed: int, number: int) -> list[int]:
     return [SIZES_SEEN[pick][0] for pick in picks]
 
 
-def _image(scenes: SceneBatch, side: int, random) -> SyntheticData:
+def _image(scenes: SceneBatch, side: int, random, grafted: float) -> SyntheticData:
     frame = render(scenes, side, layers=("rgb", "mask"), quality="fast")
     images, corruption = _corrupt_objects(frame["rgb"], scenes, random)
-    grafts = add_grafts(images, frame["mask"], scenes, _locations(scenes), corruption.obj, random)
+    grafts = no_grafts(images, frame["mask"], scenes, _locations(scenes))
+    if grafted:
+        grafts = add_grafts(grafts, corruption.obj, grafted, random)
     images = to_canvas(_develop(_add_blobs(grafts.images, random), random))
     return _truth(images, grafts, corruption)
 

@@ -82,7 +82,14 @@ def _attributes(sight: NetworkOutput, batch: SyntheticData, cell: Tensor, within
 
 
 def learn(
-    network: DetectorNetwork, total: int, batch: int, rate: float, seed: int, device, minutes: float = 0.0
+    network: DetectorNetwork,
+    total: int,
+    batch: int,
+    rate: float,
+    seed: int,
+    device,
+    minutes: float = 0.0,
+    grafted: float = 0.0,
 ) -> Iterator[Progress]:
     """Train in place; yields after every step. The learning rate rises over 2% of the way and falls as a cosine.
 
@@ -95,7 +102,7 @@ def learn(
     for step in range(steps):
         turn = step % STOCK
         if turn == 0:
-            stock = synthetic_data(seed, step // STOCK, min(STOCK, steps - step) * batch, device)
+            stock = synthetic_data(seed, step // STOCK, min(STOCK, steps - step) * batch, device, grafted)
         lesson = stock.rows(slice(turn * batch, (turn + 1) * batch))
         way = max(step / steps, (time.monotonic() - started) / (60 * minutes) if minutes else 0.0)
         if step and way >= 1:  # one step at least, however short the time
@@ -115,14 +122,19 @@ def learn(
 
 @torch.no_grad()
 def measure_range(
-    network: DetectorNetwork, seed: int, device, images: int = RANGE, on_lesson: Callable[[], Any] = lambda: None
+    network: DetectorNetwork,
+    seed: int,
+    device,
+    images: int = RANGE,
+    on_lesson: Callable[[], Any] = lambda: None,
+    grafted: float = 0.0,
 ) -> dict[str, Tensor]:
     """What the summaries of known images look like: mean and whitening matrix, and their 99.9% distance."""
     network.eval()
     summaries = []
     for number in range(max(1, images // LESSON)):
         on_lesson()
-        lesson = synthetic_data(seed, number, LESSON, device)
+        lesson = synthetic_data(seed, number, LESSON, device, grafted)
         known = (lesson.state != ABSENT).any(1)
         summaries.append(network(lesson.images[known]).summary.cpu().double())  # some devices have no float64
     rows = torch.cat(summaries)
@@ -149,19 +161,23 @@ class TrainDetector:
     """End after so many minutes, learning rate included, if the total is not reached before (0: no limit)."""
     seed: int = 0
     """Seed of weights and images."""
+    grafted: float = 0.0
+    """Share of images with a stretched, doubled or touching object, as generators draw them (0.3 in docs/notebook.md)."""
     device: DeviceName = "auto"
     """Where to compute."""
     json: bool = False
     """Print one JSON object."""
 
     def run(self) -> None:
-        if min(self.total, self.batch) < 1 or self.minutes < 0 or self.rate <= 0:
-            raise UserError("Total, batch and rate must be positive, and --minutes not negative.")
+        if min(self.total, self.batch) < 1 or self.minutes < 0 or self.rate <= 0 or not 0 <= self.grafted <= 1:
+            raise UserError("Total, batch and rate must be positive, --minutes not negative, and --grafted a share.")
         device, folder = pick_device(self.device), make_folder(self.out)
         torch.manual_seed(self.seed)
         network, started, last = DetectorNetwork(), time.monotonic(), None
         with progress("learning to see", self.total) as advance:
-            for last in learn(network, self.total, self.batch, self.rate, self.seed, device, self.minutes):
+            for last in learn(
+                network, self.total, self.batch, self.rate, self.seed, device, self.minutes, self.grafted
+            ):
                 if (last.images // self.batch) % LOOK == 0:
                     speed = last.images / (time.monotonic() - started)
                     advance(LOOK * self.batch, note=f"loss {float(last.loss):.3f}  {speed:,.0f} images/s")
@@ -173,7 +189,9 @@ class TrainDetector:
             "loss": float(last.loss),
             "seconds": took,
             "images_per_second": last.images / took,
-            "settings": {name: getattr(self, name) for name in ("total", "batch", "rate", "minutes", "seed")},
+            "settings": {
+                name: getattr(self, name) for name in ("total", "batch", "rate", "minutes", "seed", "grafted")
+            },
             "provenance": provenance(device),
         }
         write_json(folder / "training.json", record)
@@ -186,7 +204,7 @@ class TrainDetector:
         """Looked at on fewer images where fewer were learned from."""
         images = min(RANGE, max(LESSON, self.total))
         with progress("learning what is known", images // LESSON) as advance:
-            return measure_range(network, self.seed + 10, device, images, advance)
+            return measure_range(network, self.seed + 10, device, images, advance, self.grafted)
 
 
 main = program(TrainDetector)

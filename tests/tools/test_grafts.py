@@ -3,7 +3,7 @@
 import torch
 
 import grafts
-from grafts import add_grafts
+from grafts import add_grafts, no_grafts
 from tessera.render.render import render
 from tessera.scenes.camera import ASPECT, project
 from tessera.scenes.sampling import Scenes
@@ -13,14 +13,13 @@ CPU = torch.device("cpu")
 
 def grafted(monkeypatch, stretched: float, count: int = 12, objects=(1, 4)):
     """Scenes with a graft wherever one fits, before and after."""
-    monkeypatch.setattr(grafts, "GRAFTED", 1.0)
     monkeypatch.setattr(grafts, "STRETCHED", stretched)
     scenes = Scenes(objects=objects, visibility="off").draw(count, seed=1)
     frame = render(scenes, 64, layers=("rgb", "mask"), quality="fast")
     location = project(scenes.center, scenes.camera, ASPECT)[0]
     random = torch.Generator().manual_seed(0)
     spared = torch.full((count,), -1)
-    return scenes, frame, add_grafts(frame["rgb"], frame["mask"], scenes, location, spared, random)
+    return scenes, frame, add_grafts(no_grafts(frame["rgb"], frame["mask"], scenes, location), spared, 1.0, random)
 
 
 def test_a_twin_is_one_object_more_of_another_color(monkeypatch):
@@ -51,11 +50,11 @@ def test_a_stretched_object_stays_one_and_covers_more(monkeypatch):
     assert (middle - after.location[0, 0]).abs().max() < 0.06
 
 
-def test_a_spared_object_and_images_without_room_stay_as_they_are(monkeypatch):
-    monkeypatch.setattr(grafts, "GRAFTED", 1.0)
+def test_a_spared_object_and_images_without_room_stay_as_they_are():
     scenes = Scenes(objects=(1, 1), visibility="off").draw(6, seed=2)
     frame = render(scenes, 32, layers=("rgb", "mask"), quality="fast")
     location = project(scenes.center, scenes.camera, ASPECT)[0]
     spared = scenes.present.int().argmax(1)
-    after = add_grafts(frame["rgb"], frame["mask"], scenes, location, spared, torch.Generator().manual_seed(1))
+    before = no_grafts(frame["rgb"], frame["mask"], scenes, location)
+    after = add_grafts(before, spared, 1.0, torch.Generator().manual_seed(1))
     assert torch.equal(after.images, frame["rgb"]) and torch.equal(after.mask, frame["mask"])

@@ -18,6 +18,12 @@ def test_a_batch_is_a_function_of_its_number():
     assert not torch.equal(one.images, other.images)
 
 
+def test_grafts_change_some_images_of_a_batch():
+    plain, grafted = synthetic_data(5, 3, 12, CPU), synthetic_data(5, 3, 12, CPU, grafted=1.0)
+    assert plain.images.shape == grafted.images.shape and not torch.equal(plain.images, grafted.images)
+    assert (grafted.well_formed < plain.well_formed).any()
+
+
 def test_true_locations_are_inside_and_heat_peaks_at_it():
     batch = synthetic_data(6, 0, 12, CPU)
     there = batch.state == THERE
@@ -52,6 +58,6 @@ def test_learning_lowers_the_loss_and_survives_saving(tmp_path):
 
 
 def test_training_a_detector_on_nothing_is_refused(tmp_path, capsys):
-    for words in (("--total", 0), ("--batch", 0), ("--minutes", -1), ("--rate", 0)):
+    for words in (("--total", 0), ("--batch", 0), ("--minutes", -1), ("--rate", 0), ("--grafted", 2)):
         assert call_program("train_detector", "--out", tmp_path / "detector", *words, "--device", "cpu") == 2
     assert not (tmp_path / "detector").exists()
