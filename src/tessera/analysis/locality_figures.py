@@ -95,8 +95,7 @@ def figure_conditions(maps: Tensor, sigmas: Sequence[float], conditions: Sequenc
     _name_rows(axes, [condition_name(part) for part in conditions])
     note = "change when one condition is removed (root, one scale per column)"
     figure.supxlabel(note, fontsize=7, color=figures.QUIET)
-    if title:
-        figures.figure_title(figure, title)
+    figures.figure_title(figure, title)
     return figure
 
 
@@ -142,10 +141,9 @@ def figure_curves(result: SceneLocality, title: str = "", band: tuple[float, flo
 
 
 def _condition_legend(figure: Figure, result: SceneLocality, shaded: bool) -> None:
-    handles: list[Any] = [
-        Line2D([], [], color=figures.condition_color(k), lw=2.4, label=condition_name(part))
-        for k, part in enumerate(result.prompt)
-    ]
+    handles: list[Any] = []
+    for k, part in enumerate(result.prompt):
+        handles.append(Line2D([], [], color=figures.condition_color(k), lw=2.4, label=condition_name(part)))
     if shaded:
         handles.append(Rectangle((0, 0), 1, 1, color=figures.GRID, label="band where conditions matter"))
     figure.legend(handles=handles, loc="outside lower left", ncols=7, fontsize=7)
