@@ -303,7 +303,7 @@ def length_generalization(
 
     Returns:
         A `LengthGeneralization` with the `Interval`s `.k_max`, `.k_max_strict` and `.k50`, `.by_k`, `.to_dict()`,
-        `.table()` and `.plot()`.
+        `.table()`, which `print` shows, and `.plot()`.
 
     Example:
         >>> import tessera
