@@ -168,6 +168,7 @@ RESHAPE: dict[str, Callable[[Json], Json]] = {
 ADDED: set[str] = {
     "counts",
     "detections",
+    "grafted",
     "forecasts",
     "format",
     "k50",
