@@ -242,6 +242,24 @@ def test_the_log_is_the_same_after_a_pause_between_two_lines(tmp_path):
     assert logs[0] == logs[1]
 
 
+def test_a_run_leaves_the_same_states_however_often_it_was_paused(run, tmp_path):
+    settings = tiny(total=32)
+
+    def stop_between(images_seen):
+        if images_seen == 28:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    assert train_run(settings, run, on_step=stop_between).interrupted
+    train_run(settings, run)
+    assert [path.stem[-2:] for path in RunFolder(run).states()] == ["32", "24"]
+
+
+def test_samples_that_a_kill_prevented_are_made_on_resuming(run):
+    seen = []
+    train_run(tiny(total=28), run, on_snapshot=lambda folder, trainer: seen.append(trainer.images_seen))
+    assert seen == [24, 28]
+
+
 # -- how a command ends ------------------------------------------------------------------------------------------
 
 

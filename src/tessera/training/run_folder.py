@@ -115,8 +115,13 @@ class RunFolder:
         facts = {"images_seen": trainer.images_seen, "losses": [float(loss) for loss in losses]}
         sealed = {"settings": self.settings().plain()} if self.config.exists() else {}
         write_checkpoint(path, trainer.tensors(), facts | sealed)
-        for old in self.states()[_STATES_KEPT:]:
-            old.unlink()
+        older = self.states()[1:]
+        # A state of an interruption goes first, so that a run leaves the same files however often it was interrupted.
+        every, batch = trainer.settings.checkpoint, trainer.settings.batch
+        regular = [old for old in older if crossed(int(old.stem.partition("-")[2]), batch, every)]
+        for old in older:
+            if old not in (regular or older)[: _STATES_KEPT - 1]:
+                old.unlink()
         return path
 
     def resume(self, trainer: Trainer, on_message: Callable[[str], None] = say) -> Path | None:
@@ -143,6 +148,11 @@ class RunFolder:
             facts = {"images_seen": trainer.images_seen, "std": std, "seal": seal_of(self.settings())}
             path = average_file(self.folder, trainer.images_seen, std)
             write_checkpoint(path, to_half(trainer.averages.state(std)), facts)
+
+    def has_no_samples(self, trainer: Trainer) -> bool:
+        """Whether averages were stored at this moment of training, but no image was sampled with them."""
+        seen, std = trainer.images_seen, trainer.averages.stds[0]
+        return average_file(self.folder, seen, std).exists() and not [*self.samples.glob(f"{seen:012d}.*")]
 
     # -- log -----------------------------------------------------------------------------------------------
 
@@ -216,6 +226,8 @@ def train_run(
             run.trim_log(trainer.images_seen)
         group.wait()
         log = RunLog(run, trainer, on_record, on_snapshot)
+        if state and group.leads and run.has_no_samples(trainer):  # a kill came between the state and its samples
+            on_snapshot(run, trainer)
         deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
         for step in train(trainer, stream or _stream_for(settings)):
             stop.patient = True

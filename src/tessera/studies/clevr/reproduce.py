@@ -78,14 +78,23 @@ class Study:
         """Whether all jobs were finished; False if stopped before."""
         try:
             for number, job in enumerate(jobs, 1):
-                if job.record(self.paths) is None:
+                record = job.record(self.paths)
+                if record is None:
                     say(f"{job.name} ({number} of {len(jobs)})")
                     self.attempt(job)
+                else:
+                    self.tidy_after_kill(job, record)
         except Stopped:
             return False
         finally:
             write_study(self.paths)
         return True
+
+    def tidy_after_kill(self, job: StudyRun, record: StudyRunRecord) -> None:
+        """What a kill right after the record was written left to do, unless the run was trained further since."""
+        run = RunFolder(job.folder(self.paths))
+        if any(state.stem == f"state-{record['training']['images_seen']:012d}" for state in run.states()[:1]):
+            _tidy(run, self.keep)
 
     def attempt(self, job: StudyRun) -> None:
         """One job; a training that fails does not stop the others."""
