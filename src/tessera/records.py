@@ -200,6 +200,37 @@ class LearningRecord(Record, kind="learning"):
     cells: list[dict[str, Any]]
 
 
+class FeaturesRecord(Record, kind="features"):
+    """Concept directions inside a network."""
+
+    concepts: list[str]
+    untrained_networks: int
+    levels: list[dict[str, Any]]
+
+
+class TextToImageRecord(Record, kind="text-to-image"):
+    """A study of a text-to-image model, or what it would cost."""
+
+    study: str
+    model: str
+    precision: str
+
+
+class ProbeRecord(Record, kind="probe"):
+    """What moves one pixel of one sample."""
+
+    model: str
+    energy: float
+    influence: Any
+
+
+class PlanRecord(Record, kind="plan"):
+    """Jobs of the study that are not done, and the time they are expected to take."""
+
+    jobs: list[dict[str, Any]]
+    forecasts: list[dict[str, Any]]
+
+
 class _Fig12Record(Record, kind="fig12"):
     """Pixel influence by noise level in a model of CIFAR-10."""
 

@@ -169,6 +169,8 @@ ADDED: set[str] = {
     "counts",
     "detections",
     "grafted",
+    "study",
+    "tessera",
     "forecasts",
     "format",
     "k50",

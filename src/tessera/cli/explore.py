@@ -11,6 +11,7 @@ from tessera.console import publish, say
 from tessera.devices import pick_device
 from tessera.errors import UserError, needs_extra
 from tessera.files import make_folder
+from tessera.records import ProbeRecord, new_record
 from tessera.render.image_io import save_png
 from tessera.sampling.compose import ComposeMethod
 
@@ -88,7 +89,7 @@ class Explore(OpensModels, Printed, WithDetails):
             for name, image in images.items():
                 save_png(out / f"{name}.png", image)
             say(f"probe.json, denoised.png and influence.png are in {out}.")
-        publish(record, self.json, out and out / "probe.json", _probe_table(record))
+        publish(new_record(ProbeRecord, record), self.json, out and out / "probe.json", _probe_table(record))
 
 
 _PROBE_OPTIONS = (

@@ -19,6 +19,7 @@ from tessera.files import make_folder, rounded
 from tessera.models.model_folder import Model
 from tessera.plots.figures import save_figure
 from tessera.provenance import provenance
+from tessera.records import FeaturesRecord, new_record
 from tessera.sampling.prompts import parse_colors
 
 
@@ -65,7 +66,7 @@ class Features(OpensOneModel):
         tables = [study.table(number) for number in range(len(study.sigmas))]
         if out:
             self.draw(study, out)
-        publish(rounded(record), self.json, out and out / "features.json", *tables)
+        publish(new_record(FeaturesRecord, rounded(record)), self.json, out and out / "features.json", *tables)
         if out:
             say(f"Figures and features.json are in {out}.")
 

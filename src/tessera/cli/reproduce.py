@@ -30,6 +30,7 @@ from tessera.devices import pick_device
 from tessera.errors import UserError
 from tessera.evaluation.pipeline import EvaluationConfig
 from tessera.files import make_folder
+from tessera.records import PlanRecord, new_record
 from tessera.registry import Registry
 from tessera.sampling.prompts import parse_ks
 from tessera.studies.clevr.entries import CELLS, TARGETS, StudyEntry, cells_for, with_ks
@@ -287,7 +288,7 @@ def _show_plan(plan: Sequence[Estimate], as_json: bool) -> None:
         scale.append((str(one.workers), f"{one.minutes / 60:.2f}", span, f"{one.efficiency:.0%}"))
     record = {"jobs": [one.plain() for one in plan], **totals, "forecasts": [one.to_dict() for one in forecasts]}
     tables = [table_of([head, *rows]), *([table_of(scale)] if forecasts else [])]
-    publish(record, as_json, None, *tables, *_plan_words(plan, totals, known))
+    publish(new_record(PlanRecord, record), as_json, None, *tables, *_plan_words(plan, totals, known))
 
 
 def _minutes_words(one: Estimate) -> str:

@@ -21,6 +21,7 @@ from tessera.devices import pick_device
 from tessera.errors import UserError
 from tessera.files import make_folder, rounded
 from tessera.provenance import provenance
+from tessera.records import TextToImageRecord, new_record
 from tessera.render.image_io import parse_size, width_height
 from tessera.sampling.prompts import parse_ks
 from tessera.sampling.trajectory import Trajectory
@@ -116,15 +117,16 @@ class OnModel(OnDevice, Printed, WithDetails):
 
     def publish(self, record: dict[str, Any], sdxl: Sdxl, name: str, *tables: Table) -> None:
         """Print the results, and write the record beside the figures."""
-        record |= {"provenance": provenance(sdxl.device)}
-        publish(record, self.json, self.out and self.out / f"{name}.json", *tables)
+        record |= {"study": name, "provenance": provenance(sdxl.device)}
+        publish(new_record(TextToImageRecord, record), self.json, self.out and self.out / f"{name}.json", *tables)
         if self.out:
             say(f"Figures, arrays and {name}.json are in {self.out}.")
 
     def publish_cost(self, cost: estimate.PassCost, passes: Mapping[str, int], note: str | None = None) -> None:
         """The result of a dry run."""
         found = estimate.study_cost(cost, passes, self.tflops)
-        record = {"model": self.model, "precision": self.precision, **found, "provenance": provenance()}
+        about = {"study": "cost", "model": self.model, "precision": self.precision}
+        record = new_record(TextToImageRecord, {**about, **found, "provenance": provenance()})
         publish(record, self.json, self.out and self.out / "dry-run.json", estimate.cost_table(found, note))
 
 
