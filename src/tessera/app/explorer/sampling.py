@@ -17,7 +17,7 @@ from tessera.sampling.schedule import noise_levels
 from tessera.sampling.solvers import SamplingStep
 from tessera.sampling.trajectory import Trajectory, collect
 
-_CACHE_BYTES = 256 * 2**20
+_CACHE_BYTES = 32 * 2**20
 _Shown = TypeVar("_Shown")
 
 
