@@ -120,10 +120,9 @@ def load_detector(path: Path | str | None = None, device="cpu") -> Detector:
         raise UserError(f"There is no readable detector in {folder}: {error}") from error
     weights, known = _part_of(state, "detector."), _part_of(state, "known.")
     try:
-        with reading(folder / "detector.json"):
-            network = DetectorNetwork(**config)
+        network = DetectorNetwork(**config)
         unlike = network.load_state_dict(weights, strict=False)
-    except (TypeError, RuntimeError) as error:
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"The weights in {folder} are not those of its detector.json.") from error
     missing = [name for name in unlike.missing_keys if not name.endswith(_COUNTER)]
     if missing or unlike.unexpected_keys or known.keys() != _KNOWN:
