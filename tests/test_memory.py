@@ -1,4 +1,4 @@
-"""Memory that tensors freed is used again instead of being returned to the system."""
+"""Memory of deleted tensors is used again instead of being returned to the system."""
 
 import subprocess
 import sys
@@ -7,11 +7,11 @@ import pytest
 
 FAULTS = """
 import resource, sys, torch
-from tessera.devices import keep_freed_memory
+from tessera.devices import keep_memory
 from tessera.render.render import render
 from tessera.scenes import Scenes
 if sys.argv[1] == "keep":
-    keep_freed_memory()
+    keep_memory()
 torch.set_num_threads(1)
 scenes = Scenes(objects=(1, 6)).draw(8, seed=0)
 render(scenes, size=64, quality="true")
@@ -29,8 +29,8 @@ def faults(how: str) -> int:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs glibc")
-def test_freed_memory_is_used_again():
+def test_memory_is_used_again():
     returned = faults("return")
     if returned < 5_000:
-        pytest.skip("this C library keeps freed memory by itself")
+        pytest.skip("this C library keeps memory by itself")
     assert faults("keep") < returned / 10

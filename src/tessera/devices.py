@@ -80,8 +80,8 @@ def use_threads(threads: int = 0) -> None:
     torch.set_num_threads(threads or free_threads(torch.get_num_threads(), os.getloadavg()[0]))
 
 
-def keep_freed_memory() -> None:
-    """Let glibc reuse memory that tensors freed. By default it returns every large block and gets new, empty pages for
+def keep_memory() -> None:
+    """Let glibc reuse the memory of deleted tensors. By default it returns every large block and gets new, empty pages for
     the next one: a third of the time of rendering on a CPU."""
     if not sys.platform.startswith("linux"):
         return

@@ -125,9 +125,9 @@ def dispatch(words: list[str]) -> int | None:
     _check_numbers(options)
     _check_out(options)
     if hasattr(options, "threads"):
-        from tessera.devices import keep_freed_memory, use_threads
+        from tessera.devices import keep_memory, use_threads
 
-        keep_freed_memory()
+        keep_memory()
         use_threads(options.threads)
     if getattr(options, "conditioner", None):
         from tessera.models.loading import use_conditioner
