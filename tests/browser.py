@@ -31,11 +31,11 @@ class Watched:
     requests: list[str] = field(default_factory=list)  # everything fetched but data inside the page
 
     def follow(self, page: Any) -> None:
-        page.on("console", self.hear)
+        page.on("console", self.keep_complaint)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("request", self.note)
 
-    def hear(self, message: Any) -> None:
+    def keep_complaint(self, message: Any) -> None:
         if message.type in ("error", "warning"):
             self.errors.append(message.text)
 

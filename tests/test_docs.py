@@ -86,9 +86,9 @@ def test_every_command_shown_is_a_verb_with_these_options(page, words, capsys):
     with pytest.raises(SystemExit) as leaving:
         main([*verb.split(), "--help"])
     known = capsys.readouterr().out
-    asked = {word for word in given if word.startswith("--")}
+    requested = {word for word in given if word.startswith("--")}
     assert leaving.value.code == 0
-    assert {option for option in asked if option not in known} == set()
+    assert {option for option in requested if option not in known} == set()
 
 
 def programs() -> list[tuple[str, str, str]]:

@@ -74,7 +74,7 @@ TRAIN = f"{UNET} {CELLS} {TINY}"
 TRAINED = {"config": "run/config.json", "log": "run/log.jsonl", "weights": "run/snapshots/ema-*64-0.050.safetensors"}
 SAMPLED = {"prompts": "s/samples.json", "images": "s/k*/*.png"}
 SAMPLE = "--steps 6 --device cpu --threads 1 --json --out {out}/s"
-LOCATE = "--images 1 --levels 3 --steps 4 --device cpu --json"
+LOCALITY = "--images 1 --levels 3 --steps 4 --device cpu --json"
 SDXL = "--steps 2 --seeds 2 --device cpu --json"
 STUDY = (
     "--preset tiny --set conditioner.cells=8 --set data.size=16 --set denoiser.width=8 --set denoiser.blocks=1 "
@@ -121,9 +121,9 @@ def conditions_of_scenes(folder: Path) -> dict[str, Json]:
             cond = conditioner.encode(scenes, seed=1)
             kept[f"{name}-{label}"], kept[f"{name}-{label}-listed"] = (plain(cond), conditioner.conditions(cond))
     grid = LocationGrid(8, "all")
-    asked = grid.at([(0.65, 0.65), (0.25, 0.65), (0.3, 0.1)])
-    kept["without"], kept["near"] = plain(grid.without(asked, 1)), plain(grid.near(asked, (5, 4), 2))
-    kept["in-patch"] = plain(grid.in_patch(asked, torch.tensor([[5, 4]]), 2))
+    requested = grid.at([(0.65, 0.65), (0.25, 0.65), (0.3, 0.1)])
+    kept["without"], kept["near"] = plain(grid.without(requested, 1)), plain(grid.near(requested, (5, 4), 2))
+    kept["in-patch"] = plain(grid.in_patch(requested, torch.tensor([[5, 4]]), 2))
     return kept
 
 
@@ -252,7 +252,7 @@ CASES: dict[str, Case] = {
             f"train exp1 {TRAIN}",
             f"sample {{out}}/run --k 1,2 --each 2 {SAMPLE}",
             "evaluate {out}/s --set resamples=50 --json --device cpu",
-            f"locality {{out}}/run --k 2 {LOCATE}",
+            f"locality {{out}}/run --k 2 {LOCALITY}",
             "features {out}/run --at output --seeds 2 --nulls 2 --k 2 --set steps=4 --device cpu --json",
             "report {out}/run --quick --n 2 --k 0-3 --steps 3 --out {out}/report.html --device cpu --json",
         ),
@@ -304,18 +304,18 @@ CASES: dict[str, Case] = {
         slow=True,
     ),
     # locality
-    "locality-exp1": Case((f"locality exp1 --k 3 {LOCATE} --out {{out}}/l",), {"record": "l/locality.json"}),
-    "locality-exp2": Case((f"locality exp2 --locations '0.2,0.3 0.7,0.6' --source truth {LOCATE}",)),
-    "locality-exp3": Case((f"locality exp3 --k 2 --source truth {LOCATE}",)),
+    "locality-exp1": Case((f"locality exp1 --k 3 {LOCALITY} --out {{out}}/l",), {"record": "l/locality.json"}),
+    "locality-exp2": Case((f"locality exp2 --locations '0.2,0.3 0.7,0.6' --source truth {LOCALITY}",)),
+    "locality-exp3": Case((f"locality exp3 --k 2 --source truth {LOCALITY}",)),
     "locality-residual": Case(
         (
             f"train exp1 {TRAIN}",
-            f"locality {{out}}/run --k 2 --residual --set radius=1 {LOCATE}",
-            f"locality {{out}}/run --k 2 --residual --set fill=other {LOCATE} --images 2 --source truth",
+            f"locality {{out}}/run --k 2 --residual --set radius=1 {LOCALITY}",
+            f"locality {{out}}/run --k 2 --residual --set fill=other {LOCALITY} --images 2 --source truth",
         )
     ),
-    "locality-exp2L": Case((f"locality exp2L --k 2 --source truth {LOCATE}",), slow=True),
-    "locality-color": Case((f"locality color --k 2 --source generated {LOCATE}",)),
+    "locality-exp2L": Case((f"locality exp2L --k 2 --source truth {LOCALITY}",), slow=True),
+    "locality-color": Case((f"locality color --k 2 --source generated {LOCALITY}",)),
     "locality-scatter": Case(
         ("reproduce scatter --set points={out}/points.json --set resamples=200 --json",), prepare=write_scatter_points
     ),
@@ -673,7 +673,7 @@ def golden_file(name: str) -> Path:
 
 
 def parameters() -> list[Any]:
-    return [pytest.param(n, id=n, marks=[pytest.mark.slow] if case.slow else []) for n, case in CASES.items()]
+    return [pytest.param(n, id=n, scores=[pytest.mark.slow] if case.slow else []) for n, case in CASES.items()]
 
 
 @pytest.mark.parametrize("name", parameters())

@@ -82,9 +82,16 @@ def test_a_record_of_the_previous_format_is_read_in_the_words_of_this_one(tmp_pa
 def test_a_sample_folder_of_the_previous_format_is_read(tmp_path):
     (tmp_path / "k01").mkdir()
     save_png(tmp_path / "k01" / "0000.png", torch.zeros(3, 32, 32, dtype=torch.uint8))
-    asked = {"file": "k01/0000.png", "k": 1, "places": [[0.3, 0.4]], "told": [[0.28, 0.41]], "colors": [], "seed": 7}
+    requested = {
+        "file": "k01/0000.png",
+        "k": 1,
+        "places": [[0.3, 0.4]],
+        "told": [[0.28, 0.41]],
+        "colors": [],
+        "seed": 7,
+    }
     settings = {"tell": {"label": "one"}, "data": {"objects": [1, 3]}}
-    content = {"model": "m", "size": 32, "settings": settings, "pictures": [asked]}
+    content = {"model": "m", "size": 32, "settings": settings, "pictures": [requested]}
     write_json(tmp_path / "asked.json", content)
     found = images_in(tmp_path)
     (prompt,) = found.prompts

@@ -45,7 +45,7 @@ def test_reproduce_puts_two_trainings_side_by_side(tutorial, capsys, tmp_path):
     assert study.count('<figure class="tile') == 2 * 3 * 2 and 'class="viewer"' not in study
 
 
-def test_a_flow_matching_network_is_asked_the_same_questions(tutorial, capsys):
+def test_a_flow_matching_network_answers_the_same_questions(tutorial, capsys):
     page = tutorial("own_model.py", "--images", 64, "--batch", 16, "--n", 1, "--steps", 3, "--device", "cpu")
     assert "mine" in page and 'id="why"' in page
     assert "loss" in capsys.readouterr().out

@@ -264,7 +264,7 @@ def test_snapshots_that_only_repeat_their_model_widen_the_interval_by_model():
     assert widths[1] > 1.5 * widths[0]
 
 
-def test_points_come_from_the_records_of_locate_and_detector():
+def test_points_come_from_the_records_of_locality_and_detector():
     result = {"model": "exp1", "images_seen": 5, "conditional_locality": {"value": 0.9, "low": 0.8, "high": 0.95}}
     evaluated = {"max_train_objects": 3, "k_max": {"paper": {"value": 7, "at_least": False}}}
     point = point_from(result, evaluated)

@@ -30,7 +30,7 @@ def model(tiny_edm2, tmp_path_factory):
 QUICK = ("--images", 2, "--levels", 3, "--steps", 4)
 
 
-def test_locate_prints_one_object_and_draws(capsys, model, tmp_path):
+def test_locality_prints_one_object_and_draws(capsys, model, tmp_path):
     out = tmp_path / "out"
     words = ("locality", model, "--k", 4, *QUICK, "--source", "generated", "--out", out, "--json")
     code, printed, _ = run(capsys, *words)
@@ -46,7 +46,7 @@ def test_locate_prints_one_object_and_draws(capsys, model, tmp_path):
         assert (out / f"{name}-k04-generated.png").stat().st_size > 20_000
 
 
-def test_locate_takes_several_k_own_locations_and_own_probes(capsys, model):
+def test_locality_takes_several_k_own_locations_and_own_probes(capsys, model):
     code, printed, _ = run(capsys, "locality", model, "--k", "1,2", *QUICK, "--probes", "0.1,0.9", "--json")
     studies = json.loads(printed)["studies"]
     assert code == 0

@@ -13,7 +13,7 @@ SMALL = ["--count", "2", "--each", "1", "--device", "cpu"]
 
 
 @pytest.fixture(autouse=True)
-def empty_shelf(tmp_path, monkeypatch):
+def empty_zoo(tmp_path, monkeypatch):
     monkeypatch.setattr("tessera.models.model_folder.ZOO_FOLDERS", (tmp_path / "no shelf",))
 
 
@@ -53,7 +53,7 @@ def test_without_training_the_rest_is_shown(tmp_path, capsys):
     assert not list(tmp_path.glob("run-*")) and not (tmp_path / "samples.png").exists()
 
 
-def test_a_missing_detector_is_told_before_any_work(tmp_path, capsys, monkeypatch):
+def test_a_missing_detector_is_reported_before_any_work(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("tessera.evaluation.detector.resources.files", lambda name: tmp_path / "nowhere")
     assert demo("--out", tmp_path / "out") == 2
     said = capsys.readouterr().err
@@ -75,7 +75,7 @@ def test_a_busy_machine_gets_fewer_threads_and_never_none(monkeypatch):
         (("--experiment", "exp9"), "exp9"),
     ],
 )
-def test_bad_options_are_told_in_one_sentence(tmp_path, capsys, words, sentence):
+def test_bad_options_are_one_sentence(tmp_path, capsys, words, sentence):
     assert demo("--out", tmp_path / "out", *words) == 2
     said = capsys.readouterr().err
     assert sentence in said and len(said.strip().splitlines()) == 1

@@ -93,7 +93,7 @@ def test_near_for_all_cells_agrees_with_near_for_one_cell(conditioner, wanted, r
 @pytest.mark.parametrize("conditioner", SPATIAL[:3], ids=str)
 @given(wanted=locations, row=st.integers(0, 15), column=st.integers(0, 15), radius=st.integers(0, 3))
 @settings(max_examples=40, deadline=None)
-def test_a_patch_is_told_exactly_the_conditions_near_it(conditioner, wanted, row, column, radius):
+def test_a_patch_receives_exactly_the_conditions_near_it(conditioner, wanted, row, column, radius):
     cond, cell = conditioner.at(wanted), torch.tensor([[row, column]])
     near = conditioner.near(cond, cell, radius)
     assert torch.equal(conditioner.in_patch(cond, cell, radius), conditioner.in_patch(near, cell, radius))
@@ -139,19 +139,19 @@ def test_a_patch_of_a_list_counts_from_its_own_center():
     cond = conditioner.at(
         [(0.5 + 1 / 32, 0.5 + 1 / 32), (0.5 + 5 / 32, 0.5 + 1 / 32)]
     )  # centers of cells (8, 8), (8, 10)
-    told = conditioner.in_patch(cond, torch.tensor([[8, 8]]), 2)[0]
-    assert told.tolist() == pytest.approx([1, 0, 0, 1, 2 / 2.5, 0])
+    passed_on = conditioner.in_patch(cond, torch.tensor([[8, 8]]), 2)[0]
+    assert passed_on.tolist() == pytest.approx([1, 0, 0, 1, 2 / 2.5, 0])
 
 
-def test_what_is_near_comes_first_in_what_a_patch_is_told():
+def test_what_is_near_comes_first_in_what_a_patch_receives():
     wanted = [(0.1, 0.1), (0.5 + 1 / 32, 0.5 + 1 / 32)]  # the second is the center of cell (8, 8)
     conditioner, cell = LocationList(slots=3), torch.tensor([[8, 8]])
     assert conditioner.in_patch(conditioner.at(wanted), cell, 2)[0].tolist() == pytest.approx(
         [1, 0, 0] + 6 * [0], abs=1e-6
     )
     scattered = LocationList(slots=3, fill="anywhere")  # where slots mean nothing, each keeps its own
-    told = scattered.in_patch(scattered.at(wanted), cell, 2)[0].reshape(3, 3)
-    assert told[:, 0].tolist() == [0, 1, 0]
+    passed_on = scattered.in_patch(scattered.at(wanted), cell, 2)[0].reshape(3, 3)
+    assert passed_on[:, 0].tolist() == [0, 1, 0]
 
 
 def test_the_grid_counts_projected_centers():
@@ -207,7 +207,7 @@ def test_a_lone_object_is_dropped_but_never_lost_by_one_or_random():
 
 
 @pytest.mark.parametrize("conditioner", [LocationGrid(label="random"), LocationList(label="one")], ids=str)
-def test_what_is_told_depends_on_the_sample_and_not_on_its_batch(conditioner):
+def test_what_is_labeled_depends_on_the_sample_and_not_on_its_batch(conditioner):
     whole = conditioner.encode(three_objects(64), torch.arange(64), seed=5)
     order = torch.randperm(64, generator=torch.Generator().manual_seed(0))
     assert torch.equal(conditioner.encode(three_objects(64), order, seed=5), whole[order])
@@ -226,10 +226,10 @@ def test_a_list_tells_locations_from_the_middle_in_quarter_images():
     conditioner = LocationList(slots=3)
     assert conditioner.at([(0.5, 0.25), (1.0, 0.0)])[0].tolist() == [1, 0, -1, 1, 2, -2, 0, 0, 0]
     batch = three_objects(8)
-    told = conditioner.encode(batch).reshape(8, 3, 3)
+    passed_on = conditioner.encode(batch).reshape(8, 3, 3)
     locations, _ = locations_of(batch)
     shown = sorted(locations[0].tolist())
-    assert sorted((told[0, :, 1:] / 4 + 0.5).tolist()) == [pytest.approx(location) for location in shown]
+    assert sorted((passed_on[0, :, 1:] / 4 + 0.5).tolist()) == [pytest.approx(location) for location in shown]
 
 
 def test_the_map_draws_each_condition_in_its_cell():
@@ -270,7 +270,7 @@ def test_a_config_builds_the_same_conditioner_again(conditioner):
         lambda: conditioner_from({"kind": "grid", "cellz": 3}),
     ],
 )
-def test_what_cannot_be_told_is_refused_in_one_sentence(mistake):
+def test_what_cannot_be_a_condition_is_refused_in_one_sentence(mistake):
     with pytest.raises(UserError) as caught:
         mistake()
     assert str(caught.value).count(".") >= 1 or str(caught.value).endswith("?")

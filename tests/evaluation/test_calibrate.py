@@ -88,9 +88,9 @@ def test_a_folder_of_real_renders_tells_its_truth_with_or_without_cameras(tmp_pa
     truth = ClevrTruth(tmp_path)
     tolerance = 1e-5 if camera else 0.5 / 32 + 1e-5  # official coordinates are rounded to pixels
     for i, objects in enumerate(exact):
-        told = truth.objects(i, (48, 32))
-        assert [t.color for t in told] == [t.color for t in objects]
-        assert np.allclose([t.location for t in told], [t.location for t in objects], atol=tolerance)
+        given = truth.objects(i, (48, 32))
+        assert [t.color for t in given] == [t.color for t in objects]
+        assert np.allclose([t.location for t in given], [t.location for t in objects], atol=tolerance)
 
 
 def test_a_detector_that_tells_the_truth_is_perfect_on_real_renders(tmp_path):
@@ -157,7 +157,7 @@ def test_moved_centers_show_as_errors_in_cells():
 
 
 @pytest.mark.parametrize(("reach", "share"), [(0.45, 1), (0.55, 0)])
-def test_centers_within_half_a_cell_are_told_from_those_beyond(reach, share):
+def test_centers_within_half_a_cell_are_distinguished_from_those_beyond(reach, share):
     truth = drawn(1)
     row = summary(tallies_of(shaken(truth, reach * CELL, np.random.default_rng(0)), truth))
     assert row["center_error_cells"]["within_half"]["value"] == share
@@ -244,7 +244,7 @@ def test_more_locations_than_the_study_has_are_refused():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_clutter_is_images_in_range_that_differ_and_come_back_by_seed(kind):
+def test_cluttered_images_are_in_range_that_differ_and_come_back_by_seed(kind):
     images = nothing_to_find(kind, 3, (20, 16), 7)
     assert images.shape == (3, 3, 16, 20)
     assert images.abs().max() <= 1 and not torch.equal(images[0], images[1])

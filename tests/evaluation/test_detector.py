@@ -94,7 +94,7 @@ def test_gray_scale_tensors_are_refused(detector):
         detector.detect(torch.zeros(2, 1, 64, 64))
 
 
-def test_a_missing_detector_is_told_in_one_sentence(tmp_path):
+def test_a_missing_detector_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match="no readable detector"):
         load_detector(tmp_path)
 

@@ -53,7 +53,7 @@ def test_beyond_the_training_range_seven_of_eight_fill_all_but_two_and_over_a_qu
 @pytest.mark.parametrize(
     ("label", "allowed"), [("all", 0), ("one", 3), ("random", 3), ("all-but-one", 1), ("drop", 1)], ids=lambda x: str(x)
 )
-def test_objects_that_training_showed_untold_may_appear_untold(label, allowed):
+def test_objects_that_training_left_unlabeled_may_appear_unlabeled(label, allowed):
     assert TrainingRange(4, label).extras_allowed == allowed
     assert rule_says("paper", images(2, (8, 2, allowed)), max_train_objects=4, label=label)
     assert not rule_says("paper", images(2, (8, 2, allowed + 1)), max_train_objects=4, label=label)
@@ -74,7 +74,7 @@ def test_the_strict_rule_asks_for_a_lower_bound_of_a_half():
     assert not rule_says("strict", images(5, (least - 1, 5, 0), (65 - least, 4, 0)))
 
 
-def test_the_strict_rule_forbids_extras_only_where_all_objects_were_told():
+def test_the_strict_rule_forbids_extras_only_where_all_objects_were_labeled():
     counts = images(2, (64, 2, 1))
     assert not rule_says("strict", counts, label="all")
     assert all(rule_says("strict", counts, label=label) for label in ("one", "random", "all-but-one", "drop"))
@@ -197,7 +197,7 @@ def test_an_object_seen_falsely_is_an_extra_or_fills_a_location_but_never_both()
         assert seen[1, 1] == 0
 
 
-def test_missed_objects_are_spread_over_asked_and_extra_ones_at_random():
+def test_missed_objects_are_spread_over_prompted_and_extra_ones_at_random():
     known = hypergeom(7, 4, 3).pmf(np.arange(4))
     assert missed_among_wanted(4, 3, 3) == pytest.approx(tuple(known))
 
@@ -268,7 +268,7 @@ def test_two_objects_beyond_a_training_on_one_may_both_be_left_out():
     assert not rule_says("paper", images(2, (2, 2, 0), (6, 0, 0)), max_train_objects=1)  # a quarter is not more
 
 
-def test_the_interval_of_proper_objects_lies_around_their_share():
+def test_the_interval_of_well_formed_objects_lies_around_their_share():
     counts = Counts(4, [4] * 16, [0] * 16, [4] * 16, [1] + [0] * 15)
     well_formed = generalization_record([counts], 4, resamples=10)["rows"][0]["well_formed"]
     assert well_formed["value"] == 63 / 64 and 0.9 < well_formed["low"] <= 63 / 64 <= well_formed["high"] <= 1

@@ -27,7 +27,7 @@ def test_the_reason_says_what_is_missing_and_what_is_too_much():
     assert score.reason == "nothing at (0.65, 0.25); 1 extra near (0.40, 0.52)"
 
 
-def test_nothing_asked_and_nothing_drawn_is_ok_and_anything_drawn_is_extra():
+def test_nothing_prompted_and_nothing_drawn_is_ok_and_anything_drawn_is_extra():
     assert match([], []).ok
     score = match([obj(0.5, 0.5), obj(0.1, 0.2)], [])
     assert not score.ok and score.extra == 2 and score.wanted == 0
@@ -81,7 +81,7 @@ def test_a_half_drawn_object_is_flagged_and_counts_unless_properness_is_required
     assert not stern.ok and (stern.num_found, stern.missing, stern.extra) == (0, 1, 0)
 
 
-def test_where_properness_is_required_a_proper_object_is_preferred_to_a_nearer_blob():
+def test_where_form_is_required_a_well_formed_object_is_preferred_to_a_nearer_blob():
     detections = [obj(0.50, 0.5, well_formed=0.1), obj(0.53, 0.5)]
     score = match(detections, [(0.5, 0.5)], require_well_formed=True)
     assert score.pairs == ((0, 1),) and score.found == [True] and score.extra == 1
@@ -92,7 +92,7 @@ def test_extras_may_be_allowed():
     assert [match(detections, [(0.5, 0.5)]).succeeds(n) for n in range(3)] == [False, False, True]
 
 
-def test_colors_are_matched_as_often_as_they_were_asked_for():
+def test_colors_are_matched_as_often_as_they_were_prompted():
     detections = [obj(0, 0, "red"), obj(0, 0, "red"), obj(0, 0, "blue")]
     assert match_colors(detections, {"red": 2, "blue": 1}).ok
     assert match_colors(detections, ["blue", "red", "red"]).ok
@@ -101,7 +101,7 @@ def test_colors_are_matched_as_often_as_they_were_asked_for():
     assert score.reason == "no 2 green; 2 extra: red, blue"
 
 
-def test_a_color_takes_the_surest_proper_object():
+def test_a_color_takes_the_surest_well_formed_object():
     detections = [obj(0, 0, confidence=0.99, well_formed=0.1), obj(0, 0, confidence=0.6), obj(0, 0)]
     assert match_colors(detections, ["red"]).pairs == ((0, 2),)
     stern = match_colors(detections[:1], ["red"], require_well_formed=True)

@@ -66,7 +66,7 @@ def test_each_image_may_have_its_own_prompt():
         ([Prompt(), Prompt()], False),
     ],
 )
-def test_one_prompt_for_all_and_one_for_each_are_told_apart(prompts, one):
+def test_one_prompt_for_all_and_one_for_each_are_distinguished(prompts, one):
     assert _is_one_prompt(prompts) == one
 
 

@@ -109,9 +109,9 @@ def test_times_are_interpolated_and_held_inside_what_was_taught():
     denoise = FromNoise(lambda x, time, cond: x, alphas)
     sigmas = ((1 - alphas) / alphas).sqrt().float()
     between = (sigmas[400] * sigmas[401]).sqrt()
-    asked = torch.stack([between, torch.tensor(1e-6), torch.tensor(1e6)])
+    requested = torch.stack([between, torch.tensor(1e-6), torch.tensor(1e6)])
     expected = torch.tensor([400.5, 0.0, 999.0])
-    torch.testing.assert_close(denoise.time(asked), expected, rtol=0, atol=1e-2)
+    torch.testing.assert_close(denoise.time(requested), expected, rtol=0, atol=1e-2)
 
 
 def test_adapters_are_denoisers_and_refuse_nonsense():
@@ -174,18 +174,18 @@ class DigitUNet(nn.Module):
         self.conv_out = nn.Conv2d(widths[0], 1, 3, padding=1)
 
     def forward(self, x, time, cond=None):
-        told = self.pe.embedding(time)
+        given = self.pe.embedding(time)
         kept = []
         for conditioner, encode, down in zip(self.pe_linears_en, self.encoders, self.downs, strict=True):
-            x = encode(x + conditioner(told)[:, :, None, None])
+            x = encode(x + conditioner(given)[:, :, None, None])
             kept.append(x)
             x = down(x)
-        x = self.mid(x + self.pe_mid(told)[:, :, None, None])
+        x = self.mid(x + self.pe_mid(given)[:, :, None, None])
         for conditioner, up, decode in zip(self.pe_linears_de, self.ups, self.decoders, strict=True):
             beside, x = kept.pop(), up(x)
             short = beside.shape[-1] - x.shape[-1]  # 3 doubled is 6, one short of 7
             x = F.pad(x, (short // 2, short - short // 2) * 2)
-            x = decode(torch.cat([beside, x], dim=1) + conditioner(told)[:, :, None, None])
+            x = decode(torch.cat([beside, x], dim=1) + conditioner(given)[:, :, None, None])
         return self.conv_out(x)
 
 
@@ -211,8 +211,8 @@ class DigitViT(nn.Module):
         tokens = pixels.flatten(2).mT + self.pos_embed
         pace = torch.exp(torch.arange(64) * (-math.log(10_000) / 63))
         waves = torch.cat([(time[:, None] * pace).sin(), (time[:, None] * pace).cos()], dim=1)
-        told = torch.cat([waves, self.y_encoder(digit)], dim=1).unflatten(1, (4, -1))
-        tokens = self.transformer(torch.cat([tokens, told], dim=1))[:, :16]
+        given = torch.cat([waves, self.y_encoder(digit)], dim=1).unflatten(1, (4, -1))
+        tokens = self.transformer(torch.cat([tokens, given], dim=1))[:, :16]
         return self.unpatch(tokens.mT.reshape(pixels.shape))
 
 
@@ -233,8 +233,8 @@ def vit(checkpoints):
 @pytest.fixture(scope="module")
 def digits(vit):
     """Two of each digit, drawn by the outside transformer through our sampler: (20, 1, 28, 28) in [-1, 1]."""
-    asked = torch.arange(20) % 10
-    return sample(vit, asked, 28, range(20), channels=1, sigmas=noise_levels(24)).clamp(-1, 1)
+    requested = torch.arange(20) % 10
+    return sample(vit, requested, 28, range(20), channels=1, sigmas=noise_levels(24)).clamp(-1, 1)
 
 
 def test_outside_samples_are_dark_images_with_bright_strokes(digits):
@@ -262,7 +262,7 @@ def test_an_outside_network_takes_no_other_images_for_digits(unet, digits):
     assert error(unet, digits, 0.6) < 0.6 * error(unet, shuffled, 0.6)
 
 
-def test_a_digit_is_denoised_best_when_its_own_class_is_told(vit, digits):
+def test_a_digit_is_denoised_best_when_its_own_class_is_given(vit, digits):
     own = torch.arange(20) % 10
     right = error(vit, digits, 2.0, own)
     wrong = [error(vit, digits, 2.0, (own + shift) % 10) for shift in range(1, 10)]

@@ -141,7 +141,7 @@ def test_interior_locations_have_stable_names():
     assert {"decoder.8.in0", "decoder.8.in1", "decoder.16.up", "decoder.16.block1.res1"} <= names
 
 
-def test_the_lowest_decoder_block_attends_whatever_is_asked():
+def test_the_lowest_decoder_block_attends_whatever_is_requested():
     net = tiny(attention=())
     assert [name for name, module in net.named_modules() if getattr(module, "heads", 0)] == ["decoder.8.in0"]
 
@@ -165,12 +165,12 @@ def test_one_noise_level_for_all_is_the_same_level_for_each():
 def test_coordinates_conditioner_left_from_right():
     """On a blank image a network without them has the same answer along a row, away from the rim."""
     x, sigma, cond = torch.zeros(1, 3, 16, 16), torch.ones(1), torch.zeros(1, 4)
-    plain, told = tiny(mult=(1,))(x, sigma, cond), tiny(mult=(1,), coords=True)
+    plain, given = tiny(mult=(1,))(x, sigma, cond), tiny(mult=(1,), coords=True)
     middle = plain[0, :, 8, 6:10]
-    told_clean = told(x, sigma, cond)[0, :, 8, 6:10]
-    assert told.coords.shape == (1, 2, 16, 16) and told.coords.abs().max() < 1
-    assert told.coords[0, 0, 0, -1] > 0 > told.coords[0, 0, 0, 0]
-    assert told_clean.std(1).mean() > 3 * middle.std(1).mean()
+    given_clean = given(x, sigma, cond)[0, :, 8, 6:10]
+    assert given.coords.shape == (1, 2, 16, 16) and given.coords.abs().max() < 1
+    assert given.coords[0, 0, 0, -1] > 0 > given.coords[0, 0, 0, 0]
+    assert given_clean.std(1).mean() > 3 * middle.std(1).mean()
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_activations_stay_in_channels_last_from_end_to_end():
     assert layouts and all(layouts)
 
 
-def test_inside_the_network_activations_have_the_asked_precision():
+def test_inside_the_network_activations_have_the_requested_precision():
     net, (x, sigma, cond) = tiny(), inputs()
     seen = set()
     for block in net.blocks():

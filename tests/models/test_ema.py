@@ -160,7 +160,7 @@ def test_a_length_that_was_not_tracked_is_recovered_closely():
     assert error < 0.1 * nearest
 
 
-def test_an_earlier_moment_can_be_asked_for():
+def test_an_earlier_moment_can_be_requested():
     states = {images: {"w": torch.tensor([float(images)])} for images in (1, 2, 3)}
     snapshots = [Snapshot(n, std, lambda n=n: states[n]) for n in states for std in (0.05, 0.1)]
     assert reconstruct(snapshots, 0.1, images_seen=2)["w"].item() == pytest.approx(2)

@@ -100,10 +100,10 @@ def test_samples_depend_on_their_own_seed_alone():
 def test_samples_are_the_same_from_locations_and_from_their_condition():
     model = tessera.load("exp2")
     cond = model.conditioner.at([(0.65, 0.65), (0.25, 0.65)])
-    pictures = model.sample([(0.65, 0.65), (0.25, 0.65)], steps=3)
-    assert torch.equal(pictures, model.sample(cond, steps=3))
+    images = model.sample([(0.65, 0.65), (0.25, 0.65)], steps=3)
+    assert torch.equal(images, model.sample(cond, steps=3))
     composed = model.sample(cond, steps=3, compose="sum")
-    assert composed.shape == pictures.shape and not torch.allclose(composed, pictures)
+    assert composed.shape == images.shape and not torch.allclose(composed, images)
 
 
 def test_a_denoiser_of_ones_own_knows_its_size_or_is_given_one():

@@ -41,12 +41,12 @@ def distance_map(size, row, column):
 def test_output_is_exactly_independent_of_pixels_beyond_the_stated_reach(tile, row, column):
     denoiser = network(tile=tile)
     assert denoiser.reach <= 2 * 4
-    pixels, told = influence(denoiser, row, column, torch.ones(1, 64))
+    pixels, given = influence(denoiser, row, column, torch.ones(1, 64))
     far = distance_map(32, row, column) > denoiser.reach
     assert (pixels[far] == 0.0).all() and pixels[row, column] > 0
     cell_distance = -torch.nn.functional.max_pool2d(-distance_map(32, row, column)[None].double(), 4)[0]
-    assert (told.reshape(8, 8)[cell_distance > denoiser.reach] == 0.0).all()
-    assert told.reshape(8, 8)[row // 4, column // 4] > 0
+    assert (given.reshape(8, 8)[cell_distance > denoiser.reach] == 0.0).all()
+    assert given.reshape(8, 8)[row // 4, column // 4] > 0
 
 
 def test_output_depends_on_pixels_at_the_stated_reach():
@@ -59,8 +59,8 @@ def test_output_depends_on_pixels_at_the_stated_reach():
 
 def test_output_depends_only_on_nearby_locations_of_a_list():
     conditioner = LocationList(slots=2, cells=8)
-    _, told = influence(network(conditioner), 5, 5, conditioner.at([(0.2, 0.2), (0.8, 0.8)]))
-    assert (told[3:] == 0.0).all() and (told[:3] > 0).any()
+    _, given = influence(network(conditioner), 5, 5, conditioner.at([(0.2, 0.2), (0.8, 0.8)]))
+    assert (given[3:] == 0.0).all() and (given[:3] > 0).any()
 
 
 def test_a_condition_changes_the_image_only_around_its_cell():

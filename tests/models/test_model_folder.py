@@ -106,7 +106,7 @@ def test_a_pickle_in_disguise_is_not_run(saved, tmp_path):
         ({"conditioner": {"kind": "grid", "cellz": 1}}, "does not take"),
     ],
 )
-def test_a_config_that_does_not_fit_is_told_in_one_sentence(saved, change, words):
+def test_a_config_that_does_not_fit_is_one_sentence(saved, change, words):
     config = json.loads((saved / "config.json").read_text())
     (saved / "config.json").write_text(json.dumps({**config, **change}))
     with pytest.raises(UserError, match=words):
@@ -120,16 +120,16 @@ def test_shipped_models_are_found_by_name_and_near_names_suggested(saved, monkey
         load_model("kpt")
 
 
-def test_a_folder_without_a_model_is_told_apart_from_an_unknown_name(tmp_path):
+def test_a_folder_without_a_model_is_distinguished_from_an_unknown_name(tmp_path):
     with pytest.raises(UserError, match="no model folder"):
         load_model(tmp_path)
 
 
 def test_a_hub_id_is_fetched_once_by_the_hub_library(saved, monkeypatch):
-    asked = []
+    requested = []
 
     def snapshot_download(repo, revision=None, allow_patterns=None):
-        asked.append((repo, revision))
+        requested.append((repo, revision))
         if repo == "someone/absent":
             raise OSError("404 not found")
         return str(saved)
@@ -138,7 +138,7 @@ def test_a_hub_id_is_fetched_once_by_the_hub_library(saved, monkeypatch):
     stand_in.snapshot_download = snapshot_download
     monkeypatch.setitem(sys.modules, "huggingface_hub", stand_in)
     assert load_model("someone/kept@v2").config["images_seen"] == 7
-    assert asked == [("someone/kept", "v2")]
+    assert requested == [("someone/kept", "v2")]
     with pytest.raises(UserError, match="404 not found"):
         load_model("someone/absent")
     assert tessera.load("someone/kept").config["images_seen"] == 7

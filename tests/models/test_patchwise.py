@@ -43,31 +43,31 @@ def influence(denoiser, row, column, cond):
 @pytest.mark.parametrize(("row", "column"), [(0, 0), (7, 9), (15, 3)])
 def test_output_is_exactly_independent_of_pixels_outside_the_patch(row, column, tile):
     denoiser = network(tile=tile)
-    pixels, told = influence(denoiser, row, column, torch.ones(1, 64))
+    pixels, given = influence(denoiser, row, column, torch.ones(1, 64))
     cell_row, cell_column = row // 2, column // 2
     inside = torch.zeros(16, 16, dtype=torch.bool)
     top, left = max(0, 2 * (cell_row - 1)), max(0, 2 * (cell_column - 1))
     inside[top : 2 * (cell_row + 2), left : 2 * (cell_column + 2)] = True
     assert (pixels[~inside] == 0.0).all() and (pixels[inside] > 0).all()
     near = GRID.near(torch.ones(1, 64), (cell_row, cell_column), 1)[0] > 0
-    assert (told[~near] == 0.0).all() and (told[near] > 0).all()
+    assert (given[~near] == 0.0).all() and (given[near] > 0).all()
 
 
 def test_output_is_exactly_independent_of_listed_locations_outside_the_patch():
     conditioner = LocationList(slots=3, cells=8)
     cond = conditioner.at([(0.3, 0.3), (0.9, 0.9), (0.35, 0.2)])
-    _, told = influence(
+    _, given = influence(
         network(conditioner), 4, 5, cond
     )  # cell (2, 2); the locations lie in cells (2, 2), (7, 7), (1, 2)
-    assert (told[3:6] == 0.0).all() and (told[:3] > 0).all() and (told[6:] > 0).all()
+    assert (given[3:6] == 0.0).all() and (given[:3] > 0).all() and (given[6:] > 0).all()
 
 
 def test_cond_radius_may_be_smaller_than_the_pixel_radius():
     denoiser = network(radius=2, cond_radius=1)
-    pixels, told = influence(denoiser, 7, 9, torch.ones(1, 64))  # cell (3, 4)
+    pixels, given = influence(denoiser, 7, 9, torch.ones(1, 64))  # cell (3, 4)
     assert (pixels[2:12, 4:14] > 0).all() and pixels.count_nonzero() == 10 * 10
     near = GRID.near(torch.ones(1, 64), (3, 4), 1)[0] > 0
-    assert (told[~near] == 0.0).all() and (told[near] > 0).all()
+    assert (given[~near] == 0.0).all() and (given[near] > 0).all()
     again = denoiser_from(denoiser_config(denoiser))
     assert (again.radius, again.cond_radius) == (2, 1)
 
@@ -83,13 +83,13 @@ def test_cond_radius_is_at_most_the_radius_and_at_least_0():
     assert network(radius=1, cond_radius=5).cond_radius == 1
     with pytest.raises(UserError, match="its own cell at least"):
         network(cond_radius=-1)
-    told = [settings_for("exp2L", "tiny", {"denoiser": {"cond_radius": n}}) for n in (0, 1, 2, 16)]
-    assert [build_denoiser(one).cond_radius for one in told] == [0, 1, 2, 2]
+    given = [settings_for("exp2L", "tiny", {"denoiser": {"cond_radius": n}}) for n in (0, 1, 2, 16)]
+    assert [build_denoiser(one).cond_radius for one in given] == [0, 1, 2, 2]
 
 
 def test_at_full_radius_every_output_depends_on_the_whole_image():
-    pixels, told = influence(network(radius=7), 0, 0, torch.ones(1, 64))
-    assert (pixels > 0).all() and (told > 0).all()
+    pixels, given = influence(network(radius=7), 0, 0, torch.ones(1, 64))
+    assert (pixels > 0).all() and (given > 0).all()
 
 
 def test_half_the_cells_as_radius_makes_the_patch_as_large_as_the_image():
@@ -162,12 +162,12 @@ def test_a_training_patch_is_the_patch_of_sampling():
     denoiser = network()
     x, cond, index = images(count=4).float(), GRID.at([(0.01, 0.99)]).repeat(4, 1), torch.arange(4)
     views = denoiser.training_patches(x, cond, index, seed=3)
-    shown, told = (
+    shown, given = (
         denoiser.unfold(x).unflatten(0, (4, 64)),
         denoiser.conditioned_everywhere(cond).unflatten(0, (4, 64)),
     )
     for n in range(8):
-        cell = (told[n % 4] == views.cond[n]).all(1).nonzero()[0]
+        cell = (given[n % 4] == views.cond[n]).all(1).nonzero()[0]
         assert torch.equal(shown[n % 4, cell[0]], views.images[n])
         assert torch.equal(denoiser.unfold(torch.ones_like(x))[cell[0]][:1], views.inside[n])
 
@@ -224,7 +224,7 @@ def test_training_takes_the_network_on_patches_in_every_python():
         ({"radius": 3, "tile": 4}, 1, 3),
     ],
 )
-def test_tiles_and_levels_are_such_that_they_divide_a_patch(asked, tile, levels):
-    made = build_denoiser(settings_for("exp2L", "small", {"denoiser": asked}))
+def test_tiles_and_levels_are_such_that_they_divide_a_patch(requested, tile, levels):
+    made = build_denoiser(settings_for("exp2L", "small", {"denoiser": requested}))
     assert made.config["tile"] == tile and len(made.config["mult"]) == levels
     assert made.side == made.patch  # nothing was padded

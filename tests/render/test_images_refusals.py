@@ -30,13 +30,13 @@ def listing(folder: Path) -> list[str]:
 
 
 def test_an_image_that_fits_into_no_memory_is_refused(capsys, tmp_path):
-    told = refused(capsys, "render", "--size", 100000, "--out", tmp_path / "out")
-    assert "at most 16384 pixels" in told and not (tmp_path / "out").exists()
+    given = refused(capsys, "render", "--size", 100000, "--out", tmp_path / "out")
+    assert "at most 16384 pixels" in given and not (tmp_path / "out").exists()
 
 
 def test_the_advice_is_an_option_of_the_verb(capsys, tmp_path):
-    told = refused(capsys, "render", "--objects", 60, "--device", "cpu", "--out", tmp_path / "out")
-    assert "--set spacing=relaxed" in told and '"relaxed"' not in told
+    given = refused(capsys, "render", "--objects", 60, "--device", "cpu", "--out", tmp_path / "out")
+    assert "--set spacing=relaxed" in given and '"relaxed"' not in given
 
 
 # --- a folder that holds something --------------------------------------------------------------------------
@@ -67,8 +67,8 @@ def test_images_and_scenes_of_another_origin_are_never_touched(capsys, tmp_path)
     write_scenes(scenes / "scenes.json", [Scene()], split="val")
     before = {folder: listing(folder) for folder in (images, scenes)}
     for folder in before:
-        told = refused(capsys, "render", "--count", 1, *QUICK, "--out", folder)
-        assert "not of an earlier render" in told
+        given = refused(capsys, "render", "--count", 1, *QUICK, "--out", folder)
+        assert "not of an earlier render" in given
     assert before == {folder: listing(folder) for folder in before}
     assert (images / "images" / "holiday.png").read_bytes() == b"mine"
 

@@ -250,7 +250,7 @@ def test_no_scenes_give_no_images():
 
 
 @pytest.mark.parametrize("wrong", [{"size": 0}, {"layers": ("rgb", "normals")}, {"quality": "best"}])
-def test_bad_requests_are_told_in_one_sentence(wrong):
+def test_bad_requests_are_one_sentence(wrong):
     with pytest.raises(UserError):
         render([one()], **wrong)
 

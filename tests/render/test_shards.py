@@ -204,7 +204,7 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path):
         ShardFolder(tmp_path)
 
 
-def test_a_full_disk_is_told_in_one_sentence_and_finished_shards_stay(tmp_path, monkeypatch):
+def test_a_full_disk_is_one_sentence_and_finished_shards_stay(tmp_path, monkeypatch):
     real = Path.write_bytes
 
     def full(path, data):

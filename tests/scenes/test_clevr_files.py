@@ -167,12 +167,12 @@ def test_image_names_can_be_given(tmp_path):
 )
 def test_a_wrong_field_is_named_with_file_and_scene(tmp_path, content, sentence):
     path = stored(tmp_path / "wrong.json", content)
-    with pytest.raises(UserError, match=sentence) as told:
+    with pytest.raises(UserError, match=sentence) as passed_on:
         read_scenes(path)
-    assert "wrong.json" in str(told.value) and "\n" not in str(told.value)
+    assert "wrong.json" in str(passed_on.value) and "\n" not in str(passed_on.value)
 
 
-def test_truncated_and_absent_files_are_told_in_one_sentence(tmp_path):
+def test_truncated_and_absent_files_are_one_sentence(tmp_path):
     path = tmp_path / "half.json"
     path.write_text(json.dumps({"scenes": [OFFICIAL]})[:200])
     with pytest.raises(UserError, match=r"half\.json is not valid JSON"):

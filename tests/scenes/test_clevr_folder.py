@@ -64,7 +64,7 @@ def test_real_renders_come_with_scenes_and_masks(clevr_reference):
     assert set(folder.mask(9).unique().tolist()) == set(range(len(scene) + 1))
 
 
-def test_missing_and_broken_parts_are_told_in_one_sentence(released, tmp_path):
+def test_missing_and_broken_parts_are_one_sentence(released, tmp_path):
     folder = ClevrFolder(released, split="train")
     with pytest.raises(UserError, match="no folder"):
         ClevrFolder(tmp_path / "nowhere")

@@ -37,7 +37,7 @@ def test_a_word_is_the_word_of_its_counter():
 
 
 @given(st.integers(0, 2**62), st.integers(0, 2**40), st.integers(0, 30), st.integers(1, 30))
-def test_numbers_do_not_depend_on_who_else_is_asked_for(seed, index, first, count):
+def test_numbers_do_not_depend_on_who_else_is_requested(seed, index, first, count):
     alone = uniform(seed, torch.tensor([index]), "stream", count, turn=2, first=first)
     crowd = uniform(seed, torch.tensor([5, index, 9]), "stream", 70, turn=torch.tensor([0, 2, 1]))
     assert torch.equal(alone[0], crowd[1, first : first + count])

@@ -47,7 +47,7 @@ def test_hard_scenes_too_are_the_same_in_any_batch():
     assert same(hard.draw(8, seed=4)[5:6], hard.draw(1, seed=4, start=5))
 
 
-def test_scenes_can_be_asked_for_by_number_in_any_order():
+def test_scenes_can_be_requested_by_number_in_any_order():
     numbers = torch.tensor([7, 2**35, 3])
     some = Scenes().numbered(numbers, seed=5)[0]
     for row, number in enumerate(numbers.tolist()):
@@ -196,7 +196,7 @@ def test_no_objects_and_no_scenes_are_fine():
         ({"shapes": ("cube",), "held_out": (("cube",),)}, "held out"),
     ],
 )
-def test_bad_rules_are_told_in_one_sentence(options, sentence):
+def test_bad_rules_are_one_sentence(options, sentence):
     with pytest.raises(UserError, match=sentence):
         Scenes(**options)
 

@@ -24,7 +24,7 @@ INSIDE = [location for location, fits in zip(LOCATIONS, reachable(LOCATIONS)) if
     st.integers(0, 2**40),
     st.booleans(),
 )
-def test_centers_project_to_the_asked_locations(locations, seed, jitter):
+def test_centers_project_to_the_requested_locations(locations, seed, jitter):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LocationWarning)
         scenes = scenes_at(locations, seed=seed, count=3, rules=Scenes(jitter=jitter))
@@ -34,9 +34,9 @@ def test_centers_project_to_the_asked_locations(locations, seed, jitter):
 
 
 def test_the_twelve_locations_fit_without_touching():
-    with pytest.warns(LocationWarning, match=r"Off the square .*\(0.65, 0.25\)") as told:
+    with pytest.warns(LocationWarning, match=r"Off the square .*\(0.65, 0.25\)") as passed_on:
         scenes = scenes_at(LOCATIONS, count=32)
-    assert len(told) == 1
+    assert len(passed_on) == 1
     assert not _touching(scenes.xy, scenes.size).any()
     assert scenes.size.unique().numel() == 2
 
@@ -123,7 +123,7 @@ def test_objects_too_large_for_their_locations_are_flagged():
         ([[(0.5, 0.5)]], {"count": 2}, "for 1 scenes, but 2"),
     ],
 )
-def test_impossible_prompts_are_told_in_one_sentence(locations, options, sentence):
+def test_impossible_prompts_are_one_sentence(locations, options, sentence):
     with pytest.raises(UserError, match=sentence):
         scenes_at(locations, **options)
 

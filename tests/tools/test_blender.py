@@ -86,7 +86,7 @@ def test_the_stage_of_blender_is_the_stage_of_our_renderer():
 
 
 @pytest.mark.parametrize("missing", ["base_scene.blend", "shapes/Sphere.blend", "materials/MyMetal.blend"])
-def test_an_incomplete_asset_folder_is_told(tmp_path, missing):
+def test_an_incomplete_asset_folder_is_refused(tmp_path, missing):
     for name in blender.ASSET_FILES:
         (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "data" / name).touch()

@@ -43,7 +43,7 @@ def test_a_model_too_large_to_ship_is_refused(packed, call, tmp_path, monkeypatc
     assert "in half precision" in capfd.readouterr().err and not (tmp_path / "heavy" / "color").exists()
 
 
-def test_a_shelf_too_heavy_to_ship_is_told(packed, call, tmp_path, monkeypatch, capfd):
+def test_a_zoo_too_heavy_to_ship_is_refused(packed, call, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(pack_zoo, "ZOO_BYTES", 1000)
     folders = ["--root", tmp_path / "runs", "--results", tmp_path / "results", "--preset", "tiny"]
     assert call_program("pack_zoo", *folders, "--out", packed.parent) == 1
@@ -85,7 +85,7 @@ def test_without_runs_or_models_one_sentence_says_so(call, tmp_path, monkeypatch
     assert "did you mean `color`" in capfd.readouterr().err
 
 
-def test_the_list_names_what_is_on_the_shelf_and_what_is_not(packed, call, monkeypatch, capfd):
+def test_the_list_names_what_is_in_the_zoo_and_what_is_not(packed, call, monkeypatch, capfd):
     monkeypatch.setattr("tessera.models.model_folder.ZOO_FOLDERS", (packed.parent,))
     assert call("models", "--json") == 0
     record = json.loads(capfd.readouterr().out)

@@ -35,7 +35,7 @@ def test_what_was_not_run_is_said_so():
     assert checks(Results())[1][0] == refuted(Results())[1][0] == "not run"
 
 
-def test_the_closed_form_denoiser_is_told_by_size():
+def test_the_closed_form_denoiser_is_listed_by_size():
     k_max = {rule: {"value": 1, "low": 0, "high": 1} for rule in ("paper", "strict")}
     evaluated = {"rows": [{"k": 1, "all_found": {"value": 0.75, "n": 4}}], "k_max": k_max}
     records = [{"size": size, "steps": 8, "most": 9, "evaluated": evaluated} for size in (64, 32)]

@@ -34,8 +34,8 @@ def test_every_change_a_queue_asks_for_is_in_the_settings_of_its_cell(path):
         plain = cell.settings.plain()
         for group, values in cell.changes.items():
             for name, value in values.items():
-                asked = parse_count(value) if name in ("total", "cooldown") else value
-                assert plain[group][name] == asked, (cell.name, group, name)
+                requested = parse_count(value) if name in ("total", "cooldown") else value
+                assert plain[group][name] == requested, (cell.name, group, name)
 
 
 @pytest.mark.parametrize("path", QUEUES, ids=lambda path: path.stem)

@@ -49,7 +49,7 @@ def test_the_run_ends_when_the_target_is_reached_and_is_logged(speedrun, detecto
     assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ or "speedrun" not in os.environ["TORCHINDUCTOR_CACHE_DIR"]
 
 
-def test_a_target_out_of_reach_is_told_and_logged_as_such(speedrun, detector, tmp_path, capfd):
+def test_a_target_out_of_reach_is_reported_and_logged_as_such(speedrun, detector, tmp_path, capfd):
     assert speedrun("--target", "3", "--every", "8", total=16) == 0
     assert "was not reached" in capfd.readouterr().out.replace("\n", " ")
     row = speed_log(Results(tmp_path))[1]
@@ -70,7 +70,7 @@ def test_the_clock_ends_a_run(speedrun, tmp_path):
         (["--target", "3", "--every", "often"], "no number of images"),
     ],
 )
-def test_mistakes_are_told(speedrun, capfd, words, sentence):
+def test_mistakes_are_reported(speedrun, capfd, words, sentence):
     assert speedrun(*words) == 2
     assert sentence in capfd.readouterr().err
 

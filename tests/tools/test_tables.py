@@ -124,13 +124,13 @@ def test_detector_rows_show_every_arrangement(tmp_path):
         ("<!-- results:overview -->\n", "never closed"),
     ],
 )
-def test_wrong_markers_are_told(root, capsys, page, sentence):
+def test_wrong_markers_are_reported(root, capsys, page, sentence):
     (root / "README.md").write_text(page)
     assert tables("--root", root) == 2
     assert sentence in capsys.readouterr().err
 
 
-def test_a_folder_without_documents_is_told(tmp_path, capsys):
+def test_a_folder_without_documents_is_reported(tmp_path, capsys):
     assert tables("--root", tmp_path) == 2
     assert "neither README.md" in capsys.readouterr().err
 

@@ -25,7 +25,7 @@ def table(tmp_path):
     return made
 
 
-def test_a_course_of_training_is_told_with_what_was_lost(table):
+def test_a_course_of_training_is_shown_with_what_was_lost(table):
     shares = [{"value": share} for share in (0.1, 0.69, 0.02)]
     cell = {"cell": "exp1-M3", "seed": 0, "k_max": [7, 9, 7], "all_found": shares}
     lost = {"rise": 0.67, "rise_by_chance": 0.19, "p": 0.0005}
@@ -94,8 +94,8 @@ def test_evaluations_of_the_papers_size_stand_beside_the_papers(table):
 def test_without_fresh_noise_a_cell_has_a_line_of_its_own(table):
     still = study_row("exp2L-M3", [(1, 1)] * 10)
     rows = [study_row("exp2L-M3", [(0.5, 1)] * 10, still=still)]
-    told = {row[0]: row[1:] for row in table("study-patches", study={"presets": {"small": rows}})}
-    assert told["exp2L-M3"] == ("50%",) * 7 and told["exp2L-M3, deterministic"] == ("100%",) * 7
+    given = {row[0]: row[1:] for row in table("study-patches", study={"presets": {"small": rows}})}
+    assert given["exp2L-M3"] == ("50%",) * 7 and given["exp2L-M3, deterministic"] == ("100%",) * 7
     extras = table("study-extras", study={"presets": {"small": rows}})
     assert [row[0] for row in extras[1:]] == ["exp2L-M3", "exp2L-M3, deterministic"]
     assert [row[3] for row in extras[1:]] == ["0", "10"]
@@ -107,17 +107,17 @@ def test_many_probes_at_once_stand_beside_one_by_one(table):
     record |= {"ratio_with_one_forward_for_all_probes": 11.6, "largest_difference": 2.1e-5}
     record |= {"peak_memory_bytes": 2**31, "memory_budget_bytes": 2**32, "provenance": {"device": "a GPU"}}
     rows = table("locality-speed", bench_locality_gpu=record)
-    told = ("28.0 s", "1.7 s", "16.6x", "11.6x", "2e-05", "2.0 of 4.0 GiB")
-    assert rows[1] == ("a GPU", "64 x 12 x 8", *told)
+    given = ("28.0 s", "1.7 s", "16.6x", "11.6x", "2e-05", "2.0 of 4.0 GiB")
+    assert rows[1] == ("a GPU", "64 x 12 x 8", *given)
 
 
 def test_locations_share_a_patch_when_one_lies_in_the_patch_of_the_other(table):
     assert pairs_within([(0.01, 0.01), (0.2, 0.01), (0.2, 0.99)], 2) == 0  # cells 0 and 3
     assert pairs_within([(0.01, 0.01), (0.2, 0.01), (0.2, 0.99)], 3) == 1
     rows = table("study-patches", study={"presets": {"small": [study_row("exp2L-M3", [(0.5, 1)] * 10)]}})
-    told = {row[0]: row[1:] for row in rows}
-    assert told["exp2L-M3"] == ("50%",) * 7 and set(told["exp3L-M3"]) == {"not run"}
-    assert told["pairs of locations within 2 cells"][:3] == ("0", "0", "1")
+    given = {row[0]: row[1:] for row in rows}
+    assert given["exp2L-M3"] == ("50%",) * 7 and set(given["exp3L-M3"]) == {"not run"}
+    assert given["pairs of locations within 2 cells"][:3] == ("0", "0", "1")
 
 
 def test_length_generalization_is_read_in_several_ways(table):
@@ -134,13 +134,13 @@ def test_the_readme_tells_the_quickest_speed_run_that_arrived(table, tmp_path):
     tries = [
         {"reached": reached, "minutes": minutes} for reached, minutes in ((True, 4.0), (False, None), (True, 2.43))
     ]
-    told = {"target": 9, "first_step_seconds": 48, "provenance": {"device": "a GPU"}}
-    (tmp_path / "speedrun.jsonl").write_text("".join(json.dumps(one | told) + "\n" for one in tries))
+    given = {"target": 9, "first_step_seconds": 48, "provenance": {"device": "a GPU"}}
+    (tmp_path / "speedrun.jsonl").write_text("".join(json.dumps(one | given) + "\n" for one in tries))
     row = next(row for row in table("overview") if row[0].startswith("speed-run"))
     assert row[1:] == ("2.4 minutes to the first evaluation that passes, 0.8 of them compiling", "a GPU")
 
 
-def test_swing_by_is_told_with_what_chance_would_do(table):
+def test_swing_by_is_shown_with_what_chance_would_do(table):
     rise = {"value": 0.05, "low": 0.01, "high": 0.09}
     gap = {"gap": 0.2, "seeds": 5, "first": {"concept": None}, "error": [0.5, 0.1], "rise": rise}
     rows = table("swingby", swingby={"gaps": [gap | {"rise_by_chance": 0.08, "p": 0.3, "swing_by": False}]})

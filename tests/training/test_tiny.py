@@ -31,12 +31,12 @@ def test_tiny_training_puts_objects_at_the_prompted_locations(tmp_path):
 def placement(model):
     """How often an asked location shows more of an object than a location nobody asked for: 1 always, 0.5 by chance."""
     chance = torch.Generator().manual_seed(0)
-    asked = torch.stack([torch.randperm(12, generator=chance)[:2] for _ in range(48)])  # two of twelve locations
-    cond = torch.cat([model.conditioner.at([LOCATIONS[n] for n in row]) for row in asked.tolist()])
+    requested = torch.stack([torch.randperm(12, generator=chance)[:2] for _ in range(48)])  # two of twelve locations
+    cond = torch.cat([model.conditioner.at([LOCATIONS[n] for n in row]) for row in requested.tolist()])
     images = sample(model.denoiser, cond, model.size, range(48), sigmas=noise_levels(12))
     seen = objects_at(images, LOCATIONS)
-    wanted = torch.zeros(48, 12, dtype=torch.bool).scatter(1, asked, True)
-    far = torch.tensor([[min_distance(p, row) > 0.15 for p in LOCATIONS] for row in asked.tolist()])
+    wanted = torch.zeros(48, 12, dtype=torch.bool).scatter(1, requested, True)
+    far = torch.tensor([[min_distance(p, row) > 0.15 for p in LOCATIONS] for row in requested.tolist()])
     return float((seen[wanted][:, None] > seen[far][None]).float().mean())
 
 

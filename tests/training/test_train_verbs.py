@@ -57,10 +57,10 @@ def test_any_average_becomes_a_model_folder_that_samples(run, tmp_path):
     assert (
         call("sample", tmp_path / "model", "--k", "0,2-3", "--each", "2", "--steps", "2", "--out", tmp_path / "s") == 0
     )
-    asked = json.loads((tmp_path / "s" / "samples.json").read_text())
-    assert [image["k"] for image in asked["images"]] == [0, 0, 2, 2, 3, 3]
-    assert asked["images"][2]["locations"] == [[0.65, 0.65], [0.65, 0.25]]
-    assert asked["images"][2]["file"] == "k02/0000.png"
+    requested = json.loads((tmp_path / "s" / "samples.json").read_text())
+    assert [image["k"] for image in requested["images"]] == [0, 0, 2, 2, 3, 3]
+    assert requested["images"][2]["locations"] == [[0.65, 0.65], [0.65, 0.25]]
+    assert requested["images"][2]["file"] == "k02/0000.png"
     assert Image.open(tmp_path / "s" / "k02" / "0000.png").size == (8, 8)
     sheet = torch.tensor(list(Image.open(tmp_path / "s" / "sheet-k02.png").convert("RGB").get_flattened_data()))
     assert (sheet == torch.tensor([230, 30, 30])).all(1).any()  # the red dots
@@ -160,17 +160,17 @@ def test_sampling_carries_on_and_another_command_replaces_what_was_there(run, tm
     many, few = [*words, "--each", "3", "--batch", "2"], [*words, "--each", "1"]
     real, made = sampling.sample, []
 
-    def until_third(*told, **options):
+    def until_third(*given, **options):
         if len(made) == 2:
             raise KeyboardInterrupt
         made.append(1)
-        return real(*told, **options)
+        return real(*given, **options)
 
     monkeypatch.setattr(sampling, "sample", until_third)
     assert call(*many) == 130
     kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "s").rglob("k*/*.png")}
     assert len(kept) == 4  # two batches of six images
-    monkeypatch.setattr(sampling, "sample", lambda *told, **options: made.append(1) or real(*told, **options))
+    monkeypatch.setattr(sampling, "sample", lambda *given, **options: made.append(1) or real(*given, **options))
     assert call(*many) == 0
     assert len(made) == 3 and all(file.stat().st_mtime_ns == time for file, time in kept.items())
     assert len(list((tmp_path / "s").rglob("k*/*.png"))) == 6

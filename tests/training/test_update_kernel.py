@@ -207,10 +207,10 @@ def test_the_interpreted_kernel_updates_as_pytorch_does():
 def test_a_trainer_updates_part_by_part_only_what_the_kernel_does_not_take(minute, taken):
     settings = minute(training={"lr_warmup": 0})
     trainer = Trainer(build_denoiser(settings), settings.training)
-    asked = []
-    trainer.update_kernel = lambda lr, lerp_weights: asked.append((lr, lerp_weights)) or taken
+    requested = []
+    trainer.update_kernel = lambda lr, lerp_weights: requested.append((lr, lerp_weights)) or taken
     step = next(train(trainer, _stream_for(settings)))
-    assert asked == [(step.lr, [1.0, 1.0])] and trainer.images_seen == step.images_seen == 4
+    assert requested == [(step.lr, [1.0, 1.0])] and trainer.images_seen == step.images_seen == 4
     assert bool(trainer.optimizer.state) is not taken  # Adam begins its state with its first step
 
 

@@ -15,7 +15,7 @@ def test_an_address_that_is_not_ours_is_not_blamed_on_the_port():
     assert "while attempting" not in str(got.value)
 
 
-def test_a_port_beyond_the_last_is_told_before_models_are_looked_for(capsys):
+def test_a_port_beyond_the_last_is_refused_before_models_are_opened(capsys):
     with pytest.raises(SystemExit) as leaving:
         main(["explore", "nowhere", "--port", "99999", "--device", "cpu"])
     said = capsys.readouterr().err
@@ -33,7 +33,7 @@ def test_a_port_beyond_the_last_is_told_before_models_are_looked_for(capsys):
         ({"locations": [(0.5, 0.5)] * 65}, "locations may be at most 64, not 65."),
     ],
 )
-def test_a_value_beyond_its_limit_is_told_in_our_words(given, sentence):
+def test_a_value_beyond_its_limit_is_refused_in_our_words(given, sentence):
     with pytest.raises(ValidationError) as refused:
         PixelProbeRequest(**{"models": ("exp1",), "step": 0, "at": (0.5, 0.5), **given})
     assert first_complaint(refused.value.errors()) == f"The request does not fit: {sentence}"

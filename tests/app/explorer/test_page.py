@@ -161,10 +161,10 @@ def test_boxes_say_which_detections_are_at_the_prompt_extra_or_malformed(visit, 
 
     monkeypatch.setattr(small_session, "detector", Detector())
     page = visit(locations=[[0.65, 0.65], [0.1, 0.1]]).finished()
-    marks = page.find(".model[data-model=exp1] .image svg")
+    scores = page.find(".model[data-model=exp1] .image svg")
     for kind, boxes, rings in (("good", 1, 1), ("bad", 1, 1), ("odd", 1, 0)):
-        assert marks.locator(f"rect.{kind}").count() == boxes
-        assert marks.locator(f"circle.{kind}").count() == rings
+        assert scores.locator(f"rect.{kind}").count() == boxes
+        assert scores.locator(f"circle.{kind}").count() == rings
     expect(page.find(".model[data-model=exp1] .sum")).to_contain_text("found 1 of 2 · missing 1 · extra 2")
 
 

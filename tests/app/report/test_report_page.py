@@ -113,7 +113,7 @@ def without_cells(words):
     return [*words[:at], *words[at + 2 :]]
 
 
-def test_a_model_told_colors_gets_swatches_and_no_conditional_locality(call, tmp_path, minute, capfd):
+def test_a_model_of_colors_gets_swatches_and_no_conditional_locality(call, tmp_path, minute, capfd):
     assert call("train", "color", *without_cells(minute), "--out", tmp_path / "color") == 0
     few = ["--n", "1", "--k", "1,3", "--steps", "2", "--quick", "--device", "cpu", "--out", tmp_path / "page.html"]
     capfd.readouterr()
@@ -124,7 +124,7 @@ def test_a_model_told_colors_gets_swatches_and_no_conditional_locality(call, tmp
     assert text.count('class="swatch') == 1 + 3
 
 
-def test_a_model_told_nothing_is_looked_at_but_not_evaluated(call, tmp_path, minute, capfd):
+def test_an_unconditional_model_is_shown_but_not_evaluated(call, tmp_path, minute, capfd):
     words = ["--conditioner.kind", "nothing", "--out", tmp_path / "free"]
     assert call("train", "exp1", *without_cells(minute), *words) == 0
     assert call("report", tmp_path / "free", "--quick", "--device", "cpu", "--out", tmp_path / "page.html") == 0
@@ -163,7 +163,7 @@ def test_swing_by_of_a_diffusion_model_is_drawn_in_the_colors_of_the_page(call, 
     assert "fill: #000000" not in text.partition('id="dynamics"')[2]
 
 
-def test_records_of_detector_and_locate_about_one_model_make_one_subject(runs, call, tmp_path, capfd):
+def test_records_of_detector_and_locality_about_one_model_make_one_subject(runs, call, tmp_path, capfd):
     little = ["--steps", "2", "--device", "cpu"]
     look = ["--k", "2", "--images", "1", "--levels", "2", "--source", "generated"]
     assert call("locality", runs / "exp1C", *look, *little, "--out", tmp_path / "result") == 0
@@ -198,7 +198,7 @@ def test_a_scatter_is_drawn_from_three_points_on(call, tmp_path):
         (("exp1", "--n", "0"), "At least one image"),
     ],
 )
-def test_bad_input_is_told_in_one_sentence(call, capfd, words, sentence, monkeypatch, tmp_path):
+def test_bad_input_is_one_sentence(call, capfd, words, sentence, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert call("report", *words) == 2
     said = capfd.readouterr().err

@@ -24,7 +24,7 @@ def models(runs, call, tmp_path, monkeypatch):
     return models
 
 
-def test_the_demo_shows_what_is_on_the_shelf_and_writes_a_report(models, call, tmp_path, capfd, monkeypatch):
+def test_the_demo_shows_what_is_in_the_zoo_and_writes_a_report(models, call, tmp_path, capfd, monkeypatch):
     assert showcase.models_to_show() == ["exp1", "exp2L"]
     assert call("demo", "--out", tmp_path / "demo", "--device", "cpu", "--json") == 0
     said = capfd.readouterr()
@@ -47,7 +47,7 @@ def test_options_of_training_are_refused_where_nothing_is_trained(models, call, 
     assert "add --train" in capfd.readouterr().err and not (tmp_path / "demo").exists()
 
 
-def test_an_empty_shelf_shows_nothing(models):
+def test_an_empty_zoo_shows_nothing(models):
     shutil.rmtree(models)
     assert showcase.models_to_show() == []
 

@@ -48,7 +48,7 @@ def decoded(uri):
     return np.array(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))))
 
 
-def test_boxes_are_green_where_asked_red_where_not_and_orange_where_half_drawn():
+def test_boxes_are_green_where_prompted_red_where_not_and_orange_where_half_drawn():
     detector = Sees(obj(0.5, 0.5), obj(0.1, 0.9), obj(0.9, 0.9, well_formed=0.1))
     tile = drawn(subject([(0.5, 0.5), (0.3, 0.3)]), detector)
     assert re.findall(r'class="box (\w+)"', tile) == ["good", "bad", "odd"]

@@ -65,19 +65,19 @@ def test_the_sentence_follows_from_the_numbers(found, where, sentence):
 
 def test_locations_filled_with_too_many_others_are_not_called_a_failure_to_fill_them():
     found = scores_apart((1, 0, 2), (6, 5, 7))
-    told = verdict(found | {"label": "one"}, LOCAL)
+    given = verdict(found | {"label": "one"}, LOCAL)
     sentence = (
         "Follows its prompts up to about 6, but adds more than training does; the influence of its conditions is local."
     )
-    assert told.headline == sentence and told.tone == "unsure"
+    assert given.headline == sentence and given.tone == "unsure"
     assert verdict(found | {"label": "all"}, LOCAL).headline.startswith("Does not compose")
 
 
 def test_locations_filled_with_perhaps_too_many_others_are_not_called_one_either():
     found = scores_apart((0, 0, 9), (7, 6, 7))
-    told = verdict(found | {"label": "one"}, LOCAL)
+    given = verdict(found | {"label": "one"}, LOCAL)
     sentence = "Follows its prompts up to about 7, and may add more than training does; the influence of its conditions is local."
-    assert told.headline == sentence and told.tone == "unsure"
+    assert given.headline == sentence and given.tone == "unsure"
     assert "May not compose" in verdict(found, LOCAL).headline  # told of everything, extras are mistakes
 
 
@@ -96,7 +96,7 @@ def test_few_images_claim_nothing():
     assert any("Only 4 images" in doubt for doubt in said.doubts)
 
 
-def test_a_gap_between_the_asked_k_is_told_and_no_interval_is_claimed():
+def test_a_gap_between_the_prompted_k_is_reported_and_no_interval_is_claimed():
     found = scores(1, 1, 1, ks=(1, 3, 6, 9), most=9)
     found["k_max"]["paper"]["tested_to"] = 1  # K = 2 was not asked for
     for each in found["rows"]:

@@ -26,7 +26,7 @@ def no_training(*_, **__):
     raise AssertionError("nothing was left to train")
 
 
-def test_a_cell_leaves_a_whole_record_a_strip_and_a_figure(reproduce, results):
+def test_a_cell_leaves_a_whole_record_an_image_grid_and_a_figure(reproduce, results):
     assert reproduce("fig4", "--only", "exp1-M1") == 0
     record = record_of(results, "exp1-M1")
     assert record["settings"]["data"]["objects"] == [1, 1] and record["evaluation"]["ks"] == [0, 1, 2, 3]
@@ -215,7 +215,7 @@ def test_seeds_make_one_row_whose_interval_covers_them(reproduce, results, detec
     assert row["shares"]["2"]["all_found"] == pytest.approx({**row["shares"]["2"]["all_found"], "value": 0.5})
 
 
-def test_evaluations_that_leave_out_one_object_have_no_k_max_and_spoil_nothing(reproduce, call, results, capfd):
+def test_evaluations_that_leave_out_one_object_have_no_k_max_and_damage_nothing(reproduce, call, results, capfd):
     words = ("fig4", "--only", "exp1-M1", "--seeds", "2", "--k", "2,3")
     assert reproduce(*words, "--json") == 0
     (row,) = json.loads(capfd.readouterr().out)["cells"]
