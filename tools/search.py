@@ -36,6 +36,7 @@ from tessera.evaluation.kmax import k50
 from tessera.evaluation.pipeline import EvaluationConfig, Evaluator, ScoredSamples, quality
 from tessera.files import make_folder, read_json, rounded, write_json
 from tessera.models.build import build_denoiser, conditioner_for
+from tessera.models.checkpoint_io import read_checkpoint, write_checkpoint
 from tessera.models.model import Model
 from tessera.models.model_folder import denoiser_config, load_model
 from tessera.provenance import provenance
@@ -280,7 +281,7 @@ def work(cell: SearchCell, task: Task, keep: set[int]) -> None:
 def train_and_score(cell: SearchCell, task: Task, scorer: Scorer) -> None:
     folder = runs_beside(task.out) / cell.name
     if cell.parent and not RunFolder(folder).states():
-        shutil.copy(kept_state(cell, task.out), make_folder(folder / "snapshots"))
+        start_from(kept_state(cell, task.out), cell, make_folder(folder / "snapshots"))
     settings, device = cell.settings, torch.device(task.device)
     trainer = Trainer(build_denoiser(settings), settings.training, device)
     outcome = train_run(
@@ -298,6 +299,12 @@ def score_alone(cell: SearchCell, scorer: Scorer) -> None:
         scorer.score(model, {**facts, "s_churn": s_churn})
     scorer.record["finished"] = True
     scorer.write()
+
+
+def start_from(state: Path, cell: SearchCell, snapshots: Path) -> None:
+    """Put the state of another cell where this one resumes, as one of its own settings."""
+    tensors, facts = read_checkpoint(state)
+    write_checkpoint(snapshots / state.name, tensors, facts | {"settings": cell.settings.plain()})
 
 
 def kept_state(cell: SearchCell, out: Path) -> Path:
