@@ -673,7 +673,7 @@ def golden_file(name: str) -> Path:
 
 
 def parameters() -> list[Any]:
-    return [pytest.param(n, id=n, scores=[pytest.mark.slow] if case.slow else []) for n, case in CASES.items()]
+    return [pytest.param(n, id=n, marks=[pytest.mark.slow] if case.slow else []) for n, case in CASES.items()]
 
 
 @pytest.mark.parametrize("name", parameters())

@@ -217,7 +217,7 @@ def test_training_takes_the_network_on_patches_in_every_python():
 
 
 @pytest.mark.parametrize(
-    ("asked", "tile", "levels"),
+    ("requested", "tile", "levels"),
     [
         ({}, 2, 2),
         ({"radius": 3, "tile": 4, "mult": (6,)}, 4, 1),  # a single level need not be to_half
