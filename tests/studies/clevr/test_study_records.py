@@ -1,10 +1,15 @@
 """Records of finished jobs, put together: every number here can be worked out by hand."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from tessera.errors import UserError
 from tessera.evaluation.kmax import TrainingRange
-from tessera.studies.clevr.records import drawn_again, k_max_filled, spread_at
+from tessera.studies.clevr.records import drawn_again, k_max_filled, read_records, spread_at
+from tessera.studies.clevr.runs import StudyPaths
 
 
 def test_within_the_training_range_locations_half_filled_do_not_count_as_filled():
@@ -32,3 +37,14 @@ def test_nine_evaluations_in_ten_lie_in_the_interval_and_one_in_twenty_to_each_s
     counts = {1: np.array([[rare, 0], [80 - rare, 0]]), 2: np.array([[0, 0], [80 - rare, 0], [rare, 0]])}
     found = drawn_again(1, counts, TrainingRange(2))
     assert found == {"median": 1, "low": low, "high": high, "share": 0.9}
+
+
+@pytest.mark.parametrize(("entry", "value"), [("images_seen", "many"), ("images_seen", 1.5), ("seconds", None)])
+def test_a_record_with_a_training_of_other_types_is_refused(tmp_path, entry, value):
+    shipped = Path(__file__).parents[3] / "results" / "study" / "exp1-M3-small-seed0.json"
+    record = json.loads(shipped.read_text())
+    record["training"][entry] = value
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / shipped.name).write_text(json.dumps(record))
+    with pytest.raises(UserError, match=f"`{entry}` cannot be"):
+        read_records(StudyPaths(results=tmp_path))

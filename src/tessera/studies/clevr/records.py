@@ -2,12 +2,13 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tessera.evaluation.kmax import RULES, Shares, TrainingRange, evaluations_of, k_max, paper_rule, shares_of
-from tessera.files import make_folder, reading, rounded
+from tessera.files import check_types, make_folder, reading, rounded
 from tessera.records import StudyRecord, StudyRunRecord, read_record, write_record
 from tessera.rows import columns
 from tessera.stats import counted, share_interval
@@ -19,11 +20,20 @@ _SHARES = ("all_found", "exact", "allowed_extras", "two_missing")
 Record = Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class _TrainingEntries:
+    """What a row takes of a record's training."""
+
+    images_seen: int
+    seconds: float
+
+
 def read_records(paths: StudyPaths) -> list[StudyRunRecord]:
     """All records of finished jobs, by name."""
     found = []
     for path in sorted(paths.records.glob("*.json")):
         found.append(read_record(path, StudyRunRecord))
+        check_types(_TrainingEntries, found[-1]["training"], f"The training in {path}")
         with reading(path):  # what a row needs of it is there
             _row_of(next(iter(CELLS.values())), found[-1:], found[-1]["preset"], again=False)
     return found
