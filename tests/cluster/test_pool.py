@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,6 +65,35 @@ def test_a_killed_worker_costs_no_piece(client, tmp_path):
     assert [outcome.code for outcome in outcomes.values()] == [0, 0, 0]
     assert len(attempts()) == 4 and first < attempts()
     assert not any(is_alive(process) for process in attempts())
+
+
+def test_a_piece_whose_process_is_killed_is_tried_again(client, tmp_path):
+    script = tmp_path / "once.py"
+    script.write_text(
+        f"import os, pathlib\nmark = pathlib.Path({str(tmp_path)!r}) / 'tried'\n"
+        "if not mark.exists():\n    mark.touch()\n    os.kill(os.getpid(), 9)\n"
+    )
+    outcomes = run_pieces(client, [Piece("once", (), (str(script),))], tmp_path / "logs")
+    assert outcomes["once"].code == 0 and (tmp_path / "tried").exists()
+
+
+def test_a_piece_that_is_killed_every_time_is_reported(client, tmp_path):
+    script = tmp_path / "never.py"
+    script.write_text(f"import os\nopen({str(tmp_path / 'tries')!r}, 'a').write('x')\nos.kill(os.getpid(), 9)\n")
+    outcome = run_pieces(client, [Piece("never", (), (str(script),))], tmp_path / "logs")["never"]
+    assert outcome.code == 1 and "ended by signal 9" in outcome.message
+    assert (tmp_path / "tries").read_text() == "x" * (1 + pool.RETRIES)
+
+
+@pytest.mark.parametrize(("gpus", "chosen", "own"), [(4, None, "1"), (1, None, None), (4, "2", None)])
+def test_workers_of_one_machine_take_turns_with_its_gpus(monkeypatch, gpus, chosen, own):
+    """Worker 5 of a machine; whoever sets CUDA_VISIBLE_DEVICES has chosen already."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    monkeypatch.setattr("distributed.get_worker", lambda: SimpleNamespace(name=5))
+    assert pool._own_gpu() == own
 
 
 def is_alive(process: int) -> bool:

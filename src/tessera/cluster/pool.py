@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from tessera.files import make_folder
 RETRIES = 3  # of a piece that was killed
 WORKERS_LOST = 10  # to one piece, before it is believed to be what kills them
 _CONNECTING = 60  # seconds to wait for a scheduler
-_GRAPHICS = "GPU"  # what a worker with an accelerator offers, `dask worker --resources GPU=1`
+_GPU = "GPU"  # what a worker with an accelerator offers, `dask worker --resources GPU=1`
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class PieceOutcome:
-    """How a piece ended: its exit code, and its last words on stderr."""
+    """How a piece ended: its exit code, and its last line on stderr."""
 
     name: str
     code: int
@@ -113,7 +112,7 @@ def connected(where: str | None, workers: int = 1) -> Iterator[Any]:
     with dask.config.set({"distributed.scheduler.allowed-failures": WORKERS_LOST}):
         if where is None:
             cluster = distributed.LocalCluster(
-                n_workers=workers, threads_per_worker=1, resources={_GRAPHICS: 1}, dashboard_address=None,
+                n_workers=workers, threads_per_worker=1, resources={_GPU: 1}, dashboard_address=None,
                 silence_logs=logging.CRITICAL,
             )  # fmt: skip
             with cluster, distributed.Client(cluster) as client:
@@ -181,7 +180,7 @@ def run_pieces(
 def _resources(client: Any) -> dict[str, float]:
     """Workers that offer GPUs take one piece for each; others take one for each of their threads."""
     known = client.scheduler_info()["workers"].values()
-    return {_GRAPHICS: 1} if any(worker["resources"].get(_GRAPHICS) for worker in known) else {}
+    return {_GPU: 1} if any(worker["resources"].get(_GPU) for worker in known) else {}
 
 
 def _outcome_of(future: Any, name: str) -> PieceOutcome:
@@ -195,15 +194,16 @@ def _outcome_of(future: Any, name: str) -> PieceOutcome:
 @contextmanager
 def _live_table(client: Any, logs: Path, total: int) -> Iterator[Callable[[Mapping[str, PieceOutcome]], None]]:
     """What every worker does now, on a terminal; elsewhere only a note if there are no workers."""
-    missed: deque[bool] = deque([False], maxlen=1)
+    idle = False  # when last looked at
     view = Live(console=stderr, transient=True) if stderr.is_terminal else nullcontext()
     with view as live:
 
         def show(outcomes: Mapping[str, PieceOutcome]) -> None:
+            nonlocal idle
             working = client.processing()
-            if not working and not missed[0]:
-                say("The cluster has no workers; their pieces wait for some.")
-            missed.append(not working)
+            if not working and not idle:
+                say("The cluster has no workers; the pieces wait for some.")
+            idle = not working
             if live is not None:
                 live.update(_table(working, logs, len(outcomes), total))
 
