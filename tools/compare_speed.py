@@ -26,7 +26,7 @@ import numpy as np
 HERE = Path(__file__).parent
 SLICE = 0.4  # seconds of work before the other tree has its turn
 # The C library keeps unused memory. Otherwise it returns some and asks again, how often differs from process to process,
-# and the page faults hide what is compared: up to a third of the time of a render on a CPU.
+# and the page faults hide what is compared.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}  # the second one is steadier beside other work
 STARTS = {"import tessera": ["-c", "import tessera"], "tessera --help": ["-m", "tessera", "--help"]}

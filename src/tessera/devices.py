@@ -81,8 +81,7 @@ def use_threads(threads: int = 0) -> None:
 
 
 def keep_memory() -> None:
-    """Let glibc reuse the memory of deleted tensors. By default it returns every large block and gets new, empty pages for
-    the next one: a third of the time of rendering on a CPU."""
+    """Let glibc reuse the memory of deleted tensors; by default it returns large blocks and asks for new, empty pages."""
     if not sys.platform.startswith("linux"):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not in every C library
