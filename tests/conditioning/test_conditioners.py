@@ -124,6 +124,12 @@ def test_an_image_has_at_least_one_cell(conditioner):
         conditioner(cells=0)
 
 
+def test_a_grid_is_not_finer_than_a_network_can_take():
+    assert LocationGrid(cells=512).dim == 512**2
+    with pytest.raises(UserError, match="at most 512 cells to each side, not 4000"):
+        LocationGrid(cells=4000)
+
+
 def test_the_sub_grid_of_a_patch_is_cut_out_of_the_grid():
     conditioner = LocationGrid()
     cond = torch.arange(256.0)[None]

@@ -13,6 +13,8 @@ from tessera.conditioning.labels import Label, check_location, locations_of
 from tessera.errors import UserError
 from tessera.scenes.batch import SceneBatch
 
+_MOST_CELLS = 512  # to each side: the first layer of a network has weights for the square of it
+
 
 @dataclass(frozen=True)
 class LocationGrid(CountConditioner, SpatialConditioner):
@@ -27,6 +29,8 @@ class LocationGrid(CountConditioner, SpatialConditioner):
         super().__post_init__()
         if self.cells < 1:
             raise UserError(f"A grid needs at least one cell, not {self.cells}.")
+        if self.cells > _MOST_CELLS:
+            raise UserError(f"A grid has at most {_MOST_CELLS} cells to each side, not {self.cells}.")
 
     @property
     def dim(self) -> int:
